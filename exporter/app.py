@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A node's exporter, put together: sources, turns, pages.
+The exporter of one node, put together: sources, the cycle, pages.
 
-Knows which parts there are and how they are joined, and decides only whether a kubelet is asked; nothing of
-what is read or shown.
+Decides which sources and collectors there are; nothing of what is read or shown.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from exporter import process_list as processes
 from exporter.compat.ack import ack_families
 from exporter.compat.averages import Averages
 from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
-from exporter.evaluate import Judge
-from exporter.http import processes
+from exporter.evaluate import Evaluator
 from exporter.http.pages import Exposition
-from exporter.pipeline.attribution import Place
+from exporter.pipeline.attribution import NodeLabels
 from exporter.pipeline.counters import Counters
 from exporter.pipeline.families import card_families, collected_families, container_families
 from exporter.pipeline.incidents import to_json
@@ -39,32 +38,32 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from exporter.evaluate import Told
+    from exporter.evaluate import CycleResult
     from exporter.front import Front
-    from exporter.kubelet import Kubelet
-    from exporter.pipeline.snapshot import KernelFacts, MachineFacts, PromiseFacts
-    from exporter.settings import Settings
+    from exporter.kubelet import KubeletReads
+    from exporter.pipeline.snapshot import KernelSample, MachineSample, PromiseSample
+    from exporter.settings import ExporterSettings
     from isolation.contract.metrics import Family
     from isolation.contract.reading import NodeReading
 
-    Collector = Callable[[Told], Iterable[Family]]
+    Collector = Callable[[CycleResult], Iterable[Family]]
 
 ATTRIBUTION: Final = "attribution"
 """Collector name of everything between sources and pages."""
 
 
-class Node:
+class NodeExporter:
     """A context manager: its sources are let go when it is left."""
 
-    def __init__(self, chosen: Settings, front: Front | None = None) -> None:
+    def __init__(self, chosen: ExporterSettings, front: Front | None = None) -> None:
         self._sources = NodeSources(chosen)
         self._runner = Runner()
         self._node, self._front = chosen.node, front
-        self.judge = Judge(_place(chosen))
+        self.evaluator = Evaluator(_labels(chosen))
         processes = (front.pid,) if front is not None else ()
         found = collectors(chosen.compat_metrics, processes, chosen.collect)
         self.pages = Exposition(found, clock=time.perf_counter, release=release())
-        self.cycle = Cycle(self._sources, self._runner, self.judge, self._publish, period=chosen.period)
+        self.cycle = Cycle(self._sources, self._runner, self.evaluator, self._publish, period=chosen.period)
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +78,7 @@ class Node:
         """The metrics as they are now."""
         return self.pages.page().body.decode()
 
-    def _publish(self, told: Told) -> None:
+    def _publish(self, told: CycleResult) -> None:
         self.pages.publish(told, told.snapshot.epoch, ready=True)
         if self._front is not None:
             documents = {"/breaches": self.breaches(), "/processes": processes.to_json(told, self._node).encode()}
@@ -87,37 +86,37 @@ class Node:
 
     def breaches(self) -> bytes:
         """Recent breaches as a JSON document."""
-        return to_json(self.judge.state.episodes, self._node).encode()
+        return to_json(self.evaluator.state.incidents, self._node).encode()
 
 
 class NodeSources:
-    """What this machine can be asked (`exporter.cycle.Sources`)."""
+    """The sources of this machine (`exporter.cycle.Sources`)."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: ExporterSettings) -> None:
         self._chosen = chosen
         self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.asked)
         self._kernel = KernelSource(chosen.proc, chosen.cgroup)
         books = usual_books(chosen.simgpu, chosen.state_dir)
         self._promises = PromiseSource(books, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
-        self._kubelet: Kubelet | None = None
+        self._kubelet: KubeletReads | None = None
         self._find_kubelet()
 
-    def first(self, now: float) -> Mapping[str, Callable[[], Any]]:
-        """What can be asked at once."""
+    def read_first(self, now: float) -> Mapping[str, Callable[[], Any]]:
+        """Reads that need no other."""
         return {MACHINE: partial(self._nvml.read, now), PROMISES: partial(self._promises.read, now)}
 
-    def then(
-        self, now: float, machine: MachineFacts | None, promises: PromiseFacts | None
+    def read_kernel(
+        self, now: float, machine: MachineSample | None, promises: PromiseSample | None
     ) -> Mapping[str, Callable[[], Any]]:
-        """What needs to know of which processes."""
+        """Reads that need to know the processes."""
         pids = {process.pid for card in (machine.cards if machine else ()) for process in card.processes or ()}
         holds = promises.holds if promises else ()
         return {KERNEL: partial(self._kernel.read, now, pids, holds)}
 
-    def last(
-        self, now: float, promises: PromiseFacts | None, kernel: KernelFacts | None
+    def read_kubelet(
+        self, now: float, promises: PromiseSample | None, kernel: KernelSample | None
     ) -> Mapping[str, Callable[[], Any]]:
-        """What needs to know of which pods and containers."""
+        """Reads that need to know the pods and containers."""
         self._find_kubelet()
         return self._kubelet.reads(now, promises, kernel) if self._kubelet is not None else {}
 
@@ -130,12 +129,12 @@ class NodeSources:
     def _find_kubelet(self) -> None:
         """One that stops is a failure, not a machine without one."""
         if self._kubelet is None and _has_kubelet(self._chosen):
-            from exporter.kubelet import Kubelet  # noqa: PLC0415 (gRPC is half of the process: not without a kubelet)
+            from exporter.kubelet import KubeletReads  # noqa: PLC0415 (gRPC is half of the process: not without a kubelet)
 
-            self._kubelet = Kubelet(self._chosen)
+            self._kubelet = KubeletReads(self._chosen)
 
 
-def _health(chosen: Settings) -> CardHealth:
+def _health(chosen: ExporterSettings) -> CardHealth:
     try:
         boot = process.boot(str(chosen.proc))
     except OSError:
@@ -144,17 +143,17 @@ def _health(chosen: Settings) -> CardHealth:
     return CardHealth(boot, own, chosen.agent_state_dir / RECORD)
 
 
-def _has_kubelet(chosen: Settings) -> bool:
+def _has_kubelet(chosen: ExporterSettings) -> bool:
     """Its folder is there, or somebody says so."""
     return chosen.kubelet_socket.parent.is_dir() if chosen.kubernetes is None else chosen.kubernetes
 
 
-def _place(chosen: Settings) -> Place:
+def _labels(chosen: ExporterSettings) -> NodeLabels:
     """What stays the same of this node for as long as the exporter runs."""
     enforced = chosen.isolation or enforcement(
         chosen.mode, kubernetes=_has_kubelet(chosen), agent=(chosen.agent_state_dir / "alloc").is_dir()
     )
-    return Place(chosen.node, chosen.pool, chosen.mode, enforced, chosen.unit_bytes)
+    return NodeLabels(chosen.node, chosen.pool, chosen.mode, enforced, chosen.unit_bytes)
 
 
 def collectors(
@@ -185,7 +184,7 @@ def _container_pages() -> Collector:
 def _ack_pages() -> Collector:
     averages = Averages()
 
-    def families(told: Told) -> Iterable[Family]:
+    def families(told: CycleResult) -> Iterable[Family]:
         if told.found is None:
             return ()
         averages.take(told.snapshot.at, told.found)
@@ -194,11 +193,11 @@ def _ack_pages() -> Collector:
     return families
 
 
-def _of(families: Callable[[list[NodeReading]], Iterable[Family]], told: Told) -> Iterable[Family]:
+def _of(families: Callable[[list[NodeReading]], Iterable[Family]], told: CycleResult) -> Iterable[Family]:
     return families([told.reading]) if told.reading is not None else ()
 
 
-def source_families(told: Told) -> Iterator[Family]:
+def source_families(told: CycleResult) -> Iterator[Family]:
     """How each source fared, and the judging of what they told."""
     fared = outcomes(told.snapshot)
     success = {name: float(outcome.ok) for name, outcome in fared.items()}

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from exporter import settings
-from exporter.settings import Settings
+from exporter.settings import ExporterSettings
 from isolation import logs, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from exporter.app import Node
+    from exporter.app import NodeExporter
     from exporter.front import Front
     from exporter.http.webfile import WebFile
 
@@ -44,7 +44,7 @@ _LOOK_SECONDS: Final = 0.8
 _PATH: Final = click.Path(path_type=Path)
 _CANNOT_READ: Final = 3
 """Exit status: docs/commands.md."""
-_USUAL: Final = Settings(node="")
+_USUAL: Final = ExporterSettings(node="")
 _HEALTH_DIR: Final = Path("/run/gpushare-exporter")
 
 
@@ -221,11 +221,11 @@ def exporter(**given: Any) -> None:
         _serve(chosen, how.web_config)
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(given: dict[str, Any]) -> ExporterSettings:
     host, port = given.pop("listen")
     node = given.pop("node") or settings.node_name(socket.gethostname() or "localhost")
     simulated = given.pop("simgpu")
-    return Settings(
+    return ExporterSettings(
         node=node,
         host=host,
         port=port,
@@ -240,16 +240,16 @@ def _health_dir(simulated: Path | None) -> Path:
     return _HEALTH_DIR if simulated is None else simulated.resolve().with_name(f"{simulated.name}.exporter")
 
 
-def _once(chosen: Settings, *, as_data: bool) -> None:
+def _once(chosen: ExporterSettings, *, as_data: bool) -> None:
     """Two looks, one print; status 3 where the cards cannot be read."""
     from exporter import show  # noqa: PLC0415 (a server shows nothing)
-    from exporter.app import Node  # noqa: PLC0415 (help is asked for without gRPC)
+    from exporter.app import NodeExporter  # noqa: PLC0415 (help is asked for without gRPC)
 
-    with Node(replace(chosen, health_dir=None)) as node:
-        told = node.cycle.turn()
+    with NodeExporter(replace(chosen, health_dir=None)) as node:
+        told = node.cycle.run_once()
         if told.snapshot.machine.ok:
             threading.Event().wait(min(chosen.period, _LOOK_SECONDS))
-            told = node.cycle.turn()
+            told = node.cycle.run_once()
         if as_data:
             click.echo(show.as_json(told))
         elif sys.stdout.isatty():
@@ -263,7 +263,7 @@ def _once(chosen: Settings, *, as_data: bool) -> None:
         sys.exit(_CANNOT_READ)
 
 
-def _serve(chosen: Settings, web_config: Path | None) -> None:
+def _serve(chosen: ExporterSettings, web_config: Path | None) -> None:
     """Until a signal; the socket is taken first, so that a port in use is told before a card is touched."""
     from exporter.front import Front  # noqa: PLC0415 (not for a single look)
     from exporter.http.listen import PortError, listen, url  # noqa: PLC0415 (as above)
@@ -273,14 +273,14 @@ def _serve(chosen: Settings, web_config: Path | None) -> None:
     try:
         listener = listen(chosen.host, chosen.port)
         address = url(listener, secure=web is not None and web.config.tls is not None)
-        gc.freeze()  # what is loaded stays, for both processes: looking through it again would copy every page
+        gc.freeze()  # what is loaded processes, for both processes: looking through it again would copy every page
         front = Front.fork(listener, web, chosen.stale_seconds)
         give_up_network()
     except (PortError, ConfineError) as exc:
         raise click.ClickException(exc.strerror or str(exc)) from None
-    from exporter.app import Node  # noqa: PLC0415 (gRPC has threads, which do not outlive a fork)
+    from exporter.app import NodeExporter  # noqa: PLC0415 (gRPC has threads, which do not outlive a fork)
 
-    with Node(chosen, front) as node:
+    with NodeExporter(chosen, front) as node:
         _log.info("serving metrics of node %s at %s", chosen.node, address)
         gc.freeze()
         status = _until_told(node, front)
@@ -303,7 +303,7 @@ def _web(path: Path | None) -> WebFile | None:
         raise click.ClickException(str(exc)) from None
 
 
-def _until_told(node: Node, front: Front) -> int:
+def _until_told(node: NodeExporter, front: Front) -> int:
     """Exit status: 1 where the process that serves has gone, which needs a restart of both."""
     stop = threading.Event()
     told: SimpleQueue[int] = SimpleQueue()  # an Event's own lock would be taken twice by a handler amid its wait

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One turn after the other: read every source, decide who uses what, publish.
+The loop of a node's exporter: every period, read all sources, evaluate them, publish the result.
 
-A source that fails or hangs takes its own figures away for this turn and says so in its collector's series;
-the others go on. A turn that takes longer than its period leaves out the ones that it missed. Which sources
-there are (`exporter.app`), what their facts mean (`exporter.evaluate`) and how readings are written is decided
-elsewhere; time is asked of a clock that tests may set.
+A source that fails or hangs loses its own metrics for this cycle, and its collector's series says so; the others go
+on. A cycle that takes longer than its period skips those that it missed. Which sources there are is decided in
+`exporter.app`, what their samples mean in `exporter.evaluate`. Tests set the clock.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from threading import Event
 
-    from exporter.evaluate import Judge, Told
-    from exporter.pipeline.snapshot import CardFacts, KernelFacts, MachineFacts, PromiseFacts
+    from exporter.evaluate import CycleResult, Evaluator
+    from exporter.pipeline.snapshot import CardSample, KernelSample, MachineSample, PromiseSample
 
 _log: Final = logging.getLogger(__name__)
 
@@ -39,27 +38,27 @@ _MISSING: Final[Outcome[Any]] = Outcome(None, "was not read")
 
 
 class Sources(Protocol):
-    """What a node can be asked, by collector name; a source that this node does not have is not in it."""
+    """The reads of a cycle, by collector name; a source that this node does not have is missing."""
 
-    def first(self, now: float) -> Mapping[str, Callable[[], Any]]:
-        """What can be asked at once."""
+    def read_first(self, now: float) -> Mapping[str, Callable[[], Any]]:
+        """Those that need no other."""
         ...
 
-    def then(
-        self, now: float, machine: MachineFacts | None, promises: PromiseFacts | None
+    def read_kernel(
+        self, now: float, machine: MachineSample | None, promises: PromiseSample | None
     ) -> Mapping[str, Callable[[], Any]]:
-        """What needs to know of which processes."""
+        """Those that need to know the processes."""
         ...
 
-    def last(
-        self, now: float, promises: PromiseFacts | None, kernel: KernelFacts | None
+    def read_kubelet(
+        self, now: float, promises: PromiseSample | None, kernel: KernelSample | None
     ) -> Mapping[str, Callable[[], Any]]:
-        """What needs to know of which pods and containers."""
+        """Those that need to know the pods and containers."""
         ...
 
 
-class Reader(Protocol):
-    """Runs reads side by side within a deadline: `exporter.runner.Runner`."""
+class ParallelReads(Protocol):
+    """Runs reads in parallel within a deadline: `exporter.runner.Runner`."""
 
     def run_all(self, reads: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, Outcome[Any]]:
         """An outcome for each."""
@@ -67,7 +66,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class CycleClock:
     """Where time comes from."""
 
     monotonic: Callable[[], float] = time.monotonic
@@ -75,31 +74,31 @@ class Clock:
 
 
 class Cycle:
-    """Turns; `run` makes them until it is told to end. One thread's."""
+    """See the module; for one thread."""
 
     def __init__(
         self,
         sources: Sources,
-        reader: Reader,
-        judge: Judge,
-        publish: Callable[[Told], None],
+        reader: ParallelReads,
+        evaluator: Evaluator,
+        publish: Callable[[CycleResult], None],
         *,
         period: float,
-        clock: Clock = Clock(),
+        clock: CycleClock = CycleClock(),
     ) -> None:
-        self._sources, self._reader, self._judge, self._publish = sources, reader, judge, publish
+        self._sources, self._reader, self._evaluator, self._publish = sources, reader, evaluator, publish
         self._period, self._clock = period, clock
         self._errors: dict[str, str] = {}
         self.skipped = 0
-        """Turns that were left out because one took too long."""
+        """Cycles that were skipped because one took too long."""
 
     def run(self, stop: Event) -> None:
-        """Turn after turn until `stop`; a turn that breaks is told and the next one is made."""
+        """Cycle after cycle until `stop`; one that fails is logged."""
         due = self._clock.monotonic()
         while not stop.is_set():
             try:
-                self.turn()
-            except Exception:  # noqa: BLE001 (the next turn may well work)
+                self.run_once()
+            except Exception:  # noqa: BLE001 (the next cycle may well work)
                 _log.exception("cycle failed: nothing is published")
             due += self._period
             late = self._clock.monotonic() - due
@@ -110,25 +109,25 @@ class Cycle:
                 due += missed * self._period
             stop.wait(max(0.0, due - self._clock.monotonic()))
 
-    def turn(self) -> Told:
-        """Read, decide, publish."""
-        snapshot = self._read()
-        look = self._judge.look(snapshot)
-        if look.churned and (again := self._again(snapshot)) is not None:
-            look = self._judge.look(again)
-        told = self._judge.tell(look)
-        self._publish(told)
-        self._report(told.snapshot)
-        return told
+    def run_once(self) -> CycleResult:
+        """Read, evaluate, publish."""
+        result = self._evaluator.attribute(self._read())
+        # A process that ended between two reads would be unattributed: once more, but not for ever on a busy node.
+        if result.churned and (again := self._reread(result.snapshot)) is not None:
+            result = self._evaluator.attribute(again)
+        result = self._evaluator.detect(result)
+        self._publish(result)
+        self._log_changes(result.snapshot)
+        return result
 
     def _read(self) -> Snapshot:
         now = self._clock.monotonic()
-        found = self._reader.run_all(self._sources.first(now), self._period * FIRST_SHARE)
+        found = self._reader.run_all(self._sources.read_first(now), self._period * FIRST_SHARE)
         machine, promises = found.get(MACHINE, _MISSING), found.get(PROMISES, _MISSING)
-        reads = self._sources.then(now, machine.value, promises.value)
+        reads = self._sources.read_kernel(now, machine.value, promises.value)
         found |= self._reader.run_all(reads, self._period * THEN_SHARE)
-        last = self._sources.last(now, promises.value, found.get(KERNEL, _MISSING).value)
-        # what the others left of the period is theirs: a kubelet is in no hurry
+        last = self._sources.read_kubelet(now, promises.value, found.get(KERNEL, _MISSING).value)
+        # The kubelet may take what the others left of the period.
         left = now + self._period * (FIRST_SHARE + THEN_SHARE + LAST_SHARE) - self._clock.monotonic()
         found |= self._reader.run_all(last, max(left, self._period * LAST_SHARE)) if last else {}
         return Snapshot(
@@ -141,25 +140,25 @@ class Cycle:
             identities=found.get(IDENTITIES),
         )
 
-    def _again(self, before: Snapshot) -> Snapshot | None:
+    def _reread(self, before: Snapshot) -> Snapshot | None:
         """
-        A process went while we read: cards and kernel once more, the rest stands. None: it did not work.
+        The snapshot with cards and kernel read again, because a process ended meanwhile. None: that failed.
 
-        What computed since the last turn was told already, and stays with the first look.
+        Compute since the last cycle stays as it was first read: the driver reports each sample once.
         """
-        reads = self._sources.first(before.at)
-        now: Outcome[MachineFacts] = self._reader.run_all({MACHINE: reads[MACHINE]}, self._period * FIRST_SHARE)[
+        reads = self._sources.read_first(before.at)
+        now: Outcome[MachineSample] = self._reader.run_all({MACHINE: reads[MACHINE]}, self._period * FIRST_SHARE)[
             MACHINE
         ]
         if now.value is None or before.machine.value is None:
             return None
         machine = replace(now, value=_with_loads(now.value, before.machine.value))
-        kernel_read = self._sources.then(before.at, machine.value, before.promises.value)[KERNEL]
-        kernel: Outcome[KernelFacts] = self._reader.run_all({KERNEL: kernel_read}, self._period * THEN_SHARE)[KERNEL]
+        kernel_read = self._sources.read_kernel(before.at, machine.value, before.promises.value)[KERNEL]
+        kernel: Outcome[KernelSample] = self._reader.run_all({KERNEL: kernel_read}, self._period * THEN_SHARE)[KERNEL]
         return replace(before, machine=machine, kernel=kernel) if kernel.ok else None
 
-    def _report(self, snapshot: Snapshot) -> None:
-        """What began to fail, fails in another way, or works again; not the same every two seconds."""
+    def _log_changes(self, snapshot: Snapshot) -> None:
+        """Which sources began to fail, fail in another way, or work again: not the same every two seconds."""
         for name, outcome in outcomes(snapshot).items():
             before = self._errors.get(name, "")
             error = "" if outcome.ok else outcome.error
@@ -185,13 +184,13 @@ def outcomes(snapshot: Snapshot) -> dict[str, Outcome[Any]]:
     return {name: outcome for name, outcome in found.items() if outcome is not None}
 
 
-def _with_loads(now: MachineFacts, before: MachineFacts) -> MachineFacts:
-    """Memory and processes of now, loads of the window that the first look closed."""
+def _with_loads(now: MachineSample, before: MachineSample) -> MachineSample:
+    """Memory and processes of now, compute of the window that the first read closed."""
     first = {card.uuid: card for card in before.cards}
     return replace(now, cards=tuple(_with_load(card, first.get(card.uuid)) for card in now.cards))
 
 
-def _with_load(now: CardFacts, before: CardFacts | None) -> CardFacts:
+def _with_load(now: CardSample, before: CardSample | None) -> CardSample:
     if before is None:
         return now
     return replace(

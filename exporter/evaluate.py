@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-From a snapshot to what is told: claims, attribution, breaches, and what must be remembered in between.
+From a snapshot of all sources to the result of a cycle: allocations, attribution, breaches.
 
-Pure but for its memory, which is `exporter.pipeline.breaches.State` and nothing else. A fault of ours in these steps is
-told as a failed collector, with nothing of the reading: half a judgement could be wrong anywhere.
+All state between cycles is `exporter.pipeline.breaches.DetectorState`. A bug in one of these steps shows as a failed
+collector without any reading: half an evaluation could be wrong anywhere.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from exporter.pipeline.allocations import claimed
-from exporter.pipeline.attribution import Attribution, Place, attribute
-from exporter.pipeline.breaches import State, judge
+from exporter.pipeline.allocations import list_allocations
+from exporter.pipeline.attribution import Attribution, NodeLabels, attribute
+from exporter.pipeline.breaches import DetectorState, detect_breaches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,65 +28,56 @@ _log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A snapshot, and who uses what in it; nothing remembered yet."""
+class CycleResult:
+    """A snapshot, and what was made of it."""
 
     snapshot: Snapshot
     found: Attribution | None
-    """None: we failed."""
-    seconds: float = 0.0
-
-    @property
-    def churned(self) -> bool:
-        """A process went between two sources: worth another look, once."""
-        return self.found is not None and self.found.churned
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """One turn's result."""
-
-    snapshot: Snapshot
-    found: Attribution | None
-    """None: we failed to judge."""
+    """None: the evaluation failed."""
     begun: tuple[Breach, ...] = ()
-    """Breaches that this turn began."""
+    """Breaches that began in this cycle."""
     seconds: float = 0.0
-    """How long judging took."""
+    """How long the evaluation took."""
 
     @property
     def reading(self) -> NodeReading | None:
         """Cards and containers with their counters."""
         return self.found.reading if self.found is not None else None
 
+    @property
+    def churned(self) -> bool:
+        """A process ended between the reads of two sources: worth reading again, once."""
+        return self.found is not None and self.found.churned
 
-class Judge:
-    """Looks as often as it is asked, tells once per turn."""
 
-    def __init__(self, place: Place, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._place, self._clock = place, clock
-        self.state = State()
+class Evaluator:
+    """`attribute` may be called several times in a cycle, `detect` once: it advances counters and breaches."""
 
-    def look(self, snapshot: Snapshot) -> Look:
-        """Who was promised what, and who uses it."""
+    def __init__(self, labels: NodeLabels, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._labels, self._clock = labels, clock
+        self.state = DetectorState()
+
+    def attribute(self, snapshot: Snapshot) -> CycleResult:
+        """Which memory and compute are promised to whom, and who uses them."""
         begun = self._clock()
         try:
-            found = attribute(snapshot, claimed(snapshot, self._place.unit_bytes), self._place)
-        except Exception:  # noqa: BLE001 (one snapshot that we misjudge must not end the exporter)
+            found = attribute(snapshot, list_allocations(snapshot, self._labels.unit_bytes), self._labels)
+        except Exception:  # noqa: BLE001 (one snapshot that we cannot handle must not end the exporter)
             _log.exception("cannot attribute snapshot")
             found = None
-        return Look(snapshot, found, self._clock() - begun)
+        return CycleResult(snapshot, found, seconds=self._clock() - begun)
 
-    def tell(self, look: Look) -> Told:
-        """What is to be shown; breaches and counters go on from here."""
+    def detect(self, result: CycleResult) -> CycleResult:
+        """The same with breaches and counters, which go on from the last cycle."""
         begun = self._clock()
-        told = Told(look.snapshot, None)
-        if look.found is not None:
+        found, snapshot = None, result.snapshot
+        fresh: tuple[Breach, ...] = ()
+        if result.found is not None:
             try:
-                judged = judge(look.found, self.state, now=look.snapshot.at, epoch=look.snapshot.epoch)
+                detection = detect_breaches(result.found, self.state, now=snapshot.at, epoch=snapshot.epoch)
             except Exception:  # noqa: BLE001 (as above)
                 _log.exception("cannot detect breaches")
             else:
-                self.state = judged.state
-                told = replace(told, found=replace(look.found, reading=judged.reading), begun=judged.begun)
-        return replace(told, seconds=look.seconds + self._clock() - begun)
+                self.state, fresh = detection.state, detection.begun
+                found = replace(result.found, reading=detection.reading)
+        return CycleResult(snapshot, found, fresh, result.seconds + self._clock() - begun)

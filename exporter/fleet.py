@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A whole fleet on one endpoint: what the embedded cluster publishes of its frames.
+Metrics of many simulated nodes on one endpoint, for the embedded cluster of `gpushare up`.
 
-Joins readings, exposition and server for callers that are given their frames; a node's own
-exporter reads its cards instead.
+The callers give the readings; the exporter of one node (`exporter.app`) reads its cards instead.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from exporter.http.pages import Form, Fresh, Page, Silent
+from exporter.http.pages import Form, FreshPages, Page, Silent
 from isolation.host import drop_privileges
 
 if TYPE_CHECKING:
@@ -147,20 +147,20 @@ def _front(listener: socket.socket, pages: Connection, wishes: int, web: WebFile
         for number in (signal.SIGINT, signal.SIGTERM):  # sent to all of us; the reader decides
             signal.signal(number, signal.SIG_IGN)
         # loaded while there is somebody who may read it
-        from exporter.http.router import Site  # noqa: PLC0415 (as above)
+        from exporter.http.router import MetricsRouter  # noqa: PLC0415 (as above)
         from exporter.http.server import MetricsServer  # noqa: PLC0415 (not in the reader)
 
-        guard = None
-        shown = Shown(wishes)
+        authenticator = None
+        shown = ReceivedPages(wishes)
         if web is not None:
-            from exporter.http.authenticator import Guard  # noqa: PLC0415 (as above)
+            from exporter.http.authenticator import Authenticator  # noqa: PLC0415 (as above)
 
-            guard = Guard(web.config, shown.config)
+            authenticator = Authenticator(web.config, shown.config)
         drop_privileges.give_up_root()
         drop_privileges.end_with_parent()
-        fresh = Fresh(shown, stale_seconds, time.monotonic)
-        site = Site(fresh, documents={path: partial(shown.document, path) for path in DOCUMENTS})
-        with MetricsServer(site, guard=guard, listener=listener):
+        fresh = FreshPages(shown, stale_seconds, time.monotonic)
+        router = MetricsRouter(fresh, documents={path: partial(shown.document, path) for path in DOCUMENTS})
+        with MetricsServer(router, authenticator=authenticator, listener=listener):
             os.write(wishes, _READY)
             shown.follow(pages, fresh.renew)
         status = 0
@@ -177,7 +177,7 @@ DOCUMENTS: Final = ("/breaches", "/processes")
 
 
 @dataclass
-class Shown:
+class ReceivedPages:
     """The front's side: what the reader has sent last (`exporter.http.router.Pages`)."""
 
     wishes: int

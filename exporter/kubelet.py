@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The kubelet's part in a turn: whom to ask, and in which way.
+What to ask the kubelet in one cycle: device assignments (`sources.pod_resources`) and names (`sources.identities`).
 
-Where a node agent of ours is or once was, the kubelet is asked pod by pod: asked for all of them at once, it can hand
-the same devices out twice while it admits a pod. All pods that live here are asked for, those with shares and those
-with whole cards: which of them an agent keeps is nobody's guess. As long as it is not known whether there has been an
-agent, nothing is asked at all. What the answers mean is decided elsewhere.
+On a node with a node agent of ours, also a former one, the kubelet is asked for one pod at a time: a list of all pods
+can make it assign the same devices twice while it admits a pod. While it is unknown whether there was an agent,
+nothing is asked.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 from exporter.cycle import IDENTITIES, KUBELET
 from exporter.sources.errors import SourceError
 from exporter.sources.identities import IdentitySource
-from exporter.sources.kubelet import KubeletSource, NoSinglePodsError
+from exporter.sources.pod_resources import KubeletSource, NoSinglePodsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from exporter.pipeline.snapshot import IdentityFacts, KernelFacts, KubeletFacts, PromiseFacts
-    from exporter.settings import Settings
+    from exporter.pipeline.snapshot import IdentitySample, KernelSample, KubeletSample, PromiseSample
+    from exporter.settings import ExporterSettings
 
 _CALL_SHARE: Final = 0.25
 """Part of a period that one call to the kubelet may take."""
 
 
-class Kubelet:
+class KubeletReads:
     """Its sockets and its log links."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: ExporterSettings) -> None:
         deadline = _CALL_SHARE * chosen.period
         self._grants = KubeletSource(chosen.kubelet_socket, deadline)
         self._identities = IdentitySource(chosen.log_dir, chosen.pods_socket, deadline)
@@ -39,7 +38,7 @@ class Kubelet:
         self._names: Mapping[str, tuple[str, str]] = {}
 
     def reads(
-        self, now: float, promises: PromiseFacts | None, kernel: KernelFacts | None
+        self, now: float, promises: PromiseSample | None, kernel: KernelSample | None
     ) -> Mapping[str, Callable[[], Any]]:
         """What is to be asked this time."""
         if promises is not None:
@@ -55,14 +54,14 @@ class Kubelet:
             IDENTITIES: partial(self._identified, now, wanted, live),
         }
 
-    def _identified(self, now: float, wanted: frozenset[str], live: frozenset[str]) -> IdentityFacts:
+    def _identified(self, now: float, wanted: frozenset[str], live: frozenset[str]) -> IdentitySample:
         found = self._identities.read(now, wanted, live)
         self._names = found.pods
         return found
 
     def _granted(
         self, now: float, shares: frozenset[tuple[str, str, str]], named: frozenset[tuple[str, str, str]]
-    ) -> KubeletFacts:
+    ) -> KubeletSample:
         if self._agent is None:
             raise SourceError(
                 "not queried, because it is unknown whether a node agent manages this node (see source promises)"

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Runs the sources of a cycle side by side, each with a deadline; never two reads of one source at once.
+Runs the sources of a cycle in parallel, each with a deadline; never two reads of one source at once.
 
-A read that overruns is a failure of this cycle at once. It cannot be stopped (it may stand in a
-driver), so its source is left alone until it has come back, and what it brings then is too old to be
-told. One thread per source, so that nothing piles up however long it hangs. What was read, and how
-often, is somebody else's business.
+A read that overruns fails in this cycle. It cannot be stopped (it may hang in a driver), so its source is not read
+again until it has returned, and what it returns then is dropped as too old. One thread per source, so that nothing
+piles up however long one hangs.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Runner:
         }
 
     def close(self) -> None:
-        """Send the idle workers home; one that hangs goes when its source lets it."""
+        """End the idle workers; one that hangs ends when its source returns."""
         for worker in self._workers.values():
             worker.dismiss()
         self._workers.clear()

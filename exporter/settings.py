@@ -38,7 +38,7 @@ _MOST_NAME: Final = 253
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ExporterSettings:
     """Everything that was chosen."""
 
     node: str

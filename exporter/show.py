@@ -18,7 +18,7 @@ from isolation.contract.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from exporter.evaluate import Told
+    from exporter.evaluate import CycleResult
     from isolation.contract.reading import CardReading, ContainerReading
 
 FORMAT: Final = 1
@@ -37,7 +37,7 @@ _USE_HEAD: Final = (
 )
 
 
-def as_json(told: Told) -> str:
+def as_json(told: CycleResult) -> str:
     """The reading and how the sources fared; a figure that cannot be told is null."""
     record = {
         "format": FORMAT,
@@ -51,12 +51,12 @@ def as_json(told: Told) -> str:
     return json.dumps(record, indent=2)
 
 
-def errors(told: Told) -> list[str]:
+def errors(told: CycleResult) -> list[str]:
     """Which sources failed, and why."""
     return [f"{name}: {outcome.error}" for name, outcome in outcomes(told.snapshot).items() if not outcome.ok]
 
 
-def table(told: Told) -> str:
+def table(told: CycleResult) -> str:
     """Cards, then who uses them."""
     reading = told.reading
     if reading is None:

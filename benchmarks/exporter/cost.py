@@ -27,12 +27,12 @@ import click
 
 from benchmarks.exporter.recorded_node import RecordedNode
 from exporter.app import collectors
-from exporter.cycle import Clock, Cycle
-from exporter.evaluate import Judge
+from exporter.cycle import Cycle, CycleClock
+from exporter.evaluate import Evaluator
 from exporter.front import Front
 from exporter.http.listen import listen
 from exporter.http.pages import Exposition, Form
-from exporter.pipeline.attribution import Place
+from exporter.pipeline.attribution import NodeLabels
 from exporter.pipeline.snapshot import Outcome
 from exporter.runner import Runner
 from exporter.self_metrics import resident_bytes
@@ -41,8 +41,8 @@ from isolation.contract.quantity import MIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from exporter.cycle import Reader
-    from exporter.evaluate import Told
+    from exporter.cycle import ParallelReads
+    from exporter.evaluate import CycleResult
 
 COMMAND: Final = (sys.executable, "-m", "benchmarks.exporter")
 MOST_SCRAPE_MS: Final = {64: 10.0, 512: 25.0}
@@ -73,9 +73,9 @@ class Now:
         self.at = 1000.0
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> CycleClock:
         """For a cycle."""
-        return Clock(lambda: self.at, lambda: self.at)
+        return CycleClock(lambda: self.at, lambda: self.at)
 
 
 class Inline:
@@ -87,17 +87,17 @@ class Inline:
 
 
 def exporter_of(
-    node: RecordedNode, reader: Reader, clock: Clock, front: Front | None = None
-) -> tuple[Cycle, Exposition[Told]]:
+    node: RecordedNode, reader: ParallelReads, clock: CycleClock, front: Front | None = None
+) -> tuple[Cycle, Exposition[CycleResult]]:
     """A node's exporter behind recorded sources."""
-    pages: Exposition[Told] = Exposition(collectors(frozenset()), clock=time.perf_counter, release="benchmark")
+    pages: Exposition[CycleResult] = Exposition(collectors(frozenset()), clock=time.perf_counter, release="benchmark")
 
-    def publish(told: Told) -> None:
+    def publish(told: CycleResult) -> None:
         pages.publish(told, told.snapshot.epoch, ready=True)
         if front is not None:
             front.publish(pages.pages, {})
 
-    return Cycle(node, reader, Judge(Place("node-1")), publish, period=PERIOD, clock=clock), pages
+    return Cycle(node, reader, Evaluator(NodeLabels("node-1")), publish, period=PERIOD, clock=clock), pages
 
 
 def samples(body: bytes) -> int:
@@ -111,7 +111,7 @@ def page(cards: int, pods: int) -> dict[str, Any]:
     cycle, pages = exporter_of(RecordedNode(cards, pods), Inline(), now.clock)
     for _ in range(2):  # some figures need two looks
         now.at += PERIOD
-        cycle.turn()
+        cycle.run_once()
     body, packed = pages.page().body, pages.page(Form(openmetrics=True, gzip=True)).body
     found = {"cards": cards, "pods": pods, "samples": samples(body), "most": 11 * pods + 60 * cards + 60}
     return found | {"kib": len(body) / 1024, "gzip_kib": len(packed) / 1024}
@@ -127,7 +127,7 @@ def growth(turns: int) -> dict[str, Any]:
         for _ in range(turns):
             now.at += PERIOD
             begun = time.process_time()
-            cycle.turn()
+            cycle.run_once()
             pages.page(Form(openmetrics=True, gzip=True))
             spent.append(time.process_time() - begun)
         rows.append({"pods": pods, "ms": 1000 * median(spent[turns // 4 :])})
@@ -150,10 +150,10 @@ def serve(pods: int, *, still: bool) -> None:
     for name in STACK:
         import_module(name)
     sys.setswitchinterval(0.0005)
-    cycle, pages = exporter_of(RecordedNode(CARDS, pods), Runner(), Clock(), front)
+    cycle, pages = exporter_of(RecordedNode(CARDS, pods), Runner(), CycleClock(), front)
     stop = threading.Event()
     front.start(pages, stop.set)
-    cycle.turn()
+    cycle.run_once()
     gc.collect()
     gc.freeze()
     if not still:
@@ -217,7 +217,7 @@ def day(pods: int, hours: float) -> None:
     hour = int(3600 / PERIOD)
     for turn in range(turns + 1):
         now.at += PERIOD
-        cycle.turn()
+        cycle.run_once()
         pages.page(Form(openmetrics=True, gzip=True))
         if turn % hour == 0 or turn == turns:
             print(json.dumps({"hour": turn * PERIOD / 3600, "resident_mib": resident_bytes() / MIB}), flush=True)

@@ -15,17 +15,17 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from exporter.cycle import IDENTITIES, KERNEL, KUBELET, MACHINE, PROMISES
 from exporter.pipeline.snapshot import (
-    CardFacts,
     CardProcess,
+    CardSample,
     ContainerIdentity,
-    HoldFacts,
-    IdentityFacts,
-    KernelFacts,
-    KubeletFacts,
-    MachineFacts,
-    ProcessFacts,
-    PromiseFacts,
-    RegionFacts,
+    HoldSample,
+    IdentitySample,
+    KernelSample,
+    KubeletSample,
+    MachineSample,
+    ProcessSample,
+    PromiseSample,
+    RegionSample,
 )
 from isolation.contract.abi import CardBook, RegionReading, SlotReading
 from isolation.contract.host_allocation import Hold, Process, Tenant
@@ -50,37 +50,37 @@ class RecordedNode:
     def __init__(self, cards: int, pods: int, life: float = 0.0) -> None:
         self.cards, self.pods, self.life = cards, pods, life
         self.uuids = [f"GPU-{uuid5(NAMESPACE_OID, str(index))}" for index in range(cards)]
-        self._known: dict[int, tuple[HoldFacts, ProcessFacts, ContainerIdentity]] = {}
+        self._known: dict[int, tuple[HoldSample, ProcessSample, ContainerIdentity]] = {}
 
     def alive(self, now: float) -> range:
         """Serial numbers of the pods that live then."""
         gone = int(now * self.pods / self.life) if self.life else 0
         return range(gone, gone + self.pods)
 
-    def first(self, now: float) -> Mapping[str, Callable[[], Any]]:
+    def read_first(self, now: float) -> Mapping[str, Callable[[], Any]]:
         """Cards and promises."""
         return {MACHINE: partial(self.machine, now), PROMISES: partial(self.promises, now)}
 
-    def then(self, now: float, *_: object) -> Mapping[str, Callable[[], Any]]:
+    def read_kernel(self, now: float, *_: object) -> Mapping[str, Callable[[], Any]]:
         """Processes."""
         return {KERNEL: partial(self.kernel, now)}
 
-    def last(self, now: float, *_: object) -> Mapping[str, Callable[[], Any]]:
+    def read_kubelet(self, now: float, *_: object) -> Mapping[str, Callable[[], Any]]:
         """Names."""
-        return {KUBELET: lambda: KubeletFacts(()), IDENTITIES: partial(self.identities, now)}
+        return {KUBELET: lambda: KubeletSample(()), IDENTITIES: partial(self.identities, now)}
 
-    def machine(self, now: float) -> MachineFacts:
+    def machine(self, now: float) -> MachineSample:
         """Every card with the processes on it."""
         on: list[list[int]] = [[] for _ in range(self.cards)]
         for serial in self.alive(now):
             on[serial % self.cards].append(serial)
-        return MachineFacts(tuple(self._card(index, on[index], now) for index in range(self.cards)), "615.71.05")
+        return MachineSample(tuple(self._card(index, on[index], now) for index in range(self.cards)), "615.71.05")
 
-    def _card(self, index: int, serials: list[int], now: float) -> CardFacts:
+    def _card(self, index: int, serials: list[int], now: float) -> CardSample:
         each = (CARD_BYTES - RESERVED_BYTES) // max(8, len(serials)) // 2
         sizes = {serial: each + (serial * 7919 + int(now)) % 64 * MIB for serial in serials}
         busy = {FIRST_PID + serial: 1 / (1 + len(serials)) for serial in serials}
-        return CardFacts(
+        return CardSample(
             uuid=self.uuids[index],
             index=index,
             model="NVIDIA A100-SXM4-80GB",
@@ -105,20 +105,20 @@ class RecordedNode:
             minor=index,
         )
 
-    def promises(self, now: float) -> PromiseFacts:
+    def promises(self, now: float) -> PromiseSample:
         """A hold with its region for each pod."""
-        return PromiseFacts(tuple(one[0] for one in self._pods(now)), agent=True)
+        return PromiseSample(tuple(one[0] for one in self._pods(now)), agent=True)
 
-    def kernel(self, now: float) -> KernelFacts:
+    def kernel(self, now: float) -> KernelSample:
         """Every pod's process, in its control group."""
         processes = {one[1].pid: one[1] for one in self._pods(now)}
-        return KernelFacts(processes, True, frozenset(one.pod_uid for one in processes.values()))
+        return KernelSample(processes, True, frozenset(one.pod_uid for one in processes.values()))
 
-    def identities(self, now: float) -> IdentityFacts:
+    def identities(self, now: float) -> IdentitySample:
         """Names by container ID."""
-        return IdentityFacts({one[1].container_id: one[2] for one in self._pods(now)}, "pods-api")
+        return IdentitySample({one[1].container_id: one[2] for one in self._pods(now)}, "pods-api")
 
-    def _pods(self, now: float) -> list[tuple[HoldFacts, ProcessFacts, ContainerIdentity]]:
+    def _pods(self, now: float) -> list[tuple[HoldSample, ProcessSample, ContainerIdentity]]:
         """What stays the same of a pod is made once, as the real sources remember it."""
         alive = self.alive(now)
         for serial in [serial for serial in self._known if serial not in alive]:
@@ -128,7 +128,7 @@ class RecordedNode:
                 self._known[serial] = self._pod(serial)
         return [self._known[serial] for serial in alive]
 
-    def _pod(self, serial: int) -> tuple[HoldFacts, ProcessFacts, ContainerIdentity]:
+    def _pod(self, serial: int) -> tuple[HoldSample, ProcessSample, ContainerIdentity]:
         uid = str(uuid5(NAMESPACE_OID, f"pod {serial}"))
         names = ("production", f"inference-server-7d9f8b6c5-{serial:05d}", "main")
         uuid, room = self.uuids[serial % self.cards], CARD_BYTES // max(8, -(-self.pods // self.cards)) // GIB * GIB
@@ -147,8 +147,8 @@ class RecordedNode:
         )
         book = CardBook(UUID(uuid.removeprefix("GPU-")), 0, part.bytes, 0, 0, 0, 0, 0, 0, 0, 0, 0, uncorrected=False)
         slots = (SlotReading(0, 7, 1, 1, "python", (0,) * 16, 0),)
-        region = RegionFacts(RegionReading(hold.id, "1", 1, (book,), slots))
+        region = RegionSample(RegionReading(hold.id, "1", 1, (book,), slots))
         pid = FIRST_PID + serial
         container = f"{serial:064x}"
-        process = ProcessFacts(pid, 1, 0, "python", uid, container, namespace_pid=7)
-        return HoldFacts(hold, region), process, ContainerIdentity(*names, uid)
+        process = ProcessSample(pid, 1, 0, "python", uid, container, namespace_pid=7)
+        return HoldSample(hold, region), process, ContainerIdentity(*names, uid)

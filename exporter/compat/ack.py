@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from exporter.compat.averages import Averages
 from exporter.compat.legacy import LEGACY_SPECS, legacy_families
-from exporter.pipeline.process_binding import Stay, Verdict
+from exporter.pipeline.process_binding import Binding, BoundProcess
 from isolation.contract.metrics import Group, Kind, MetricSpec, Unit, family
 from isolation.contract.quantity import MIB
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from exporter.pipeline.attribution import Attribution
-    from exporter.pipeline.snapshot import CardFacts, MachineFacts
+    from exporter.pipeline.snapshot import CardSample, MachineSample
     from isolation.contract.metrics import Family
     from isolation.contract.reading import CardReading, ContainerReading
 
@@ -163,7 +163,7 @@ _FIELDS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | None]], .
         lambda card: card.hardware.memory_bandwidth,
     ),
 )
-_ENGINES: Final[tuple[tuple[str, str, Callable[[CardFacts], Mapping[int, float] | None]], ...]] = (
+_ENGINES: Final[tuple[tuple[str, str, Callable[[CardSample], Mapping[int, float] | None]], ...]] = (
     ("SM", "Compute", lambda card: card.busy),
     ("MEM_COPY", "Memory bandwidth", lambda card: card.copy_busy),
     ("ENCODE", "Encoder", lambda card: card.encoder_busy),
@@ -193,7 +193,7 @@ SPECS: Final = (
 
 
 def ack_families(
-    found: Attribution, machine: MachineFacts | None, averages: Averages | None = None
+    found: Attribution, machine: MachineSample | None, averages: Averages | None = None
 ) -> Iterator[Family]:
     """
     Both generations. Nothing without cards: a failure is not an idle node.
@@ -208,7 +208,7 @@ def ack_families(
     whole = [card for card in reading.cards if "total_bytes" not in card.unknown]
     modes = {"exclusive" if one.exclusive else "share" for one in reading.containers}
     mode = next((name for name in ("share", "exclusive") if name in modes), "none")
-    yield family(NODE_MODE, [((), NODE_MODES[mode] if found.claims.complete else None)])
+    yield family(NODE_MODE, [((), NODE_MODES[mode] if found.allocations.complete else None)])
     yield family(COUNT, [((), len(machine.cards))])
     custom = [(card, _custom(found, card)) for card in whole]
     yield family(FB_TOTAL, ((labels, card.total_bytes / MIB) for card, labels in custom))
@@ -219,7 +219,7 @@ def ack_families(
     for spec, figure in _FIELDS:
         yield family(spec, ((labels, figure(card)) for card, labels in cards))
     yield from _containers(found)
-    yield from _processes(found, machine, PROCESS, lambda stay: stay.claim is not None, averages)
+    yield from _processes(found, machine, PROCESS, lambda bound: bound.allocation is not None, averages)
     yield from _processes(found, machine, ILLEGAL, _illegal, averages)
     yield from legacy_families(found, averages)
 
@@ -235,47 +235,51 @@ def _containers(found: Attribution) -> Iterator[Family]:
     )
 
 
-def _illegal(stay: Stay) -> bool:
-    return stay.verdict is Verdict.NOBODY and stay.owner is not None and stay.owner.in_pod
+def _illegal(bound: BoundProcess) -> bool:
+    return bound.binding is Binding.UNALLOCATED and bound.owner is not None and bound.owner.in_pod
 
 
 def _processes(
     found: Attribution,
-    machine: MachineFacts,
+    machine: MachineSample,
     specs: tuple[tuple[MetricSpec, ...], MetricSpec],
-    chosen: Callable[[Stay], bool],
+    chosen: Callable[[BoundProcess], bool],
     averages: Averages,
 ) -> Iterator[Family]:
     cards = {card.uuid: card for card in found.reading.cards}
     facts = {card.uuid: card for card in machine.cards}
     rows = [
-        (stay, _process(found, stay, cards[stay.uuid])) for stay in found.stays if stay.uuid in cards and chosen(stay)
+        (bound, _process(found, bound, cards[bound.uuid]))
+        for bound in found.processes
+        if bound.uuid in cards and chosen(bound)
     ]
     for spec, (_, _, engine) in zip(specs[0], _ENGINES, strict=True):
-        parts = [(labels, stay, _part(engine(facts[stay.uuid]), stay)) for stay, labels in rows]
+        parts = [(labels, bound, _part(engine(facts[bound.uuid]), bound)) for bound, labels in rows]
         if spec is specs[0][0]:
-            parts = [(labels, stay, averages.process(stay.uuid, stay.process.pid, one)) for labels, stay, one in parts]
+            parts = [
+                (labels, bound, averages.process(bound.uuid, bound.process.pid, one)) for labels, bound, one in parts
+            ]
         yield family(spec, ((labels, _percent(part)) for labels, _, part in parts))
-    yield family(specs[1], ((labels, _mib(stay.process.bytes)) for stay, labels in rows))
+    yield family(specs[1], ((labels, _mib(bound.process.bytes)) for bound, labels in rows))
 
 
-def _part(busy: Mapping[int, float] | None, stay: Stay) -> float | None:
-    return None if busy is None else busy.get(stay.process.pid, 0.0)
+def _part(busy: Mapping[int, float] | None, bound: BoundProcess) -> float | None:
+    return None if busy is None else busy.get(bound.process.pid, 0.0)
 
 
-def _process(found: Attribution, stay: Stay, card: CardReading) -> tuple[str, ...]:
-    owner, claim = stay.owner, stay.claim
-    mode = "none" if claim is None else "exclusive" if claim.exclusive else "share"
+def _process(found: Attribution, bound: BoundProcess, card: CardReading) -> tuple[str, ...]:
+    owner, allocation = bound.owner, bound.allocation
+    mode = "none" if allocation is None else "exclusive" if allocation.exclusive else "share"
     names = ("", "", "")
-    if claim is not None:
-        names = claim.names
+    if allocation is not None:
+        names = allocation.names
     elif owner is not None:
         names = (owner.namespace, owner.pod, owner.container)
     namespace, pod, container = names
     node = found.reading
     whose = (mode, container, namespace, node.node, node.pool, pod, POD_SOURCE)
-    kind = _TYPES.get(stay.process.kind, "C")
-    return (*whose, str(stay.process.pid), owner.name if owner else "", kind, *_place(card))
+    kind = _TYPES.get(bound.process.kind, "C")
+    return (*whose, str(bound.process.pid), owner.name if owner else "", kind, *_place(card))
 
 
 def _place(card: CardReading) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ LEGACY_SPECS: Final = (NUM_DEVICES, DUTY_CYCLE, MEMORY_TOTAL, MEMORY_USED, POWER
 
 def legacy_families(found: Attribution, averages: Averages) -> Iterator[Family]:
     """Every card, and the containers of shared ones. Nothing without cards: a failure is not an idle node."""
-    if not found.views:
+    if not found.visibility:
         return
     yield family(NUM_DEVICES, [((found.reading.node,), sum(1 for card in found.reading.cards if not _divided(card)))])
     rows: dict[MetricSpec, list[Row]] = {

@@ -14,7 +14,7 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from exporter.http.passwords import LONGEST, Passwords, refusal
+from exporter.http.passwords import LONGEST, PasswordChecker, refusal
 from exporter.http.router import OPEN, plain
 from exporter.http.tls import server_context
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from exporter.http.webconfig import WebConfig
 
 
-class Guard:
+class Authenticator:
     """
     Judges requests. For the server's event loop alone.
 
@@ -43,7 +43,7 @@ class Guard:
     ) -> None:
         self._config, self._changed, self._clock = config, changed, clock
         self._context = server_context(config.tls) if config.tls is not None else None
-        self._passwords = Passwords()
+        self._passwords = PasswordChecker()
         self._tokens = float(config.burst)
         self._filled = clock()
 
@@ -66,7 +66,7 @@ class Guard:
         tls = self._config.tls
         return tls is None or not tls.allowed_sans or not _names(certificate).isdisjoint(tls.allowed_sans)
 
-    async def judge(self, request: web.BaseRequest) -> web.Response | None:
+    async def check(self, request: web.BaseRequest) -> web.Response | None:
         """A refusal, or None to let them in: the rate first, then the password."""
         self._look()
         config = self._config
@@ -80,7 +80,7 @@ class Guard:
             return refusal()
         name, secret = given
         wanted = dict(config.users).get(name)
-        return await self._passwords.judge(request.remote or "", name, secret, wanted.encode() if wanted else None)
+        return await self._passwords.check(request.remote or "", name, secret, wanted.encode() if wanted else None)
 
     def _token(self, config: WebConfig) -> bool:
         now = self._clock()

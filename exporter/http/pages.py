@@ -195,7 +195,7 @@ class Pages(Protocol):
         ...
 
 
-class Fresh:
+class FreshPages:
     """
     Pages that are shown for as long as somebody renews them.
 

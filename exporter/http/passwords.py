@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Passwords: each is checked once, beside the server, and what came out is remembered.
+PasswordChecker: each is checked once, beside the server, and what came out is remembered.
 
 A check takes as long as the hash's cost wants (a tenth of a second), so that it runs in a thread of its own,
 one at a time for each client: who guesses waits, the others do not notice. Results are kept under a keyed
@@ -40,7 +40,7 @@ def refusal() -> web.Response:
     return plain(HTTPStatus.UNAUTHORIZED, "user name and password are required", _ASK)
 
 
-class Passwords:
+class PasswordChecker:
     """See the module. For one event loop."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Passwords:
         self._busy: set[str] = set()
         self._checker = ThreadPoolExecutor(1, "passwords")
 
-    async def judge(self, address: str, name: str, secret: bytes, wanted: bytes | None) -> web.Response | None:
+    async def check(self, address: str, name: str, secret: bytes, wanted: bytes | None) -> web.Response | None:
         """A refusal, or None to let them in; `wanted`: the hash of that name, None where there is none."""
         # the hash is part of it: once the file has another one, or none, what was right is forgotten
         digest = hmac.digest(self._key, b"\0".join((name.encode(), wanted or b"", secret)), "sha256")

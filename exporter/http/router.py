@@ -49,7 +49,7 @@ def respond(
 
 
 @dataclass(frozen=True)
-class Site:
+class MetricsRouter:
     """Every path there is."""
 
     pages: Pages

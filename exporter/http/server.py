@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from exporter.http.listen import listen, url
-from exporter.http.router import Site, plain
+from exporter.http.router import MetricsRouter, plain
 from isolation.host.bounded_connections import Bounded, Limits
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from exporter.http.authenticator import Guard
+    from exporter.http.authenticator import Authenticator
     from exporter.http.pages import Pages
 
 _log: Final = logging.getLogger(__name__)
@@ -40,24 +40,24 @@ _LINGER_SECONDS: Final = 1.0
 
 class MetricsServer:
     """
-    Serves a site from a thread; a context manager that frees the port when it is left.
+    Serves a router from a thread; a context manager that frees the port when it is left.
 
     Raises PortError. `listener`: a socket that `listen` made, where somebody else had to make it.
     """
 
     def __init__(
         self,
-        site: Site | Pages,
+        router: MetricsRouter | Pages,
         port: int = 0,
         host: str = "127.0.0.1",
-        guard: Guard | None = None,
+        authenticator: Authenticator | None = None,
         *,
         listener: socket.socket | None = None,
         limits: Limits = LIMITS,
         answer_seconds: float = _ANSWER_SECONDS,
     ) -> None:
-        self._site = site if isinstance(site, Site) else Site(site)
-        self._guard, self._limits, self._answer_seconds = guard, limits, answer_seconds
+        self._router = router if isinstance(router, MetricsRouter) else MetricsRouter(router)
+        self._authenticator, self._limits, self._answer_seconds = authenticator, limits, answer_seconds
         self._listener = listener or listen(host, port)
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -72,7 +72,7 @@ class MetricsServer:
     @property
     def url(self) -> str:
         """Where the metrics are."""
-        return url(self._listener, secure=self._guard is not None and self._guard.secure)
+        return url(self._listener, secure=self._authenticator is not None and self._authenticator.secure)
 
     @property
     def connections(self) -> int:
@@ -105,11 +105,11 @@ class MetricsServer:
             lingering_time=_LINGER_SECONDS,
             auto_decompress=False,
         )
-        guard = self._guard
-        if guard is None:
+        authenticator = self._authenticator
+        if authenticator is None:
             self._connections = Bounded(self._listener, http, self._limits)
         else:
-            self._connections = Bounded(self._listener, http, self._limits, guard.context, guard.admits)
+            self._connections = Bounded(self._listener, http, self._limits, authenticator.context, authenticator.admits)
         accepting = asyncio.create_task(self._accept(self._connections))
         await self._stopping.wait()
         accepting.cancel()
@@ -141,12 +141,12 @@ class MetricsServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         try:
-            refusal = None if self._guard is None else await self._guard.judge(request)
-            answer = refusal or await self._site.answer(request)
+            refusal = None if self._authenticator is None else await self._authenticator.check(request)
+            answer = refusal or await self._router.answer(request)
         except Exception:  # noqa: BLE001 (the client gets an answer, the log the cause)
             _log.exception("cannot answer %s", request.path[:100])
             answer = plain(HTTPStatus.INTERNAL_SERVER_ERROR, "cannot answer: see the log")
-        for name, value in () if self._guard is None else self._guard.fields():
+        for name, value in () if self._authenticator is None else self._authenticator.fields():
             answer.headers[name] = value
         answer.headers["Server"] = "gpushare"  # and not whose release
         if request.body_exists:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who was promised what on which card: one claim per (container, card), however many device IDs stand behind it.
+Which container was allocated what on which card: one allocation per container and card.
 
-Pure. Holds that an agent or `gpushare run` wrote come first, the kubelet's device assignments speak for
-containers that no hold covers. A command of `gpushare run` has no pod: its name stands as the pod and its
-promise id, which no other has, as the container; its namespace is empty. What is used is not known here.
+Allocations that the node agent or `gpushare run` wrote come first; the kubelet's device assignments count for
+containers without one. A command of `gpushare run` has no pod: its name is shown as the pod, its promise id as the
+container, and its namespace is empty.
 
-Memory units: the IDs of our own agent's plugin name the card. The plugin of open gpushare picks another card
-than its IDs say: there the units are counted, and the card is the node's only one or the one where the
-container's processes are; else nothing is claimed. Slices of time promise no memory.
+Memory units: device IDs of our own agent name the card. The open-source gpushare plugin picks another card than its
+IDs say. Its units are counted, and the card is the node's only one or the one on which the container has processes;
+otherwise the allocation has no card. Time slices come without memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from exporter.pipeline.device_ids import DYNAMIC, Devices, room, unit_card, units_bytes
-from exporter.pipeline.owners import bounded, live_pods, owners, pod_names
+from exporter.pipeline.device_ids import DYNAMIC, Devices, unit_card, units_bytes, usable_bytes
+from exporter.pipeline.owners import bounded, list_owners, live_pods, pod_names
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
@@ -26,15 +26,15 @@ from isolation.contract.quantity import GIB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from exporter.pipeline.owners import Owner
-    from exporter.pipeline.snapshot import CardFacts, DeviceGrant, HoldFacts, RegionFacts, Snapshot
+    from exporter.pipeline.owners import ProcessOwner
+    from exporter.pipeline.snapshot import CardSample, DeviceGrant, HoldSample, RegionSample, Snapshot
 
-Key: TypeAlias = tuple[str, str, str, str, str]
+AllocationKey: TypeAlias = tuple[str, str, str, str, str]
 """Namespace, pod, container, card, and the promise id or the pod's UID."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ContainerAllocation:
     """What one container was promised on one card."""
 
     namespace: str
@@ -54,7 +54,7 @@ class Claim:
     promise: str = ""
     hold: str = ""
     """Promise id of a command of `gpushare run`."""
-    region: RegionFacts | None = None
+    region: RegionSample | None = None
     """None: nothing is enforced."""
     limits_error: str = ""
     """In which way the library is told something else than was promised."""
@@ -65,16 +65,16 @@ class Claim:
         return (self.namespace, self.pod, self.container)
 
     @property
-    def key(self) -> Key:
-        """What no other claim has, a pod of the same name included."""
+    def key(self) -> AllocationKey:
+        """What no other allocation has, a pod of the same name included."""
         return (self.namespace, self.pod, self.container, self.uuid, self.promise or self.pod_uid)
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
-    """Every claim on a node's cards."""
+class NodeAllocations:
+    """Every allocation on a node's cards."""
 
-    all: tuple[Claim, ...]
+    all: tuple[ContainerAllocation, ...]
     complete: bool
     """Whether every source of promises could be read."""
     counted: bool = True
@@ -98,18 +98,22 @@ class _Part(NamedTuple):
     bytes: int | None
 
 
-def claimed(snapshot: Snapshot, unit_bytes: int = GIB) -> Claims:
-    """Every claim, in the order of its names; `unit_bytes` is what one memory ID stands for."""
+def list_allocations(snapshot: Snapshot, unit_bytes: int = GIB) -> NodeAllocations:
+    """Every allocation, in the order of its names; `unit_bytes` is what one memory ID stands for."""
     devices = Devices(snapshot.machine.value)
     of_holds = tuple(_of_holds(snapshot, devices.cards))
     book = _Assignments(snapshot, devices, of_holds, unit_bytes)
-    of_grants = tuple(book.claims())
-    found = tuple(sorted((*of_holds, *of_grants), key=lambda claim: claim.key))
+    of_grants = tuple(book.allocations())
+    found = tuple(sorted((*of_holds, *of_grants), key=lambda allocation: allocation.key))
     kubelet, promises = snapshot.kubelet, snapshot.promises.value
-    unanswered = kubelet.value.unanswered - {claim.names[:2] for claim in of_holds} if kubelet and kubelet.value else ()
+    unanswered = (
+        kubelet.value.unanswered - {allocation.names[:2] for allocation in of_holds}
+        if kubelet and kubelet.value
+        else ()
+    )
     complete = snapshot.promises.ok and (kubelet is None or kubelet.ok) and not unanswered
     counted = complete and promises is not None and not promises.unreadable and not book.anywhere
-    return Claims(
+    return NodeAllocations(
         all=found,
         complete=complete,
         counted=counted,
@@ -120,25 +124,25 @@ def claimed(snapshot: Snapshot, unit_bytes: int = GIB) -> Claims:
     )
 
 
-def _of_holds(snapshot: Snapshot, cards: Mapping[str, CardFacts]) -> Iterator[Claim]:
+def _of_holds(snapshot: Snapshot, cards: Mapping[str, CardSample]) -> Iterator[ContainerAllocation]:
     promises, live = snapshot.promises.value, live_pods(snapshot.kernel.value)
-    seen: set[Key] = set()
+    seen: set[AllocationKey] = set()
     for found in promises.holds if promises else ():
         tenant = found.hold.tenant
         if tenant is not None and live is not None and tenant.uid not in live:
             continue
-        for claim in _of_hold(found, cards):
-            if claim.key not in seen:
-                seen.add(claim.key)
-                yield claim
+        for allocation in _of_hold(found, cards):
+            if allocation.key not in seen:
+                seen.add(allocation.key)
+                yield allocation
 
 
-def _of_hold(found: HoldFacts, cards: Mapping[str, CardFacts]) -> Iterator[Claim]:
+def _of_hold(found: HoldSample, cards: Mapping[str, CardSample]) -> Iterator[ContainerAllocation]:
     hold, tenant = found.hold, found.hold.tenant
     names = ("", hold.name, hold.id) if tenant is None else (tenant.namespace, tenant.pod, tenant.container)
     namespace, pod, container = map(bounded, names)
     for part in hold.slices:
-        yield Claim(
+        yield ContainerAllocation(
             namespace=namespace,
             pod=pod,
             container=container,
@@ -159,10 +163,12 @@ def _of_hold(found: HoldFacts, cards: Mapping[str, CardFacts]) -> Iterator[Claim
 class _Assignments:
     """The kubelet's device assignments while they are read."""
 
-    def __init__(self, snapshot: Snapshot, devices: Devices, held: Iterable[Claim], unit_bytes: int) -> None:
+    def __init__(
+        self, snapshot: Snapshot, devices: Devices, held: Iterable[ContainerAllocation], unit_bytes: int
+    ) -> None:
         self._snapshot, self._devices, self._unit_bytes = snapshot, devices, unit_bytes
         self._cards = devices.cards
-        self._held = {(claim.names, claim.pod_uid) for claim in held}
+        self._held = {(allocation.names, allocation.pod_uid) for allocation in held}
         self._held_names = {names for names, _ in self._held}
         promises = snapshot.promises.value
         # units of memory that no record explains are our agent's only where it has written some
@@ -182,9 +188,9 @@ class _Assignments:
         self.unplaced: set[tuple[str, str, str]] = set()
         self.anywhere = False
         """Whether units of memory were promised of which the card cannot be told."""
-        self.units: dict[Key, frozenset[str]] = {}
+        self.units: dict[AllocationKey, frozenset[str]] = {}
 
-    def claims(self) -> Iterator[Claim]:
+    def allocations(self) -> Iterator[ContainerAllocation]:
         """One per container and card."""
         merged: dict[tuple[tuple[str, str, str], str], set[tuple[str, str]]] = {}
         for grant in self._grants():
@@ -197,7 +203,7 @@ class _Assignments:
         self._dynamic = Counter(one for ids in merged.values() for one in ids if one[0].startswith(DYNAMIC))
         for (names, uid), ids in merged.items():
             for part, by in self._parts(names, ids):
-                claim = Claim(
+                allocation = ContainerAllocation(
                     *names,
                     uuid=part.uuid,
                     index=self._cards[part.uuid].index,
@@ -208,8 +214,8 @@ class _Assignments:
                     pod_uid=uid,
                     promise=uid,
                 )
-                self.units[claim.key] = part.units
-                yield claim
+                self.units[allocation.key] = part.units
+                yield allocation
 
     def _grants(self) -> tuple[DeviceGrant, ...]:
         kubelet = self._snapshot.kubelet
@@ -243,7 +249,7 @@ class _Assignments:
                 (sliced if shared else whole).setdefault(named.card.uuid, set()).add(one)
         for uuid in whole:
             # one card, however many names it has
-            yield _Part(uuid, frozenset({uuid}), True, room(self._cards[uuid])), "kubelet"
+            yield _Part(uuid, frozenset({uuid}), True, usable_bytes(self._cards[uuid])), "kubelet"
         for uuid, mine in sliced.items():
             if uuid not in whole:
                 yield _Part(uuid, frozenset(mine), False, None), "kubelet"
@@ -273,31 +279,37 @@ class _Assignments:
     def _used_by(self, names: tuple[str, str, str]) -> set[str]:
         """Cards on which the container has processes."""
         if self._where is None:
-            everybody = owners(self._snapshot) or {}
-            self._where = _places(everybody, self._cards.values())
+            owner_by_pid = list_owners(self._snapshot) or {}
+            self._where = _places(owner_by_pid, self._cards.values())
         return self._where.get(names, set())
 
 
-def _places(everybody: Mapping[int, Owner], cards: Iterable[CardFacts]) -> dict[tuple[str, str, str], set[str]]:
+def _places(
+    owner_by_pid: Mapping[int, ProcessOwner], cards: Iterable[CardSample]
+) -> dict[tuple[str, str, str], set[str]]:
     found: dict[tuple[str, str, str], set[str]] = {}
     for card in cards:
         for process in card.processes or ():
-            owner = everybody.get(process.pid)
+            owner = owner_by_pid.get(process.pid)
             if owner is not None and owner.named:
                 found.setdefault((owner.namespace, owner.pod, owner.container), set()).add(card.uuid)
     return found
 
 
-def _allocated(held: Iterable[Claim], granted: Iterable[Claim], units: Mapping[Key, frozenset[str]]) -> dict[str, int]:
+def _allocated(
+    held: Iterable[ContainerAllocation],
+    granted: Iterable[ContainerAllocation],
+    units: Mapping[AllocationKey, frozenset[str]],
+) -> dict[str, int]:
     """By card. Device IDs that two containers of one pod have are one promise that an init container handed on."""
     total: dict[str, int] = {}
-    for claim in held:
-        total[claim.uuid] = total.get(claim.uuid, 0) + (claim.bytes or 0)
+    for allocation in held:
+        total[allocation.uuid] = total.get(allocation.uuid, 0) + (allocation.bytes or 0)
     handed: set[tuple[str, str, str, str]] = set()
-    for claim in granted:
-        mine = units[claim.key]
-        fresh = [one for one in mine if (claim.namespace, claim.pod, claim.pod_uid, one) not in handed]
-        handed.update((claim.namespace, claim.pod, claim.pod_uid, one) for one in fresh)
-        part = (claim.bytes or 0) * len(fresh) // max(1, len(mine))
-        total[claim.uuid] = total.get(claim.uuid, 0) + part
+    for allocation in granted:
+        mine = units[allocation.key]
+        fresh = [one for one in mine if (allocation.namespace, allocation.pod, allocation.pod_uid, one) not in handed]
+        handed.update((allocation.namespace, allocation.pod, allocation.pod_uid, one) for one in fresh)
+        part = (allocation.bytes or 0) * len(fresh) // max(1, len(mine))
+        total[allocation.uuid] = total.get(allocation.uuid, 0) + part
     return total

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which container uses what of which card, from one snapshot and its claims.
+How much memory and compute of each card each container uses, from one snapshot and its allocations.
 
-Pure. What a process uses is its container's. A process that no claim on its card explains is unattributed, as
-measured; what the measurement does not explain is nobody's and is left to the remainder. Every figure says
-where it comes from:
+What a process uses counts for its container. What processes without an allocation use is unattributed. Memory that no
+process explains is the card's remainder and is given to nobody. Every figure names its source:
 
-  nvml        the sum over the container's processes; 0 from allocation on until one appears
-  library     the container's own books, where NVML's processes cannot be told apart by container (no host
-              PIDs, clients behind an MPS server) and its promise is enforced
-  allocation  the card's figure less what the driver keeps, where one container alone has the whole card and
-              its processes cannot be seen (no host PIDs, a sandbox with a kernel of its own such as Kata), or
-              NVML does not tell what they have
+  nvml        the sum over the container's processes; 0 while it has none
+  library     the container's own isolation library, where NVML's processes cannot be told apart by container (no host
+              PIDs, MPS clients) and the promise is enforced
+  allocation  the card's use without the driver's own, where one container has the whole card and its processes cannot
+              be seen (no host PIDs, a sandbox such as Kata) or NVML does not tell their memory
 
-A source that failed leaves figures absent: failure is never idle, and is never replaced by another source.
+If a source fails, its figures are absent: never 0, and never replaced by another source's.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from exporter.pipeline.owners import bounded, departed, owners
-from exporter.pipeline.process_binding import Sight, Stay, Verdict, View, look, used_bytes
+from exporter.pipeline.owners import bounded, list_departed, list_owners
+from exporter.pipeline.process_binding import Binding, BoundProcess, CardBinding, Visibility, bind_processes, used_bytes
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading
 from isolation.host.core.health import APPLICATION, FATAL
@@ -34,82 +32,82 @@ from isolation.host.core.health import APPLICATION, FATAL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from exporter.pipeline.allocations import Claim, Claims, Key
-    from exporter.pipeline.snapshot import CardFacts, Snapshot
+    from exporter.pipeline.allocations import AllocationKey, ContainerAllocation, NodeAllocations
+    from exporter.pipeline.snapshot import CardSample, Snapshot
     from isolation.contract.abi import CardBook
 
 
 _NO_XIDS: Final = MappingProxyType(dict.fromkeys((FATAL - frozenset(range(144, 151))) | APPLICATION, 0))
-"""Told from the start, so that the first one shows; without those of NVLink 5, which few cards can have."""
+"""Exposed as 0 from the start, so that `increase()` sees the first; without those of NVLink 5, which few cards have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What the exporter was told of its node."""
+class NodeLabels:
+    """What the exporter was configured with for its node."""
 
     node: str
     pool: str = ""
     mode: str = ""
     isolation: str = ""
     unit_bytes: int = GIB
-    """Promises are made in such units."""
+    """Memory is allocated in such units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """A reading, and what it was made from."""
+    """A reading of the node, and what it was made from."""
 
     reading: NodeReading
-    stays: tuple[Stay, ...]
-    claims: Claims
-    """Of `reading.containers`, one by one: `placed`."""
-    placed: tuple[Claim, ...]
-    views: Mapping[str, View]
+    processes: tuple[BoundProcess, ...]
+    allocations: NodeAllocations
+    container_allocations: tuple[ContainerAllocation, ...]
+    """One for each of `reading.containers`, in their order."""
+    visibility: Mapping[str, Visibility]
     """By card."""
     busy: Mapping[str, float | None]
-    """Compute of everybody on a card, strangers included."""
-    whose: Mapping[str, Mapping[int, Key | None]]
-    """By card: the claim of each process that computed, as in `Sight`."""
-    facts: Mapping[str, CardFacts]
-    """Cards that somebody may use, by UUID."""
+    """Compute of all processes on a card, strangers included."""
+    key_by_pid: Mapping[str, Mapping[int, AllocationKey | None]]
+    """By card: the allocation of each process that computed, as in `CardBinding`."""
+    facts: Mapping[str, CardSample]
+    """Cards as they were read, by UUID; without those that MIG divides."""
     churned: bool
-    """A process went between two sources: worth taking the sample again, once."""
+    """A process ended between the reads of two sources: worth reading again, once."""
 
 
-def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
+def attribute(snapshot: Snapshot, allocations: NodeAllocations, labels: NodeLabels) -> Attribution:
     """Everything known about a node's cards and containers at one moment."""
     machine, kernel = snapshot.machine.value, snapshot.kernel.value
-    by_card: dict[str, list[Claim]] = defaultdict(list)
-    for claim in claims.all:
-        by_card[claim.uuid].append(claim)
-    everybody, gone = owners(snapshot), departed(snapshot)
+    by_card: dict[str, list[ContainerAllocation]] = defaultdict(list)
+    for allocation in allocations.all:
+        by_card[allocation.uuid].append(allocation)
+    owner_by_pid, gone = list_owners(snapshot), list_departed(snapshot)
     cards: list[CardReading] = []
     containers: list[ContainerReading] = []
-    stays: list[Stay] = []
-    placed: list[Claim] = []
-    views: dict[str, View] = {}
+    processes: list[BoundProcess] = []
+    container_allocations: list[ContainerAllocation] = []
+    visibility: dict[str, Visibility] = {}
     busy: dict[str, float | None] = {}
-    whose: dict[str, Mapping[int, Key | None]] = {}
+    key_by_pid: dict[str, Mapping[int, AllocationKey | None]] = {}
     for card in machine.cards if machine else ():
         mine = by_card.pop(card.uuid, [])
-        sight = look(snapshot, card, mine, claims, everybody, gone=gone)
-        readings = [_container(card, claim, sight, alone=len(mine) == 1) for claim in mine]
-        told = sight.view is View.CLEAR and all(one.source == "nvml" for one in readings)
-        cards.append(_card(card, mine, sight, claims, place.unit_bytes, told=told))
+        card_binding = bind_processes(snapshot, card, mine, allocations, owner_by_pid, gone=gone)
+        readings = [_container(card, allocation, card_binding, alone=len(mine) == 1) for allocation in mine]
+        attributable = card_binding.visibility is Visibility.CLEAR and all(one.source == "nvml" for one in readings)
+        cards.append(_card(card, mine, card_binding, allocations, labels.unit_bytes, attributable=attributable))
         containers += readings
-        placed += mine
-        stays += sight.stays
-        views[card.uuid] = sight.view
-        whose[card.uuid] = sight.whose
+        container_allocations += mine
+        processes += card_binding.processes
+        visibility[card.uuid] = card_binding.visibility
+        key_by_pid[card.uuid] = card_binding.key_by_pid
         busy[card.uuid] = None if card.busy is None else sum(card.busy.values())
-    unseen = [claim for rest in by_card.values() for claim in rest]
-    containers += [_reading(claim) for claim in unseen]
+    unseen = [allocation for rest in by_card.values() for allocation in rest]
+    containers += [_reading(allocation) for allocation in unseen]
     cards += [_divided(card) for card in machine.divided] if machine else []
     reading = NodeReading(
-        node=bounded(place.node),
-        pool=place.pool,
-        mode=place.mode,
-        isolation=place.isolation,
+        node=bounded(labels.node),
+        pool=labels.pool,
+        mode=labels.mode,
+        isolation=labels.isolation,
         cards=tuple(cards),
         containers=tuple(containers),
         driver=bounded(machine.driver) if machine else "",
@@ -117,16 +115,26 @@ def attribute(snapshot: Snapshot, claims: Claims, place: Place) -> Attribution:
         mps=machine.mps if machine else None,
     )
     facts = {card.uuid: card for card in machine.cards} if machine else {}
-    churned = any(stay.owner is None for stay in stays)
-    return Attribution(reading, tuple(stays), claims, (*placed, *unseen), views, busy, whose, facts, churned)
+    churned = any(bound.owner is None for bound in processes)
+    return Attribution(
+        reading,
+        tuple(processes),
+        allocations,
+        (*container_allocations, *unseen),
+        visibility,
+        busy,
+        key_by_pid,
+        facts,
+        churned,
+    )
 
 
-def book_of(claim: Claim) -> CardBook | None:
-    """What the container's own library says of the card: the tenant's word."""
-    if claim.region is None or claim.region.reading is None:
+def find_library_book(allocation: ContainerAllocation) -> CardBook | None:
+    """What the container's isolation library counts on the card. The tenant can write there what it likes."""
+    if allocation.region is None or allocation.region.reading is None:
         return None
-    wanted = _bare(claim.uuid)
-    return next((book for book in claim.region.reading.cards if book.uuid == wanted), None)
+    wanted = _bare(allocation.uuid)
+    return next((book for book in allocation.region.reading.cards if book.uuid == wanted), None)
 
 
 @lru_cache(maxsize=256)
@@ -138,68 +146,75 @@ def _bare(uuid: str) -> UUID | None:
         return None
 
 
-def _container(card: CardFacts, claim: Claim, sight: Sight, *, alone: bool) -> ContainerReading:
-    if sight.view is View.FAILED or claim.key in sight.torn:
-        return _reading(claim)
-    whole = claim.exclusive and alone
-    used, source = _memory(card, claim, sight, whole=whole)
+def _container(
+    card: CardSample, allocation: ContainerAllocation, card_binding: CardBinding, *, alone: bool
+) -> ContainerReading:
+    if card_binding.visibility is Visibility.FAILED or allocation.key in card_binding.ambiguous:
+        return _reading(allocation)
+    whole = allocation.exclusive and alone
+    used, source = _memory(card, allocation, card_binding, whole=whole)
     core, core_source = None, ""
-    if sight.view is View.CLEAR and sight.busy is not None:
-        # samples of processes that took turns add up to a little over 1
-        core, core_source = min(1.0, sight.busy.get(claim.key, 0.0)), "nvml"
+    if card_binding.visibility is Visibility.CLEAR and card_binding.busy is not None:
+        # Rounded samples of processes that take turns add up to a little over 1.
+        core, core_source = min(1.0, card_binding.busy.get(allocation.key, 0.0)), "nvml"
     elif whole and card.utilisation_ratio is not None:
         core, core_source = card.utilisation_ratio, "allocation"
-    peak, peak_source = _peak(card, sight.of.get(claim.key, ()), used, source)
-    found = _reading(claim, (used, source), (core, core_source), (peak, peak_source))
+    peak, peak_source = _peak(card, card_binding.of.get(allocation.key, ()), used, source)
+    found = _reading(allocation, (used, source), (core, core_source), (peak, peak_source))
     if core_source != "nvml":
         return found
     return replace(
-        found, encoder_ratio=sight.part(card.encoder_busy, claim), decoder_ratio=sight.part(card.decoder_busy, claim)
+        found,
+        encoder_ratio=card_binding.part(card.encoder_busy, allocation),
+        decoder_ratio=card_binding.part(card.decoder_busy, allocation),
     )
 
 
 def _reading(
-    claim: Claim,
+    allocation: ContainerAllocation,
     memory: tuple[int | None, str] = (None, ""),
     core: tuple[float | None, str] = (None, ""),
     peak: tuple[int | None, str] = (None, ""),
 ) -> ContainerReading:
-    """A claim with figures and their sources; without them, what was promised stays told."""
-    book = book_of(claim)
-    limited = book if claim.core_ratio is not None else None
+    """An allocation with figures and their sources; without them, what was promised is still shown."""
+    book = find_library_book(allocation)
+    limited = book if allocation.core_ratio is not None else None
     return ContainerReading(
-        namespace=claim.namespace,
-        pod=claim.pod,
-        container=claim.container,
-        promise=claim.promise,
-        uuid=claim.uuid,
-        index=claim.index,
-        exclusive=claim.exclusive,
-        allocated_bytes=claim.bytes or 0,
+        namespace=allocation.namespace,
+        pod=allocation.pod,
+        container=allocation.container,
+        promise=allocation.promise,
+        uuid=allocation.uuid,
+        index=allocation.index,
+        exclusive=allocation.exclusive,
+        allocated_bytes=allocation.bytes or 0,
         used_bytes=memory[0],
-        allocated_core_ratio=claim.core_ratio,
+        allocated_core_ratio=allocation.core_ratio,
         used_core_ratio=core[0],
         source=memory[1],
         core_source=core[1],
-        allocation_source=claim.allocation_source,
-        policy=claim.policy,
-        pod_uid=claim.pod_uid,
+        allocation_source=allocation.allocation_source,
+        policy=allocation.policy,
+        pod_uid=allocation.pod_uid,
         peak_bytes=peak[0],
         peak_source=peak[1],
         denied=book.denied if book else None,
         overrun_seconds=limited.overrun_ns / 1e9 if limited and limited.overrun_ns is not None else None,
-        unknown=() if claim.bytes is not None else ("allocated_bytes",),
+        unknown=() if allocation.bytes is not None else ("allocated_bytes",),
     )
 
 
-def _memory(card: CardFacts, claim: Claim, sight: Sight, *, whole: bool) -> tuple[int | None, str]:
-    mine = sight.of.get(claim.key, ())
-    if sight.view is View.CLEAR:
-        known = [stay.process.bytes for stay in mine if stay.process.bytes is not None]
+def _memory(
+    card: CardSample, allocation: ContainerAllocation, card_binding: CardBinding, *, whole: bool
+) -> tuple[int | None, str]:
+    mine = card_binding.of.get(allocation.key, ())
+    if card_binding.visibility is Visibility.CLEAR:
+        known = [bound.process.bytes for bound in mine if bound.process.bytes is not None]
         if len(known) == len(mine):
             return sum(known), "nvml"
-        whole = whole and len(mine) == len(sight.stays)
-    elif (book := book_of(claim)) is not None:
+        # Some of its processes have unknown memory. The card's figure stands in only if no other process is there.
+        whole = whole and len(mine) == len(card_binding.processes)
+    elif (book := find_library_book(allocation)) is not None:
         return book.used_bytes, "library"
     used = used_bytes(card)
     if not whole or used is None or card.reserved_bytes is None or used < card.reserved_bytes:
@@ -207,54 +222,62 @@ def _memory(card: CardFacts, claim: Claim, sight: Sight, *, whole: bool) -> tupl
     return used - card.reserved_bytes, "allocation"
 
 
-def _peak(card: CardFacts, mine: Iterable[Stay], used: int | None, source: str) -> tuple[int | None, str]:
-    """The larger of this sample and of what the driver keeps account of for one of the container's processes."""
+def _peak(card: CardSample, mine: Iterable[BoundProcess], used: int | None, source: str) -> tuple[int | None, str]:
+    """The larger of this sample and of the driver's accounting for one of the container's processes."""
     if used is None or source != "nvml":
         return used, source
-    kept = max((card.peaks.get(stay.process.pid, 0) for stay in mine), default=0)
+    kept = max((card.peaks.get(bound.process.pid, 0) for bound in mine), default=0)
     return (kept, "accounting") if kept > used else (used, source)
 
 
 def _card(
-    card: CardFacts, claims: Sequence[Claim], sight: Sight, book: Claims, unit_bytes: int, *, told: bool
+    card: CardSample,
+    allocations: Sequence[ContainerAllocation],
+    card_binding: CardBinding,
+    book: NodeAllocations,
+    unit_bytes: int,
+    *,
+    attributable: bool,
 ) -> CardReading:
     sized = not card.lost and card.total_bytes > 0
-    exclusive = any(claim.exclusive for claim in claims)
+    exclusive = any(allocation.exclusive for allocation in allocations)
     promised = None if book.allocated is None else book.allocated.get(card.uuid, 0)
-    if any(claim.exclusive and claim.bytes is None for claim in claims):
+    if any(allocation.exclusive and allocation.bytes is None for allocation in allocations):
         promised = None
     unknown = set() if sized else {"total_bytes", "allocatable_bytes", "reserved_bytes"}
     unknown |= {"reserved_bytes"} if card.reserved_bytes is None else set()
     unknown |= {"allocated_bytes"} if promised is None else set()
     offered = max(0, card.total_bytes - (card.reserved_bytes or 0)) // unit_bytes * unit_bytes
     free: int | None = None
-    if sized and promised is not None and all(claim.bytes is not None for claim in claims):
+    if sized and promised is not None and all(allocation.bytes is not None for allocation in allocations):
         free = max(0, offered - promised) // unit_bytes * unit_bytes if card.healthy else 0
     return _physical(
         card,
         allocated_bytes=promised or 0,
         allocatable_bytes=offered,
         used_bytes=used_bytes(card),
-        unattributed_bytes=_unattributed(sight),
+        unattributed_bytes=_unattributed(card_binding),
         largest_free_bytes=free,
         exclusive=True if exclusive else (False if book.counted else None),
-        holders=len(claims) if book.counted else None,
-        attributable=None if card.lost else told,
+        holders=len(allocations) if book.counted else None,
+        attributable=None if card.lost else attributable,
         unknown=tuple(sorted(unknown)),
     )
 
 
-def _unattributed(sight: Sight) -> int | None:
-    """What processes outside any claim have; None where one of them cannot be told from a tenant's."""
-    if sight.view not in {View.CLEAR, View.SANDBOX} or any(stay.verdict is Verdict.UNKNOWN for stay in sight.stays):
+def _unattributed(card_binding: CardBinding) -> int | None:
+    """Memory of processes without an allocation; None where one of them might be a tenant's."""
+    if card_binding.visibility not in {Visibility.CLEAR, Visibility.SANDBOX} or any(
+        bound.binding is Binding.UNKNOWN for bound in card_binding.processes
+    ):
         return None
-    strangers = [stay.process.bytes for stay in sight.stays if stay.verdict is Verdict.NOBODY]
+    strangers = [bound.process.bytes for bound in card_binding.processes if bound.binding is Binding.UNALLOCATED]
     known = [one for one in strangers if one is not None]
     return sum(known) if len(known) == len(strangers) else None
 
 
-def _divided(card: CardFacts) -> CardReading:
-    """A card that MIG divides: what it draws and how it fares. Memory and tenants stand with its instances."""
+def _divided(card: CardSample) -> CardReading:
+    """A card that MIG divides: power, health, errors. Memory and containers belong to its instances."""
     return _physical(
         card,
         allocated_bytes=0,
@@ -266,7 +289,7 @@ def _divided(card: CardFacts) -> CardReading:
 
 
 def _physical(
-    card: CardFacts,
+    card: CardSample,
     *,
     allocated_bytes: int,
     allocatable_bytes: int,

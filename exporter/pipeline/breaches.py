@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What goes against the promises on a node, judged from outside the containers, and the counters behind it.
+Detects breaches of promises, from outside the containers, and keeps the counters of each container.
 
-Pure: one attribution and what was remembered give the reading to be shown and what to remember next. Only what
-NVML measures makes a container over its limit, for as long as two samples in a row say so. What is remembered
-of a container is dropped some time after it has gone. What is wrong in one sample is told by
-`exporter.pipeline.findings`, when that is a breach by `exporter.pipeline.incidents`.
+From one attribution and the state of the last cycle to the reading that is shown and the next state. Only memory that
+NVML measures can put a container over its limit: its own library could be made to say anything. What is wrong in one
+sample is `exporter.pipeline.findings`; when that begins and ends a breach, `exporter.pipeline.incidents`.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from exporter.pipeline.compute import Work, put_down
-from exporter.pipeline.energy import Meter, read_meter, shares
-from exporter.pipeline.findings import findings, slots
-from exporter.pipeline.incidents import Breach, BreachKind, Episodes, FindingKey, follow
-from exporter.pipeline.process_binding import View
+from exporter.pipeline.compute_seconds import ComputeTotals, attribute_compute
+from exporter.pipeline.energy import EnergyMeter, read_meter, split_energy
+from exporter.pipeline.findings import list_findings, list_region_pids
+from exporter.pipeline.incidents import Breach, BreachKind, FindingKey, IncidentLog, update_incidents
+from exporter.pipeline.process_binding import Visibility
 from isolation.contract.quantity import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from exporter.pipeline.allocations import Claim, Key
+    from exporter.pipeline.allocations import AllocationKey, ContainerAllocation
     from exporter.pipeline.attribution import Attribution
     from isolation.contract.reading import ContainerReading, NodeReading
 
@@ -39,8 +38,8 @@ LINGER_SECONDS: Final = 600.0
 MOST_GONE: Final = 1024
 
 
-class Excess(NamedTuple):
-    """How a container stands to its limit."""
+class OverLimitState(NamedTuple):
+    """Whether a container is over its limit, and for how long it was."""
 
     over: bool = False
     measured: float | None = None
@@ -48,7 +47,7 @@ class Excess(NamedTuple):
     seconds: float = 0.0
     episodes: int = 0
     spike_bytes: int = 0
-    """Peak of a living process, as the driver keeps account, that was judged already."""
+    """Peak of a living process, from the driver's accounting, that was counted already."""
     spiked: bool = False
     """Such a peak was new in this sample."""
 
@@ -61,11 +60,11 @@ class _Growth(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
-    """What is remembered of one claim."""
+class ContainerHistory:
+    """State of one allocation from cycle to cycle."""
 
     seen: float
-    excess: Excess = field(default_factory=Excess)
+    excess: OverLimitState = field(default_factory=OverLimitState)
     peak_bytes: int | None = None
     peak_source: str = ""
     grown: _Growth = field(default_factory=_Growth)
@@ -79,109 +78,115 @@ class Track:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What is remembered of a node from sample to sample."""
+class DetectorState:
+    """State of a node from cycle to cycle."""
 
     at: float | None = None
     whole: float | None = None
-    """When every source of promises last answered: who is not remembered since then was not there."""
-    tracks: Mapping[Key, Track] = field(default_factory=lambda: MappingProxyType({}))
-    meters: Mapping[str, Meter] = field(default_factory=lambda: MappingProxyType({}))
-    work: Mapping[str, Work] = field(default_factory=lambda: MappingProxyType({}))
-    episodes: Episodes = field(default_factory=Episodes)
+    """When all sources of allocations last answered: a container without history since then is new."""
+    histories: Mapping[AllocationKey, ContainerHistory] = field(default_factory=lambda: MappingProxyType({}))
+    meters: Mapping[str, EnergyMeter] = field(default_factory=lambda: MappingProxyType({}))
+    work: Mapping[str, ComputeTotals] = field(default_factory=lambda: MappingProxyType({}))
+    incidents: IncidentLog = field(default_factory=IncidentLog)
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """The reading to be shown, and what to remember."""
+class Detection:
+    """The reading to be shown, and the next state."""
 
     reading: NodeReading
-    state: State
+    state: DetectorState
     begun: tuple[Breach, ...]
     """Breaches that this sample began."""
 
 
-def judge(found: Attribution, state: State, *, now: float, epoch: float) -> Judged:
+def detect_breaches(found: Attribution, state: DetectorState, *, now: float, epoch: float) -> Detection:
     """`now` is monotonic; `epoch` dates the records."""
     reading = found.reading
-    pairs = tuple(zip(found.placed, reading.containers, strict=True))
+    pairs = tuple(zip(found.container_allocations, reading.containers, strict=True))
     meters, joules = _energy(found, state.meters, now)
-    work, seconds = put_down(found, state.work)
-    tracks = {}
-    for claim, one in pairs:
-        grown = _Growth(joules.get(claim.key), seconds.get(claim.key))
-        tracks[claim.key] = _track(claim, one, _Before(state.tracks.get(claim.key), state, now), grown)
-    wrong = {one.key: one for one in findings(found, tracks, now)}
+    work, seconds = attribute_compute(found, state.work)
+    histories = {}
+    for allocation, one in pairs:
+        grown = _Growth(joules.get(allocation.key), seconds.get(allocation.key))
+        histories[allocation.key] = _track(
+            allocation, one, _Previous(state.histories.get(allocation.key), state, now), grown
+        )
+    wrong = {one.key: one for one in list_findings(found, histories, now)}
     unsure = _unsure(found)
-    episodes, begun = follow(state.episodes, wrong, unsure, epoch)
-    open_on = Counter((breach.finding.uuid, breach.finding.kind) for breach in episodes.open.values())
+    incidents, begun = update_incidents(state.incidents, wrong, unsure, epoch)
+    open_on = Counter((breach.finding.uuid, breach.finding.kind) for breach in incidents.open.values())
     shown = replace(
         reading,
         cards=tuple(
-            card if card.uuid not in found.views else replace(card, breaches=_going(card.uuid, open_on, unsure))
+            card if card.uuid not in found.visibility else replace(card, breaches=_going(card.uuid, open_on, unsure))
             for card in reading.cards
         ),
-        containers=tuple(_shown(one, tracks[claim.key]) for claim, one in pairs),
-        breach_counts=tuple(sorted(episodes.counts.items())),
+        containers=tuple(_shown(one, histories[allocation.key]) for allocation, one in pairs),
+        breach_counts=tuple(sorted(incidents.counts.items())),
     )
-    tracks |= _lingering(state.tracks, tracks, now)
+    histories |= _lingering(state.histories, histories, now)
     meters |= {
         uuid: kept for uuid, kept in state.meters.items() if uuid not in meters and now - kept.at < LINGER_SECONDS
     }
-    whole = now if found.claims.complete else state.whole
-    return Judged(shown, State(now, whole, tracks, meters, work, episodes), begun)
+    whole = now if found.allocations.complete else state.whole
+    return Detection(shown, DetectorState(now, whole, histories, meters, work, incidents), begun)
 
 
 def _going(
     uuid: str, numbers: Mapping[tuple[str, BreachKind], int], unsure: Callable[[FindingKey], bool]
 ) -> tuple[tuple[str, int], ...]:
-    """Breaches that go on on a card, by kind; a kind that would not be seen is absent."""
+    """Open breaches of a card, by kind; a kind that could not be detected now is absent, not 0."""
     every = ((kind, numbers.get((uuid, kind), 0)) for kind in BreachKind)
     return tuple((kind.value, number) for kind, number in every if number or not unsure((kind, uuid)))
 
 
-def _shown(one: ContainerReading, track: Track) -> ContainerReading:
+def _shown(one: ContainerReading, history: ContainerHistory) -> ContainerReading:
     return replace(
         one,
-        over_limit_seconds=track.excess.seconds,
-        over_limit_episodes=track.excess.episodes,
-        peak_bytes=track.peak_bytes if one.used_bytes is not None else None,
-        peak_source=track.peak_source,
-        energy_joules=track.joules if track.grown.joules is not None else None,
-        compute_seconds=track.compute_seconds if track.grown.seconds is not None else None,
+        over_limit_seconds=history.excess.seconds,
+        over_limit_episodes=history.excess.episodes,
+        peak_bytes=history.peak_bytes if one.used_bytes is not None else None,
+        peak_source=history.peak_source,
+        energy_joules=history.joules if history.grown.joules is not None else None,
+        compute_seconds=history.compute_seconds if history.grown.seconds is not None else None,
     )
 
 
-def _lingering(before: Mapping[Key, Track], present: Mapping[Key, Track], now: float) -> dict[Key, Track]:
+def _lingering(
+    before: Mapping[AllocationKey, ContainerHistory], present: Mapping[AllocationKey, ContainerHistory], now: float
+) -> dict[AllocationKey, ContainerHistory]:
     gone = [(key, kept) for key, kept in before.items() if key not in present and now - kept.seen < LINGER_SECONDS]
     if len(gone) > MOST_GONE:
         gone = sorted(gone, key=lambda pair: pair[1].seen)[-MOST_GONE:]
     return dict(gone)
 
 
-def _energy(found: Attribution, before: Mapping[str, Meter], now: float) -> tuple[dict[str, Meter], dict[Key, float]]:
-    """Every card's meter, and joules since the last sample by claim; a claim that is missing cannot be told."""
-    meters: dict[str, Meter] = {}
-    joules: dict[Key, float] = {}
-    by_card: dict[str, list[tuple[Claim, ContainerReading]]] = {}
-    for claim, one in zip(found.placed, found.reading.containers, strict=True):
-        by_card.setdefault(one.uuid, []).append((claim, one))
+def _energy(
+    found: Attribution, before: Mapping[str, EnergyMeter], now: float
+) -> tuple[dict[str, EnergyMeter], dict[AllocationKey, float]]:
+    """Every card's meter, and joules since the last sample by allocation (missing: unknown)."""
+    meters: dict[str, EnergyMeter] = {}
+    joules: dict[AllocationKey, float] = {}
+    by_card: dict[str, list[tuple[ContainerAllocation, ContainerReading]]] = {}
+    for allocation, one in zip(found.container_allocations, found.reading.containers, strict=True):
+        by_card.setdefault(one.uuid, []).append((allocation, one))
     for card in found.reading.cards:
         busy = found.busy.get(card.uuid)
         meters[card.uuid], idle, active = read_meter(card, before.get(card.uuid), busy, now)
         mine = by_card.get(card.uuid, ())
         if card.energy_joules is None:
             continue
-        parts = shares(card, [one for _, one in mine], busy, idle, active)
-        joules |= {claim.key: part for (claim, _), part in zip(mine, parts, strict=True) if part is not None}
+        parts = split_energy(card, [one for _, one in mine], busy, idle, active)
+        joules |= {allocation.key: part for (allocation, _), part in zip(mine, parts, strict=True) if part is not None}
     return meters, joules
 
 
-class _Before(NamedTuple):
+class _Previous(NamedTuple):
     """What was before this sample."""
 
-    track: Track | None
-    state: State
+    history: ContainerHistory | None
+    state: DetectorState
     now: float
 
     @property
@@ -189,55 +194,60 @@ class _Before(NamedTuple):
         """When it was."""
         return self.state.at
 
-    def begin(self) -> Track:
+    def begin(self) -> ContainerHistory:
         """
-        What to go on from.
+        The history to continue.
 
-        Of a container that was not there when all were seen, everything is news that its region tells. What is
-        told of one that may have been there before, as when the exporter begins, was before our time.
+        A container that appeared since all sources were last read starts at 0 denials, so that its first ones count.
+        One that may have been there before, as when the exporter starts, has an unknown past: its count at first
+        sight is where counting begins, or a restart of the exporter would report old denials as new.
         """
-        if self.track is not None:
-            return self.track
+        if self.history is not None:
+            return self.history
         whole = self.state.whole
         new = whole is not None and self.now - whole < LINGER_SECONDS
-        return Track(self.now, denied=0 if new else None)
+        return ContainerHistory(self.now, denied=0 if new else None)
 
 
-def _track(claim: Claim, one: ContainerReading, before: _Before, grown: _Growth) -> Track:
-    track = before.begin()
-    peak, source = track.peak_bytes, track.peak_source
+def _track(
+    allocation: ContainerAllocation, one: ContainerReading, before: _Previous, grown: _Growth
+) -> ContainerHistory:
+    history = before.begin()
+    peak, source = history.peak_bytes, history.peak_source
     if one.peak_bytes is not None and (peak is None or one.peak_bytes > peak):
         peak, source = one.peak_bytes, one.peak_source
     fresh = 0
-    if one.denied is not None and track.denied is not None:
-        fresh = max(0, one.denied - track.denied)
-    # one that was away begins its episodes anew; its sums go on
-    excess = track.excess if track.seen == before.at else track.excess._replace(over=False)
-    return Track(
+    if one.denied is not None and history.denied is not None:
+        fresh = max(0, one.denied - history.denied)
+    # After a gap in its readings nobody knows whether it was over its limit meanwhile: a new episode, the same sums.
+    excess = history.excess if history.seen == before.at else history.excess._replace(over=False)
+    return ContainerHistory(
         seen=before.now,
-        excess=_excess(claim, one, excess, before),
+        excess=_excess(allocation, one, excess, before),
         peak_bytes=peak,
         peak_source=source,
         grown=grown,
-        joules=track.joules + (grown.joules or 0.0),
-        compute_seconds=track.compute_seconds + (grown.seconds or 0.0),
-        denied=track.denied if one.denied is None else one.denied,
-        denied_at=before.now if fresh else track.denied_at,
+        joules=history.joules + (grown.joules or 0.0),
+        compute_seconds=history.compute_seconds + (grown.seconds or 0.0),
+        denied=history.denied if one.denied is None else one.denied,
+        denied_at=before.now if fresh else history.denied_at,
         fresh_denied=fresh,
-        slotted=track.slotted or bool(slots(claim)),
+        slotted=history.slotted or bool(list_region_pids(allocation)),
     )
 
 
-def _excess(claim: Claim, one: ContainerReading, last: Excess, before: _Before) -> Excess:
-    """Over the limit or not, with hysteresis; peaks between the samples count as episodes of their own."""
-    if one.source != "nvml" or one.used_bytes is None or claim.bytes is None:
+def _excess(
+    allocation: ContainerAllocation, one: ContainerReading, last: OverLimitState, before: _Previous
+) -> OverLimitState:
+    """Whether it is over its limit, with hysteresis; a peak between two samples counts as an episode of its own."""
+    if one.source != "nvml" or one.used_bytes is None or allocation.bytes is None:
         return last._replace(spiked=False) if last.spiked else last
-    begins = claim.bytes + min(SLACK_BYTES, claim.bytes // SLACK_PART)
-    over = one.used_bytes > (claim.bytes if last.over else begins)
+    begins = allocation.bytes + min(SLACK_BYTES, allocation.bytes // SLACK_PART)
+    over = one.used_bytes > (allocation.bytes if last.over else begins)
     account = (one.peak_bytes or 0) if one.peak_source == "accounting" else 0
     spiked = not over and not last.over and account > max(begins, last.spike_bytes)
     gap = before.now - last.measured if last.measured is not None and last.measured == before.at else 0.0
-    return Excess(
+    return OverLimitState(
         over=over,
         measured=before.now,
         seconds=last.seconds + (gap if over and last.over and gap <= LONGEST_GAP else 0.0),
@@ -248,11 +258,11 @@ def _excess(claim: Claim, one: ContainerReading, last: Excess, before: _Before) 
 
 
 def _unsure(found: Attribution) -> Callable[[FindingKey], bool]:
-    """Whether a finding that is missing may be there all the same."""
+    """Whether a finding that is missing may be there all the same: it must not end a breach then."""
     measured = {BreachKind.OVER_LIMIT, BreachKind.UNINSTRUMENTED, BreachKind.UNALLOCATED, BreachKind.MISSING_LIBRARY}
-    clear = {uuid for uuid, view in found.views.items() if view is View.CLEAR}
+    clear = {uuid for uuid, view in found.visibility.items() if view is Visibility.CLEAR}
 
     def unsure(key: FindingKey) -> bool:
-        return not found.claims.complete or (key[0] in measured and key[1] not in clear)
+        return not found.allocations.complete or (key[0] in measured and key[1] not in clear)
 
     return unsure

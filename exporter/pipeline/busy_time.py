@@ -40,7 +40,7 @@ _ENGINES: Final = (attrgetter("copy"), attrgetter("encoder"), attrgetter("decode
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class BusySample:
     """One process, over the sample period that ended at `micros`."""
 
     pid: int
@@ -91,7 +91,7 @@ class _Period:
 class _Share:
     """A sample with the time before it of which nothing else is known, in microseconds."""
 
-    sample: Sample
+    sample: BusySample
     gap: int
     """Since the one before of this process."""
     polled: int
@@ -99,7 +99,7 @@ class _Share:
 
 
 @dataclass(slots=True)
-class Meter:
+class BusyMeter:
     """The samples of one card from one look to the next."""
 
     since: int
@@ -120,7 +120,7 @@ class Meter:
         """Begin where the first question begins."""
         self._end = self._polled = self._begin = self.since
 
-    def add(self, samples: Iterable[Sample], now: int) -> None:
+    def add(self, samples: Iterable[BusySample], now: int) -> None:
         """Take what the driver told at `now` of the time after `since`."""
         if now - self._polled > _KEEP_MICROS:  # what was seen before says nothing of now
             self._restart(now - LOOK_BACK_MICROS)
@@ -225,7 +225,7 @@ class Meter:
                 spent[share.sample.pid] = spent.get(share.sample.pid, 0.0) + percent * covered
         return spent
 
-    def _made_good(self, sample: Sample, reach: int, *, sparse: bool) -> float:
+    def _made_good(self, sample: BusySample, reach: int, *, sparse: bool) -> float:
         """What the sample says of the time before its own period."""
         if not self._history:
             return float(sample.percent * (reach - self._period)) if sparse else 0.0
@@ -248,7 +248,7 @@ class Meter:
         self._seconds = {pid: kept for pid, kept in self._seconds.items() if now - kept[1] < _FORGET_MICROS}
 
 
-def _sane(sample: Sample, now: int) -> bool:
+def _sane(sample: BusySample, now: int) -> bool:
     """Drivers have told percents in the millions, and pids of nobody."""
     return sample.pid > 0 and 0 <= sample.percent <= PERCENT and sample.micros <= now + _FUTURE_MICROS
 

@@ -8,7 +8,7 @@ container engine, a cluster) is the container's own. Below the pod that holds th
 (a cluster inside a pod) the count begins there.
 
 A path is believed only as far as nobody but root could have made it: the callers check who owns
-`Place.within`, for a user's own subtree may hold a `kubepods` too.
+`CgroupPlace.within`, for a user's own subtree may hold a `kubepods` too.
 
 Forms: cgroup v1 and v2, systemd and cgroupfs drivers, containerd, CRI-O, docker, podman; private cgroup
 namespaces show others' groups as /../../<group>.
@@ -36,7 +36,7 @@ _UP: Final = ".."
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CgroupPlace:
     """Where a control group lies."""
 
     pod_uid: str = ""
@@ -47,7 +47,7 @@ class Place:
     """The group in which the pods' or the container's own begins; empty: the root of what we see."""
 
 
-NOWHERE: Final = Place()
+NOWHERE: Final = CgroupPlace()
 
 
 def paths(text: str) -> Iterator[tuple[bool, str]]:
@@ -59,7 +59,7 @@ def paths(text: str) -> Iterator[tuple[bool, str]]:
             yield hierarchy == "0", path.removesuffix(_DELETED)
 
 
-def place(text: str, below: str = "") -> Place:
+def place(text: str, below: str = "") -> CgroupPlace:
     """The place that the hierarchies tell of; the first that knows a pod, else the first with a container."""
     found = NOWHERE
     for _, path in paths(text):
@@ -71,7 +71,7 @@ def place(text: str, below: str = "") -> Place:
     return found
 
 
-def place_of(path: str, below: str = "") -> Place:
+def place_of(path: str, below: str = "") -> CgroupPlace:
     """Likewise for one path. `below`: where the exporter's own pods begin (see `nest`)."""
     if below and path.startswith(f"{below}/"):
         path = path.removeprefix(below)
@@ -95,7 +95,7 @@ def nest(text: str) -> str:
     return longest
 
 
-def _in_pod(segments: Sequence[str], *, relative: bool) -> Place | None:
+def _in_pod(segments: Sequence[str], *, relative: bool) -> CgroupPlace | None:
     begins: int | None = 0 if relative else None
     """Where the pods' own tree begins; beside us in it, its name is not shown."""
     for at, segment in enumerate(segments):
@@ -104,7 +104,7 @@ def _in_pod(segments: Sequence[str], *, relative: bool) -> Place | None:
             inner = _CONTAINER.fullmatch(segments[at + 1]) if at + 1 < len(segments) else None
             container = pod["container"] or (inner["id"] if inner else "")
             within = segments[: at if begins is None else begins]
-            return Place(pod["uid"].replace("_", "-"), container, "/".join(within))
+            return CgroupPlace(pod["uid"].replace("_", "-"), container, "/".join(within))
         if ROOT.fullmatch(segment):
             begins = at if begins is None else begins
         elif relative and begins == 0 and not QOS.fullmatch(segment):
@@ -112,9 +112,9 @@ def _in_pod(segments: Sequence[str], *, relative: bool) -> Place | None:
     return None
 
 
-def _in_container(segments: Sequence[str]) -> Place | None:
+def _in_container(segments: Sequence[str]) -> CgroupPlace | None:
     for at, segment in enumerate(segments):
         found = _CONTAINER.fullmatch(segment)
         if found:
-            return Place("", found["id"], "/".join(segments[:at]))
+            return CgroupPlace("", found["id"], "/".join(segments[:at]))
     return None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Counters of containers by the names under which they are shown: they never fall while anybody looks.
+Counters of containers that never fall, although pods are replaced under the same name.
 
 A pod may be replaced by one of the same name, and for a while both exist. Each promise has a count of its own; what is
 shown is what all of them have grown by, so that neither a second pod's arrival nor the first one's end looks like a

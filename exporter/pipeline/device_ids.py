@@ -22,7 +22,7 @@ from isolation.contract.quantity import MIB
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from exporter.pipeline.snapshot import CardFacts, MachineFacts
+    from exporter.pipeline.snapshot import CardSample, MachineSample
 
 SHARED_SUFFIX: Final = ".shared"
 """What the NVIDIA plugin adds to a resource of shared cards, where it is told to rename them."""
@@ -36,10 +36,10 @@ _DYNAMIC: Final = re.compile(rf"{re.escape(_DRA_DRIVER)}/[^/]{{1,253}}/gpu-(\d{{
 _UNIT: Final = re.compile(r"(.{1,80})-_-\d{1,6}")
 
 
-class Named(NamedTuple):
+class NamedDevice(NamedTuple):
     """What one device ID stands for."""
 
-    card: CardFacts | None
+    card: CardSample | None
     """None: no card that we see."""
     shared: bool
     """A slice of its time, without a promise of memory."""
@@ -48,33 +48,33 @@ class Named(NamedTuple):
 class Devices:
     """The cards of a node, found by device ID."""
 
-    def __init__(self, machine: MachineFacts | None) -> None:
-        self.cards: Mapping[str, CardFacts] = {card.uuid: card for card in machine.cards} if machine else {}
+    def __init__(self, machine: MachineSample | None) -> None:
+        self.cards: Mapping[str, CardSample] = {card.uuid: card for card in machine.cards} if machine else {}
         self._places = {(card.parent or card.uuid, card.gpu_instance): card for card in self.cards.values()}
         known = (*self.cards.values(), *(machine.divided if machine else ()))
         self._minors = {card.minor: card.parent or card.uuid for card in known if card.minor is not None}
 
-    def find(self, resource: str, ident: str) -> Named | None:
+    def find(self, resource: str, ident: str) -> NamedDevice | None:
         """What an ID of a resource stands for; None: no card at all, another kind of device."""
         if resource.startswith(DYNAMIC):
             if not ident.startswith(f"{_DRA_DRIVER}/"):
                 return None
             dynamic = _DYNAMIC.fullmatch(ident)
             card = None if dynamic is None else self._place(int(dynamic[1]), None)
-            return Named(card, dynamic is not None and dynamic[2] is not None)
+            return NamedDevice(card, dynamic is not None and dynamic[2] is not None)
         if resource.removesuffix(SHARED_SUFFIX) != ACK.whole and not resource.startswith(_MIG):
             return None
         base, slice_of, _ = ident.partition("::")
         if (card := self.cards.get(base)) is not None:
-            return Named(card, bool(slice_of))
+            return NamedDevice(card, bool(slice_of))
         if (old := _OLD_MIG.fullmatch(base)) is not None:
-            return Named(self._places.get((old[1], int(old[2]))), bool(slice_of))
+            return NamedDevice(self._places.get((old[1], int(old[2]))), bool(slice_of))
         if (place := _MINOR.fullmatch(base)) is None:
-            return Named(None, bool(slice_of))
+            return NamedDevice(None, bool(slice_of))
         instance = None if place[2] is None else int(place[2])
-        return Named(self._place(int(place[1]), instance), bool(slice_of or place[3]))
+        return NamedDevice(self._place(int(place[1]), instance), bool(slice_of or place[3]))
 
-    def _place(self, minor: int, instance: int | None) -> CardFacts | None:
+    def _place(self, minor: int, instance: int | None) -> CardSample | None:
         return self._places.get((self._minors.get(minor, ""), instance))
 
 
@@ -84,11 +84,11 @@ def unit_card(ident: str) -> str:
     return unit[1] if unit else ""
 
 
-def units_bytes(units: int, unit_bytes: int, card: CardFacts) -> int | None:
+def units_bytes(units: int, unit_bytes: int, card: CardSample) -> int | None:
     """Bytes in so many units: gpushare plugins count GiB or, where that is more than the card has, MiB."""
     return next((units * unit for unit in (unit_bytes, MIB) if units * unit <= card.total_bytes), None)
 
 
-def room(card: CardFacts) -> int | None:
+def usable_bytes(card: CardSample) -> int | None:
     """What a container that has the whole card can use of it."""
     return None if card.lost or card.total_bytes <= 0 else card.total_bytes - (card.reserved_bytes or 0)

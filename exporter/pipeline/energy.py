@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What part of a card's energy is put down to which container.
+Energy of a card by container.
 
 Pure. Between two samples the card has drawn so many joules. What it draws while nobody computes (the lowest
 power seen then; nothing before that was seen) is the idle part: every container answers for as much of it as it
@@ -26,7 +26,7 @@ SETTLED: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class EnergyMeter:
     """One card's counter as it stood last."""
 
     at: float
@@ -35,15 +35,19 @@ class Meter:
     idle_turns: int = 0
 
 
-def read_meter(card: CardReading, before: Meter | None, busy: float | None, now: float) -> tuple[Meter, float, float]:
+def read_meter(
+    card: CardReading, before: EnergyMeter | None, busy: float | None, now: float
+) -> tuple[EnergyMeter, float, float]:
     """The meter now, and what was drawn since: (meter, idle joules, joules of computing)."""
     drawn, seconds = _drawn(card, before, now)
-    kept = before if before is not None else Meter(now, None)
+    kept = before if before is not None else EnergyMeter(now, None)
     idle_turns = kept.idle_turns + 1 if busy is not None and busy <= IDLE_RATIO else 0
     idle_watts = kept.idle_watts
     if drawn is not None and seconds > 0 and idle_turns > SETTLED:
         idle_watts = min(drawn / seconds, idle_watts if idle_watts is not None else drawn / seconds)
-    meter = Meter(now, card.energy_joules if card.energy_joules is not None else kept.joules, idle_watts, idle_turns)
+    meter = EnergyMeter(
+        now, card.energy_joules if card.energy_joules is not None else kept.joules, idle_watts, idle_turns
+    )
     if drawn is None:
         return (replace(meter, at=kept.at) if card.energy_joules is None else meter), 0.0, 0.0
     if busy is not None and busy <= IDLE_RATIO:
@@ -52,7 +56,7 @@ def read_meter(card: CardReading, before: Meter | None, busy: float | None, now:
     return meter, idle, drawn - idle
 
 
-def _drawn(card: CardReading, before: Meter | None, now: float) -> tuple[float | None, float]:
+def _drawn(card: CardReading, before: EnergyMeter | None, now: float) -> tuple[float | None, float]:
     """Joules and seconds since the meter stood; None at first, without a counter, and when it was set back."""
     if before is None or before.joules is None or card.energy_joules is None or now <= before.at:
         return None, 0.0
@@ -60,16 +64,16 @@ def _drawn(card: CardReading, before: Meter | None, now: float) -> tuple[float |
     return (drawn, now - before.at) if drawn >= 0 else (None, 0.0)
 
 
-def shares(
+def split_energy(
     card: CardReading, containers: Sequence[ContainerReading], busy: float | None, idle: float, active: float
 ) -> Iterable[float | None]:
     """
     Joules for each of the card's containers; None where its compute is not known.
 
-    `busy` is the compute of everybody on the card, strangers included; None: the card cannot tell.
+    `busy` is the compute of computed_by_all on the card, strangers included; None: the card cannot tell.
     """
     room = max(card.total_bytes - card.reserved_bytes, sum(one.allocated_bytes for one in containers))
-    everybody = max(busy or 0.0, sum(one.used_core_ratio or 0.0 for one in containers))
+    computed_by_all = max(busy or 0.0, sum(one.used_core_ratio or 0.0 for one in containers))
     for one in containers:
         alone = one.exclusive and len(containers) == 1
         if busy is None:
@@ -78,5 +82,5 @@ def shares(
             yield None
         else:
             promised = 1.0 if alone else one.allocated_bytes / room if room > 0 else 0.0
-            computed = one.used_core_ratio / everybody if everybody else 0.0
+            computed = one.used_core_ratio / computed_by_all if computed_by_all else 0.0
             yield idle * promised + active * computed

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What goes against the promises on a node in one sample.
+What is wrong on a node in one sample: memory over the limit, denied allocations, processes without the library, ...
 
-Pure. Memory over the limit is what NVML measures. What the container's own library says (denied allocations,
-who has a slot in the region) is labelled so: a tenant may write there what it likes, about itself only. A
-process without a claim is wrong where somebody hands the cards out: on a Kubernetes node, or on a card of which
-something is promised; a display server and an MPS server of the host's are not.
+Memory over the limit is measured by NVML. What the container's own library reports is labelled `library`: a tenant may
+write there what it likes, about itself only. A process without an allocation is wrong on a Kubernetes node, and on a
+card of which something is allocated; the host's display server and MPS server are not.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from exporter.pipeline.incidents import MOST_PIDS, BreachKind, Finding
-from exporter.pipeline.process_binding import MPS_SERVER, Stay, Verdict, View
+from exporter.pipeline.process_binding import MPS_SERVER, Binding, BoundProcess, Visibility
 from isolation.contract.abi import Breach as Reported
 from isolation.contract.quantity import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from exporter.pipeline.allocations import Claim, Key
+    from exporter.pipeline.allocations import AllocationKey, ContainerAllocation
     from exporter.pipeline.attribution import Attribution
-    from exporter.pipeline.breaches import Excess, Track
+    from exporter.pipeline.breaches import ContainerHistory, OverLimitState
     from isolation.contract.reading import ContainerReading
 
 DENIED_SECONDS: Final = 60.0
@@ -30,131 +29,137 @@ DENIED_SECONDS: Final = 60.0
 MOST_TEXT: Final = 200
 
 
-def findings(found: Attribution, tracks: Mapping[Key, Track], now: float) -> Iterator[Finding]:
+def list_findings(
+    found: Attribution, histories: Mapping[AllocationKey, ContainerHistory], now: float
+) -> Iterator[Finding]:
     """Everything that is wrong now; each once per owner and card."""
-    of: dict[Key, list[Stay]] = {}
-    for stay in found.stays:
-        if stay.claim is not None:
-            of.setdefault(stay.claim.key, []).append(stay)
-    for claim, one in zip(found.placed, found.reading.containers, strict=True):
-        track = tracks[claim.key]
-        yield from _over(claim, one, track.excess)
-        yield from _denied(claim, track, now)
-        if found.views.get(claim.uuid) is View.CLEAR:
-            yield from _uninstrumented(claim, of.get(claim.key, ()), slotted=track.slotted)
-        if claim.region is not None and claim.region.reading is None:
-            text = f"cannot read the region of the container's isolation library: {claim.region.error}"
-            yield _finding(BreachKind.UNREADABLE_REGION, claim, "library", text)
-        if claim.limits_error:
-            text = f"the isolation library does not have the promised limits: {claim.limits_error}"
-            yield _finding(BreachKind.WRONG_LIMITS, claim, "limits", text)
+    of: dict[AllocationKey, list[BoundProcess]] = {}
+    for bound in found.processes:
+        if bound.allocation is not None:
+            of.setdefault(bound.allocation.key, []).append(bound)
+    for allocation, one in zip(found.container_allocations, found.reading.containers, strict=True):
+        history = histories[allocation.key]
+        yield from _over(allocation, one, history.excess)
+        yield from _denied(allocation, history, now)
+        if found.visibility.get(allocation.uuid) is Visibility.CLEAR:
+            yield from _uninstrumented(allocation, of.get(allocation.key, ()), slotted=history.slotted)
+        if allocation.region is not None and allocation.region.reading is None:
+            text = f"cannot read the region of the container's isolation library: {allocation.region.error}"
+            yield _finding(BreachKind.UNREADABLE_REGION, allocation, "library", text)
+        if allocation.limits_error:
+            text = f"the isolation library does not have the promised limits: {allocation.limits_error}"
+            yield _finding(BreachKind.WRONG_LIMITS, allocation, "limits", text)
     yield from _unallocated(found)
 
 
-def slots(claim: Claim) -> tuple[int, ...] | None:
+def list_region_pids(allocation: ContainerAllocation) -> tuple[int, ...] | None:
     """Pids, in the container's own counting, of living processes in its region; None: it cannot be read."""
-    if claim.region is None or claim.region.reading is None:
+    if allocation.region is None or allocation.region.reading is None:
         return None
-    return tuple(slot.pid for slot in claim.region.reading.slots if not slot.ghost)
+    return tuple(slot.pid for slot in allocation.region.reading.slots if not slot.ghost)
 
 
-def _finding(kind: BreachKind, claim: Claim, source: str, text: str, **more: object) -> Finding:
+def _finding(kind: BreachKind, allocation: ContainerAllocation, source: str, text: str, **more: object) -> Finding:
     fields: dict[str, object] = {
         "kind": kind,
-        "uuid": claim.uuid,
-        "card": claim.index,
-        "namespace": claim.namespace,
-        "pod": claim.pod,
-        "container": claim.container,
-        "promise": claim.promise,
+        "uuid": allocation.uuid,
+        "card": allocation.index,
+        "namespace": allocation.namespace,
+        "pod": allocation.pod,
+        "container": allocation.container,
+        "promise": allocation.promise,
         "source": source,
         "text": text[:MOST_TEXT],
-        "allocated_bytes": claim.bytes,
+        "allocated_bytes": allocation.bytes,
     }
     return Finding(**(fields | more))  # type: ignore[arg-type] # the fields' types are checked where they are made
 
 
-def _over(claim: Claim, one: ContainerReading, excess: Excess) -> Iterator[Finding]:
-    if claim.bytes is None or not (excess.over or excess.spiked):
+def _over(allocation: ContainerAllocation, one: ContainerReading, excess: OverLimitState) -> Iterator[Finding]:
+    if allocation.bytes is None or not (excess.over or excess.spiked):
         return
     spike = excess.spiked and not excess.over
     most = excess.spike_bytes if spike else one.used_bytes
     verb = "used" if spike else "uses"
     amount = "more memory" if most is None else show_bytes(most)
-    text = f"the container {verb} {amount} of the card; promised: {show_bytes(claim.bytes)}"
-    yield _finding(BreachKind.OVER_LIMIT, claim, "accounting" if spike else "nvml", text, used_bytes=most)
+    text = f"the container {verb} {amount} of the card; promised: {show_bytes(allocation.bytes)}"
+    yield _finding(BreachKind.OVER_LIMIT, allocation, "accounting" if spike else "nvml", text, used_bytes=most)
 
 
-def _denied(claim: Claim, track: Track, now: float) -> Iterator[Finding]:
-    if track.denied_at is None or now - track.denied_at > DENIED_SECONDS:
+def _denied(allocation: ContainerAllocation, history: ContainerHistory, now: float) -> Iterator[Finding]:
+    if history.denied_at is None or now - history.denied_at > DENIED_SECONDS:
         return
-    records = claim.region.breaches if claim.region else ()
+    records = allocation.region.breaches if allocation.region else ()
     asked = max((one.requested for one in records if one.kind is Reported.DENIED), default=None)
     wanted = "" if asked is None else f", the largest of {show_bytes(asked)}"
     text = f"the isolation library denied allocations beyond the promise{wanted}"
-    yield _finding(BreachKind.DENIED, claim, "library", text, times=track.fresh_denied)
+    yield _finding(BreachKind.DENIED, allocation, "library", text, times=history.fresh_denied)
 
 
-def _uninstrumented(claim: Claim, mine: Sequence[Stay], *, slotted: bool) -> Iterator[Finding]:
+def _uninstrumented(
+    allocation: ContainerAllocation, mine: Sequence[BoundProcess], *, slotted: bool
+) -> Iterator[Finding]:
     """Processes on the card that have no slot in their container's region."""
-    booked = slots(claim)
+    booked = list_region_pids(allocation)
     if booked is None or not mine:
         return
     if not booked and not slotted:
         text = f"{_processes(len(mine))} on the card; none was ever registered with the isolation library"
-        yield _measured(BreachKind.MISSING_LIBRARY, claim, mine, text)
+        yield _measured(BreachKind.MISSING_LIBRARY, allocation, mine, text)
         return
-    pids = {stay.owner.namespace_pid for stay in mine if stay.owner is not None}
+    pids = {bound.owner.namespace_pid for bound in mine if bound.owner is not None}
     if None in pids:
         strange = mine[: max(0, len(mine) - len(booked))]
         named = False
     else:
-        strange = [stay for stay in mine if stay.owner is not None and stay.owner.namespace_pid not in booked]
+        strange = [bound for bound in mine if bound.owner is not None and bound.owner.namespace_pid not in booked]
         named = True
     if strange:
         text = f"{_processes(len(strange))} on the card not registered with the isolation library"
-        yield _measured(BreachKind.UNINSTRUMENTED, claim, strange if named else (), text)
+        yield _measured(BreachKind.UNINSTRUMENTED, allocation, strange if named else (), text)
 
 
-def _measured(kind: BreachKind, claim: Claim, stays: Iterable[Stay], text: str) -> Finding:
-    found = tuple(stays)
-    return _finding(kind, claim, "nvml", text, pids=_pids(found), used_bytes=_bytes(found))
+def _measured(
+    kind: BreachKind, allocation: ContainerAllocation, processes: Iterable[BoundProcess], text: str
+) -> Finding:
+    found = tuple(processes)
+    return _finding(kind, allocation, "nvml", text, pids=_pids(found), used_bytes=_bytes(found))
 
 
 def _unallocated(found: Attribution) -> Iterator[Finding]:
     """Processes on a card of which nothing was promised to them, by container or, on the host, by name."""
-    promised = {claim.uuid for claim in found.placed}
-    groups: dict[tuple[str, ...], list[Stay]] = {}
-    for stay in found.stays:
-        owner = stay.owner
-        if stay.verdict is not Verdict.NOBODY or owner is None:
+    promised = {allocation.uuid for allocation in found.container_allocations}
+    groups: dict[tuple[str, ...], list[BoundProcess]] = {}
+    for bound in found.processes:
+        owner = bound.owner
+        if bound.binding is not Binding.UNALLOCATED or owner is None:
             continue
-        if (owner.namespace, owner.pod, owner.container) in found.claims.unplaced:
+        if (owner.namespace, owner.pod, owner.container) in found.allocations.unplaced:
             continue
         if owner.in_pod:
             names = (owner.namespace, owner.pod or owner.pod_uid, owner.container, "")
-        elif stay.process.kind == "graphics" or owner.name.startswith(MPS_SERVER):
+        elif bound.process.kind == "graphics" or owner.name.startswith(MPS_SERVER):
             continue
-        elif found.claims.kubernetes or stay.uuid in promised:
+        elif found.allocations.kubernetes or bound.uuid in promised:
             names = ("", "", "", owner.name)
         else:
             continue
-        groups.setdefault((stay.uuid, *names), []).append(stay)
-    for (uuid, namespace, pod, container, process), stays in groups.items():
+        groups.setdefault((bound.uuid, *names), []).append(bound)
+    for (uuid, namespace, pod, container, process), processes in groups.items():
         who = "a host process" if process else "a container"
         yield Finding(
             kind=BreachKind.UNALLOCATED,
             uuid=uuid,
-            card=stays[0].index,
+            card=processes[0].index,
             namespace=namespace,
             pod=pod,
             container=container,
             promise="",
             source="nvml",
-            text=f"{who} without a promise uses the card: {_processes(len(stays))}",
+            text=f"{who} without a promise uses the card: {_processes(len(processes))}",
             process=process,
-            pids=_pids(stays),
-            used_bytes=_bytes(stays),
+            pids=_pids(processes),
+            used_bytes=_bytes(processes),
         )
 
 
@@ -162,10 +167,10 @@ def _processes(number: int) -> str:
     return "1 process" if number == 1 else f"{number} processes"
 
 
-def _pids(stays: Iterable[Stay]) -> tuple[int, ...]:
-    return tuple(sorted(stay.process.pid for stay in stays))[:MOST_PIDS]
+def _pids(processes: Iterable[BoundProcess]) -> tuple[int, ...]:
+    return tuple(sorted(bound.process.pid for bound in processes))[:MOST_PIDS]
 
 
-def _bytes(stays: Sequence[Stay]) -> int | None:
-    known = [stay.process.bytes for stay in stays if stay.process.bytes is not None]
-    return sum(known) if stays and len(known) == len(stays) else None
+def _bytes(processes: Sequence[BoundProcess]) -> int | None:
+    known = [bound.process.bytes for bound in processes if bound.process.bytes is not None]
+    return sum(known) if processes and len(known) == len(processes) else None

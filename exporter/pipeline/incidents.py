@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Breaches from their beginning to their end: one record each, in a ring that cannot be flooded.
+The log of breaches: one record from beginning to end, in a ring that one tenant cannot flood.
 
-Pure. Whether something is a breach is decided elsewhere (`exporter.pipeline.breaches`); here a finding that is new
-begins a record, one that goes on keeps it open, one that is gone ends it. A finding that cannot be judged now ends
-nothing. Bounded: so many records, of them only so many for one tenant and kind.
+A new finding begins a record, one that goes on keeps it open, one that is gone ends it. A finding that could not be
+detected in this cycle ends nothing. The number of records is limited, also for one tenant and kind.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Breach:
 
 
 @dataclass(frozen=True, slots=True)
-class Episodes:
+class IncidentLog:
     """Every record that is kept."""
 
     ring: Mapping[int, Breach] = field(default_factory=lambda: MappingProxyType({}))
@@ -109,9 +108,9 @@ class Episodes:
     numbers: int = 0
 
 
-def follow(
-    before: Episodes, findings: Mapping[FindingKey, Finding], unsure: Callable[[FindingKey], bool], epoch: float
-) -> tuple[Episodes, tuple[Breach, ...]]:
+def update_incidents(
+    before: IncidentLog, findings: Mapping[FindingKey, Finding], unsure: Callable[[FindingKey], bool], epoch: float
+) -> tuple[IncidentLog, tuple[Breach, ...]]:
     """The records after one more sample, and the breaches that it began."""
     ring, counts, numbers = dict(before.ring), dict(before.counts), before.numbers
     waiting: dict[FindingKey, int] = {}
@@ -138,7 +137,7 @@ def follow(
         counts[finding.kind] += 1
         begun.append(breach)
     waiting |= {key: seen for key, seen in before.waiting.items() if key not in findings and unsure(key)}
-    return Episodes(_kept(ring), going, waiting, counts, numbers), tuple(begun)
+    return IncidentLog(_kept(ring), going, waiting, counts, numbers), tuple(begun)
 
 
 def _goes_on(known: Breach, finding: Finding, epoch: float) -> Breach:
@@ -161,7 +160,7 @@ def _kept(ring: dict[int, Breach]) -> dict[int, Breach]:
     return {breach.number: breach for breach in kept}
 
 
-def to_json(episodes: Episodes, node: str) -> str:
+def to_json(episodes: IncidentLog, node: str) -> str:
     """Recent breaches for people and programs, the latest first."""
     found = [_record(breach) for breach in reversed(tuple(episodes.ring.values()))]
     return json.dumps({"version": 1, "node": node, "totals": dict(episodes.counts), "breaches": found}) + "\n"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whose a process is: pod, container or `gpushare run` hold, from what the kernel and the kubelet's records say.
+The owner of each process: pod and container, or an allocation of `gpushare run`.
 
-Pure. Knows nothing of cards and promises. A name is put to a container only by the kubelet's own records or
-by a hold that a node agent wrote; a container that nobody can name keeps its pod's UID.
+Names come only from the kubelet's own records and from allocations that a node agent wrote. A container without a name
+keeps its pod's UID. Cards play no part here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from zlib import crc32
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from exporter.pipeline.snapshot import ContainerIdentity, KernelFacts, ProcessFacts, Snapshot
+    from exporter.pipeline.snapshot import ContainerIdentity, KernelSample, ProcessSample, Snapshot
 
 MOST_CHARS: Final = 253
 """Longest name of a Kubernetes object; nothing that becomes a label is longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ProcessOwner:
     """Whose one process is."""
 
     pid: int
@@ -47,19 +47,19 @@ class Owner:
         return bool(self.container)
 
 
-def owners(snapshot: Snapshot) -> Mapping[int, Owner] | None:
+def list_owners(snapshot: Snapshot) -> Mapping[int, ProcessOwner] | None:
     """Everybody whom the kernel source saw, by pid; None where it saw nothing or not the host's processes."""
     kernel = snapshot.kernel.value
     return None if kernel is None or not kernel.host_pids else _owners(snapshot, kernel.processes)
 
 
-def departed(snapshot: Snapshot) -> Mapping[int, Owner]:
+def list_departed(snapshot: Snapshot) -> Mapping[int, ProcessOwner]:
     """Whose those were that ended a moment ago: what they computed until then is still told."""
     kernel = snapshot.kernel.value
     return {} if kernel is None or not kernel.host_pids else _owners(snapshot, kernel.ended)
 
 
-def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessFacts]) -> Mapping[int, Owner]:
+def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessSample]) -> Mapping[int, ProcessOwner]:
     if not processes:
         return {}
     containers = snapshot.identities.value.containers if snapshot.identities and snapshot.identities.value else {}
@@ -68,15 +68,15 @@ def _owners(snapshot: Snapshot, processes: Mapping[int, ProcessFacts]) -> Mappin
 
 
 def _owner(
-    found: ProcessFacts, containers: Mapping[str, ContainerIdentity], pods: Mapping[str, tuple[str, str]]
-) -> Owner:
+    found: ProcessSample, containers: Mapping[str, ContainerIdentity], pods: Mapping[str, tuple[str, str]]
+) -> ProcessOwner:
     namespace = pod = container = ""
     known = containers.get(found.container_id) if found.container_id else None
     if known is not None and known.pod_uid in {"", found.pod_uid}:
         namespace, pod, container = known.namespace, known.pod, known.container
     elif found.pod_uid:
         namespace, pod = pods.get(found.pod_uid, ("", ""))
-    return Owner(
+    return ProcessOwner(
         pid=found.pid,
         name=bounded(found.name),
         namespace=bounded(namespace),
@@ -102,7 +102,7 @@ def pod_names(snapshot: Snapshot) -> dict[str, tuple[str, str]]:
     return found
 
 
-def live_pods(kernel: KernelFacts | None) -> frozenset[str] | None:
+def live_pods(kernel: KernelSample | None) -> frozenset[str] | None:
     """UIDs of pods that have a control group; None where that cannot be told."""
     return None if kernel is None else kernel.live_pods
 

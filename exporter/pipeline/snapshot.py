@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the sources found, before anybody interprets it: one consistent snapshot of a node.
+What the sources read in one cycle, before anything is concluded from it.
 
-The seam between reading (`exporter.sources`) and deciding (`exporter.pipeline.allocations`, `attribute`, `breach`).
-Plain values: who is who and what belongs to whom is decided elsewhere. `None` means cannot tell,
-never 0; a source that failed has no value at all, and an error.
+The values between `exporter.sources`, which read, and `exporter.pipeline`, which decides. None means unknown, never 0;
+a source that failed has an error instead of a value.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class CardProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class CardFacts:
+class CardSample:
     """One card (or MIG instance) as NVML tells of it."""
 
     uuid: str
@@ -120,16 +119,16 @@ class CardFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineFacts:
+class MachineSample:
     """Every card of the node at one moment."""
 
-    cards: tuple[CardFacts, ...]
+    cards: tuple[CardSample, ...]
     driver: str = ""
     mps: bool = False
     """An MPS server is among the processes: its clients' memory may stand under its pid."""
     mps_servers: frozenset[int] = frozenset()
     """Pids that call themselves an MPS server: a name that any program can take."""
-    divided: tuple[CardFacts, ...] = ()
+    divided: tuple[CardSample, ...] = ()
     """
     Physical cards that MIG divides, which nobody uses as such: their power, energy, temperature, errors
     and links. Memory and processes stand in their instances, in `cards`; summing both counts twice.
@@ -137,7 +136,7 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessFacts:
+class ProcessSample:
     """Where a process belongs, as the kernel tells."""
 
     pid: int
@@ -156,16 +155,16 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelFacts:
+class KernelSample:
     """Processes that have to do with the cards, and the containers that live."""
 
-    processes: Mapping[int, ProcessFacts]
+    processes: Mapping[int, ProcessSample]
     """By pid; a pid that is missing is gone."""
     host_pids: bool
     """Whether we see the host's processes; without that NVML's pids mean nothing here."""
     live_pods: frozenset[str] | None = None
     """UIDs of pods with a control group; None: the hierarchy cannot be read."""
-    ended: Mapping[int, ProcessFacts] = field(default_factory=lambda: MappingProxyType({}))
+    ended: Mapping[int, ProcessSample] = field(default_factory=lambda: MappingProxyType({}))
     """Who was there a moment ago and is gone, by pid: the driver still tells what they computed."""
 
 
@@ -180,7 +179,7 @@ class ContainerIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityFacts:
+class IdentitySample:
     """Container IDs to names, from the kubelet's own records."""
 
     containers: Mapping[str, ContainerIdentity]
@@ -205,7 +204,7 @@ class DeviceGrant:
 
 
 @dataclass(frozen=True, slots=True)
-class KubeletFacts:
+class KubeletSample:
     """Devices by container."""
 
     grants: tuple[DeviceGrant, ...]
@@ -214,7 +213,7 @@ class KubeletFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RegionFacts:
+class RegionSample:
     """A tenant's region, or why it cannot be read. All of it is the tenant's word."""
 
     reading: RegionReading | None
@@ -226,11 +225,11 @@ class RegionFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldFacts:
+class HoldSample:
     """One promise that somebody lives on."""
 
     hold: Hold
-    region: RegionFacts | None
+    region: RegionSample | None
     """None: nothing is enforced here."""
     pids: tuple[int, ...] = ()
     """Who descends from the command, as its keeper noted; empty for pods."""
@@ -243,10 +242,10 @@ class HoldFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class PromiseFacts:
+class PromiseSample:
     """Every promise on this node that its agent or `gpushare run` wrote down."""
 
-    holds: tuple[HoldFacts, ...]
+    holds: tuple[HoldSample, ...]
     agent: bool = False
     """A node agent of ours is on this node, or was."""
     unreadable: int = 0
@@ -261,9 +260,9 @@ class Snapshot:
     """Monotonic seconds."""
     epoch: float
     """Seconds since the epoch, for people."""
-    machine: Outcome[MachineFacts]
-    kernel: Outcome[KernelFacts]
-    promises: Outcome[PromiseFacts]
-    kubelet: Outcome[KubeletFacts] | None
+    machine: Outcome[MachineSample]
+    kernel: Outcome[KernelSample]
+    promises: Outcome[PromiseSample]
+    kubelet: Outcome[KubeletSample] | None
     """None: not a Kubernetes node."""
-    identities: Outcome[IdentityFacts] | None
+    identities: Outcome[IdentitySample] | None

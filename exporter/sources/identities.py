@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from exporter.pipeline.snapshot import ContainerIdentity, IdentityFacts
+from exporter.pipeline.snapshot import ContainerIdentity, IdentitySample
 from exporter.sources.errors import SourceError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class IdentitySource:
         self._logs = _LogFolders(links)
         self._api = _PodsApi(pods_socket, deadline) if pods_socket is not None else None
 
-    def read(self, now: float, wanted: Collection[str] = (), pods: Collection[str] = ()) -> IdentityFacts:
+    def read(self, now: float, wanted: Collection[str] = (), pods: Collection[str] = ()) -> IdentitySample:
         """
         Whoever can be told. `now`: monotonic seconds.
 
@@ -144,10 +144,10 @@ class _LogFolders:
     def __init__(self, links: Path) -> None:
         self._links = _Folder(links, _follow)
         self._pods = _Folder(links.parent / "pods", lambda entry: pod_folder(entry.name))
-        self._facts = IdentityFacts({}, LOG_FOLDER)
+        self._facts = IdentitySample({}, LOG_FOLDER)
         self._cut: list[tuple[str, ContainerIdentity]] = []
 
-    def read(self, wanted: Collection[str]) -> IdentityFacts:
+    def read(self, wanted: Collection[str]) -> IdentitySample:
         try:
             links, changed = self._links.read()
             pods, also = self._pods.read()
@@ -161,7 +161,7 @@ class _LogFolders:
             self._facts = _facts(dict(one for one in told if _ID.fullmatch(one[0])), LOG_FOLDER, names)
         return self._completed(wanted)
 
-    def _completed(self, wanted: Collection[str]) -> IdentityFacts:
+    def _completed(self, wanted: Collection[str]) -> IdentitySample:
         """With the IDs of which long names left the beginning only, if that can mean but one container."""
         more = {}
         for ident in wanted if self._cut else ():
@@ -182,9 +182,9 @@ def _follow(entry: os.DirEntry[str]) -> tuple[str, ContainerIdentity] | None:
 
 def _facts(
     containers: Mapping[str, ContainerIdentity], source: str, pods: Mapping[str, tuple[str, str]]
-) -> IdentityFacts:
+) -> IdentitySample:
     told = {who.pod_uid: (who.namespace, who.pod) for who in containers.values()}
-    return IdentityFacts(MappingProxyType(dict(containers)), source, MappingProxyType({**told, **pods}))
+    return IdentitySample(MappingProxyType(dict(containers)), source, MappingProxyType({**told, **pods}))
 
 
 class _PodsApi:
@@ -193,7 +193,7 @@ class _PodsApi:
     def __init__(self, socket: Path, deadline: float) -> None:
         self._socket, self._deadline = socket, deadline
         self._connection: Connection | None = None
-        self._facts = IdentityFacts({}, PODS_API)
+        self._facts = IdentitySample({}, PODS_API)
         self._asked_at = float("-inf")
         self._unknown: dict[str, tuple[float, float]] = {}
         """When an unknown ID is worth another question, and the pause before that."""
@@ -203,7 +203,7 @@ class _PodsApi:
         """Whether this kubelet has the API (it makes the socket when it starts) and it did not fail just now."""
         return now >= self._rest_until and self._socket.is_socket()
 
-    def read(self, now: float, wanted: Collection[str], pods: Collection[str]) -> IdentityFacts:
+    def read(self, now: float, wanted: Collection[str], pods: Collection[str]) -> IdentitySample:
         known = (self._facts.containers, self._facts.pods)
         missing = [ident for ids, told in zip((wanted, pods), known, strict=True) for ident in ids if ident not in told]
         self._unknown = {ident: self._unknown[ident] for ident in missing if ident in self._unknown}
@@ -221,7 +221,7 @@ class _PodsApi:
         if self._connection is not None:
             self._connection.close()
 
-    def _ask(self) -> IdentityFacts:
+    def _ask(self) -> IdentitySample:
         from exporter.sources import grpc_channel  # noqa: PLC0415 (gRPC: only where there is a kubelet to ask)
         from isolation.contract import kubelet_api as api  # noqa: PLC0415 (likewise)
 

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where processes belong, as the kernel tells: pod, container, `gpushare run` hold.
+To which pod, container or allocation of `gpushare run` a process belongs, as the kernel tells.
 
-Reads /proc (`--proc`) and the control groups (`--cgroup`), nothing that a tenant writes. Asked for pids, it
-answers for those that live. A process is known by its pid and start time, so a pid that is used again is a
-new process; what is known of a process is not read again, but for its start time and name, in one read.
-
-Does not know who was promised what, and not whether a pid means the same to the driver: `host_pids` says
-whether it can.
+Reads /proc (`--proc`) and the control groups (`--cgroup`), nothing that a tenant writes. A process is known by its pid
+and start time, so a reused pid is a new process. What is known of a process is not read again, except its start time
+and name, in one read. `host_pids` says whether the driver's pids mean the same here.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from exporter.pipeline import cgroup_paths
-from exporter.pipeline.snapshot import KernelFacts, ProcessFacts
+from exporter.pipeline.snapshot import KernelSample, ProcessSample
 from exporter.sources.errors import SourceError
 from exporter.sources.lineage import Lineage
 from exporter.sources.live_pods import HIERARCHIES, LivePods, made_by_root
@@ -26,8 +23,8 @@ from isolation.host import process
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from exporter.pipeline.cgroup_paths import Place
-    from exporter.pipeline.snapshot import HoldFacts
+    from exporter.pipeline.cgroup_paths import CgroupPlace
+    from exporter.pipeline.snapshot import HoldSample
 
 
 ENDED_SECONDS: Final = 5.0
@@ -35,11 +32,11 @@ ENDED_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownProcess:
     """A process that was read before."""
 
-    facts: ProcessFacts
-    place: Place
+    facts: ProcessSample
+    place: CgroupPlace
     groups: str
     """Its control groups, as text."""
 
@@ -50,20 +47,20 @@ class KernelSource:
     def __init__(self, proc: Path, cgroup: Path) -> None:
         self._proc, self._cgroup = str(proc), str(cgroup)
         self._live = LivePods(self._cgroup)
-        self._known: dict[int, _Known] = {}
-        self._ended: dict[int, tuple[ProcessFacts, float]] = {}
+        self._known: dict[int, _KnownProcess] = {}
+        self._ended: dict[int, tuple[ProcessSample, float]] = {}
         """Until when they are told."""
         self._own = ("", cgroup_paths.NOWHERE)
         """Where our own pods begin, and our own place."""
         self._trusted: dict[str, bool] = {}
 
-    def read(self, now: float, pids: Collection[int], holds: Iterable[HoldFacts] = ()) -> KernelFacts:
+    def read(self, now: float, pids: Collection[int], holds: Iterable[HoldSample] = ()) -> KernelSample:
         """Facts about those of `pids` that live; `holds` as the promises tell them. `now`: monotonic seconds."""
         self._check()
         self._trusted.clear()
         host = process.sees_host(self._proc)
         lineage = Lineage(holds, self._proc, self._cgroup)
-        known: dict[int, _Known] = {}
+        known: dict[int, _KnownProcess] = {}
         for pid in pids:
             one = self._look(pid, lineage)
             if one is not None:
@@ -72,7 +69,7 @@ class KernelSource:
         self._known = known
         present = {pid: one.facts for pid, one in known.items()}
         ended = {pid: facts for pid, (facts, _) in self._ended.items()}
-        return KernelFacts(present, host, self._live.read(now), ended)
+        return KernelSample(present, host, self._live.read(now), ended)
 
     def _end(self, present: Collection[int], now: float) -> None:
         """Remember who is gone, for a while."""
@@ -97,7 +94,7 @@ class KernelSource:
         below = cgroup_paths.nest(own)
         self._own = (below, cgroup_paths.place(own, below))
 
-    def _look(self, pid: int, lineage: Lineage) -> _Known | None:
+    def _look(self, pid: int, lineage: Lineage) -> _KnownProcess | None:
         try:
             seen = process.read_living(pid, self._proc)
             if seen is None or pid <= 0:
@@ -114,12 +111,12 @@ class KernelSource:
             hold = self._hold(pid, seen, one, lineage) if lineage else ""
         return one if hold == one.facts.hold else replace(one, facts=replace(one.facts, hold=hold))
 
-    def _read(self, pid: int, seen: process.ProcessStat, hold: str) -> _Known:
+    def _read(self, pid: int, seen: process.ProcessStat, hold: str) -> _KnownProcess:
         groups = process.read_cgroups(process.living_thread(pid, self._proc) if seen.headless else pid, self._proc)
         status = process.read_status(pid, self._proc)
         place = self._place(groups)
         parent = process.read_living(seen.parent, self._proc) if seen.parent > 0 else None
-        facts = ProcessFacts(
+        facts = ProcessSample(
             pid,
             seen.start,
             status.uid,
@@ -130,9 +127,9 @@ class KernelSource:
             parent_name=parent.name if parent else "",
             namespace_pid=status.namespace_pid,
         )
-        return _Known(facts, place, groups)
+        return _KnownProcess(facts, place, groups)
 
-    def _place(self, groups: str) -> Place:
+    def _place(self, groups: str) -> CgroupPlace:
         """Nowhere, if somebody other than root could have given the group its name. Where we are ourselves is fine."""
         below, own = self._own
         place = cgroup_paths.place(groups, below)
@@ -145,7 +142,7 @@ class KernelSource:
             self._trusted[place.within] = bool(found) and made_by_root(found + group)
         return place if self._trusted.get(place.within, True) else cgroup_paths.NOWHERE
 
-    def _hold(self, pid: int, seen: process.ProcessStat, one: _Known, lineage: Lineage) -> str:
+    def _hold(self, pid: int, seen: process.ProcessStat, one: _KnownProcess, lineage: Lineage) -> str:
         """A pod's process lives on the pod's promise, unless the pod is the one that we are in ourselves."""
         ours = one.place == self._own[1]
         if one.place.pod_uid and not ours:

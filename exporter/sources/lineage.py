@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which `gpushare run` hold a process of this machine lives on.
+On which allocation of `gpushare run` a process runs.
 
-In order of belief: the hold's own control group; its list of members; descent from a member, or from the
-keeper that is a member's parent; as the last resort the promise id in the environment with which the
-process was started. None of them lets a user put his use on somebody else's promise: a control group must
-belong to the hold's user, a member must run as the hold's user, and a mark, which anybody can set, counts
-only among processes of that user that are in no container. What an ancestor is proves what descends from
-it, whatever it runs as.
+In order of trust: the allocation's own control group; its list of members; descent from a member, or from the keeper
+that is a member's parent; last the promise id in the environment with which the process was started. None of them lets
+a user charge another user's allocation: the control group must belong to the allocation's user, a member must run as
+that user, and a mark, which anybody can set, counts only for processes of that user outside containers. A descendant
+of a member counts whatever user it runs as.
 
 Where runs are nested the innermost hold counts: the youngest of those that claim the same process.
 """
@@ -24,7 +23,7 @@ from isolation.host.liveness import MARK
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from exporter.pipeline.snapshot import HoldFacts
+    from exporter.pipeline.snapshot import HoldSample
 
 KEEPER: Final = "gpushare-keeper"
 DEEPEST: Final = 64
@@ -34,7 +33,7 @@ ROOT_UID: Final = 0
 class Lineage:
     """The holds of one reading, ready to be asked about processes."""
 
-    def __init__(self, holds: Iterable[HoldFacts], proc: str, cgroup_root: str) -> None:
+    def __init__(self, holds: Iterable[HoldSample], proc: str, cgroup_root: str) -> None:
         self._proc, self._cgroup = proc, cgroup_root
         self._runs = {one.hold.id: one for one in holds if one.hold.tenant is None}
         self._members: dict[tuple[int, int], list[str]] = defaultdict(list)

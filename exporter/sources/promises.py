@@ -29,10 +29,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
-from exporter.pipeline.snapshot import HoldFacts, PromiseFacts
+from exporter.pipeline.snapshot import HoldSample, PromiseSample
 from exporter.sources.errors import SourceError
-from exporter.sources.limits import difference, read_limits
 from exporter.sources.regions import Regions
 from isolation.contract import abi
 from isolation.contract.host_allocation import MOST_CHARS, HoldError, load
@@ -43,7 +43,7 @@ from isolation.host.liveness import Liveness
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from exporter.pipeline.snapshot import RegionFacts
+    from exporter.pipeline.snapshot import RegionSample
     from isolation.contract.host_allocation import Hold, Process
 
 _log: Final = logging.getLogger(__name__)
@@ -61,6 +61,10 @@ NOTHING_ENFORCED: Final = "none"
 SETTLED_NS: Final = 100_000_000
 """Times of files are as coarse as the kernel's clock: a younger one may be written again under the same time."""
 ROOT_UID: Final = 0
+LIMITS_TRIES: Final = 3
+LIMITS_PAUSE_SECONDS: Final = 0.001
+"""A rewrite takes microseconds."""
+_PROMISE_CHARS: Final = 63
 
 Stamp = tuple[int, int, int, int]
 
@@ -73,7 +77,7 @@ def usual_books(simgpu: Path | None = None, book: Path | None = None) -> tuple[P
 
 
 @dataclass(slots=True)
-class _Entry:
+class _AllocationFolder:
     """One folder as it was read last; every part is read again when its file has another stamp."""
 
     folder: str
@@ -110,11 +114,11 @@ class PromiseSource:
         self._books, self._alloc, self._proc = tuple(map(str, books)), f"{run_dir}/alloc", str(proc)
         self._liveness = Liveness(str(proc), cgroup, MARKS_SECONDS)
         self._regions = Regions()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _AllocationFolder] = {}
         self._skipped = 0
         self._unreadable = 0
 
-    def read(self, now: float) -> PromiseFacts:
+    def read(self, now: float) -> PromiseSample:
         """Every promise that somebody lives on. `now`: monotonic seconds."""
         boot = self._boot()
         agent = Path(self._alloc).is_dir()
@@ -127,9 +131,9 @@ class PromiseSource:
         regions = self._regions.read({ident: entry.region for ident, entry in living.items() if entry.enforced})
         holds = tuple(_facts(entry, regions.get(ident)) for ident, entry in living.items())
         order = sorted(holds, key=lambda one: (one.hold.created, one.hold.id))
-        return PromiseFacts(tuple(order), agent, self._said(believed))
+        return PromiseSample(tuple(order), agent, self._said(believed))
 
-    def _said(self, believed: Mapping[str, _Entry]) -> int:
+    def _said(self, believed: Mapping[str, _AllocationFolder]) -> int:
         """How many records are not believed or were not read; who has to look at them is told, once."""
         unread = self._entries.keys() - {entry.folder for entry in believed.values()}
         number = len(unread) + self._skipped
@@ -147,7 +151,7 @@ class PromiseSource:
             advice = "the promises of this boot are unknown; set --proc to the host's /proc"
             raise SourceError(f"cannot read {self._proc} ({exc.strerror}): {advice}") from None
 
-    def _folders(self) -> Iterator[_Entry]:
+    def _folders(self) -> Iterator[_AllocationFolder]:
         """Every folder of a hold, as it was known before or new."""
         for home in (self._alloc, *self._books):
             try:
@@ -165,9 +169,9 @@ class PromiseSource:
                 ) from None
             self._skipped += max(0, len(names) - MOST_HOLDS)
             for path in sorted(names, key=lambda path: (path not in self._entries, path))[:MOST_HOLDS]:
-                yield self._entries.get(path) or _Entry(path, home == self._alloc)
+                yield self._entries.get(path) or _AllocationFolder(path, home == self._alloc)
 
-    def _counts(self, entry: _Entry, boot: str, now: float) -> bool:
+    def _counts(self, entry: _AllocationFolder, boot: str, now: float) -> bool:
         """Whether somebody lives on it. Nothing outlives a boot."""
         hold = entry.hold
         if hold is None or hold.boot != boot:
@@ -186,7 +190,7 @@ def _stamp(path: str) -> Stamp | None:
     return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-def _refresh(entry: _Entry) -> bool:
+def _refresh(entry: _AllocationFolder) -> bool:
     """Read the hold again if it has changed; False where there is none: not yet, or not any more."""
     path = f"{entry.folder}/promise.json"
     try:
@@ -214,37 +218,37 @@ def _short(hold: Hold) -> Hold:
     return replace(hold, command=(), slices=slices, **texts)
 
 
-def _facts(entry: _Entry, region: RegionFacts | None) -> HoldFacts:
+def _facts(entry: _AllocationFolder, region: RegionSample | None) -> HoldSample:
     assert entry.hold is not None  # noqa: S101 (only those that are believed come here)
     if entry.enforced:
         _check_limits(entry)
     pids = tuple(member.pid for member in entry.members)
-    return HoldFacts(entry.hold, region, pids, entry.limits_error, entry.members, entry.limits_generation)
+    return HoldSample(entry.hold, region, pids, entry.limits_error, entry.members, entry.limits_generation)
 
 
-def _may_say(entry: _Entry, hold: Hold, writer: int) -> bool:
+def _may_say(entry: _AllocationFolder, hold: Hold, writer: int) -> bool:
     """Whether the writer of the file may speak for that hold: the folder's name is the id, the user is himself."""
     if entry.tenant:
         return writer in {ROOT_UID, os.geteuid()}
     return hold.id == entry.folder.rpartition("/")[2] and writer in {ROOT_UID, hold.uid}
 
 
-def _one_each(entries: Sequence[_Entry]) -> dict[str, _Entry]:
+def _one_each(entries: Sequence[_AllocationFolder]) -> dict[str, _AllocationFolder]:
     """By id; of several with one id the agent's, then the one whose file is the oldest."""
-    found: dict[str, _Entry] = {}
+    found: dict[str, _AllocationFolder] = {}
     for entry in sorted(entries, key=lambda one: (not one.tenant, one.stamp[3] if one.stamp else 1 << 63, one.folder)):
         if entry.hold is not None:
             found.setdefault(entry.hold.id, entry)
     return found
 
 
-def _bounded(living: Mapping[str, _Entry]) -> dict[str, _Entry]:
+def _bounded(living: Mapping[str, _AllocationFolder]) -> dict[str, _AllocationFolder]:
     """The oldest, as many as there can be room for: nobody fills the page with promises of cards that nobody has."""
     ends = accumulate(len(entry.hold.slices) if entry.hold else 0 for entry in living.values())
     return {ident: entry for (ident, entry), end in zip(living.items(), ends, strict=True) if end <= MOST_PARTS}
 
 
-def _refresh_members(entry: _Entry) -> None:
+def _refresh_members(entry: _AllocationFolder) -> None:
     """The keeper's list. It replaces the file, so that a list is whole."""
     try:
         stamp = _stamp(f"{entry.folder}/{liveness.MEMBERS}")
@@ -255,15 +259,41 @@ def _refresh_members(entry: _Entry) -> None:
         entry.members, entry.members_stamp = (), None
 
 
-def _check_limits(entry: _Entry) -> None:
+def _check_limits(entry: _AllocationFolder) -> None:
     """Whether the limits file says what the hold says; it is read again when it has changed."""
     try:
         stamp = _stamp(entry.limits)
         if entry.hold is None or (stamp is not None and stamp == entry.limits_stamp):
             return
-        limits = read_limits(entry.limits)
-        entry.limits_generation, entry.limits_error = limits.generation, difference(entry.hold, limits)
+        limits = _read_limits(entry.limits)
+        entry.limits_generation, entry.limits_error = limits.generation, _limits_difference(entry.hold, limits)
         entry.limits_stamp = stamp
     except (OSError, abi.AbiError) as exc:
         entry.limits_generation, entry.limits_stamp = None, None
         entry.limits_error = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "read error"
+
+
+def _read_limits(path: str) -> abi.Limits:
+    """The file as a whole; one that is being rewritten is read again. OSError, AbiError."""
+    for _ in range(LIMITS_TRIES - 1):
+        try:
+            return abi.unpack_limits(read_whole(path, abi.LIMITS_BYTES)[0])
+        except abi.AbiError:
+            time.sleep(LIMITS_PAUSE_SECONDS)
+    return abi.unpack_limits(read_whole(path, abi.LIMITS_BYTES)[0])
+
+
+def _limits_difference(hold: Hold, limits: abi.Limits) -> str:
+    """In which way the library is told something else than was promised; empty: in none."""
+    if limits.promise != hold.id[:_PROMISE_CHARS]:
+        return f"the limits file belongs to promise {limits.promise!r}"
+    try:
+        promised = {_uuid(part.uuid): (part.bytes, part.core * (abi.PPM // 100)) for part in hold.slices}
+    except ValueError:
+        return ""  # a card whose name is no UUID: nothing to compare by
+    told = {card.uuid: (card.memory_bytes, card.core_ppm) for card in limits.cards}
+    return "" if told == promised else "the amounts in the limits file differ from the promise"
+
+
+def _uuid(card: str) -> UUID:
+    return UUID(card.removeprefix("GPU-").removeprefix("MIG-"))

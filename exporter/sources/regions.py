@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from exporter.pipeline.snapshot import RegionFacts
+from exporter.pipeline.snapshot import RegionSample
 from isolation.contract import abi, breach_ring
 from isolation.host.files import open_regular
 
@@ -46,7 +46,7 @@ class _ManySlotsError(Exception):
 
 
 @dataclass(slots=True)
-class _Known:
+class _RegionState:
     """What the last reading of one region left."""
 
     since: int | None = None
@@ -62,14 +62,14 @@ class _Known:
 class Regions:
     """Reads many regions, by a key that stays a promise's own."""
 
-    _known: dict[str, _Known] = field(default_factory=dict)
+    _known: dict[str, _RegionState] = field(default_factory=dict)
     _begun: bool = False
 
-    def read(self, paths: Mapping[str, str]) -> dict[str, RegionFacts]:
+    def read(self, paths: Mapping[str, str]) -> dict[str, RegionSample]:
         """Each region's facts; keys that are not named any more are forgotten."""
-        known = {key: self._known.get(key) or _Known(since=0 if self._begun else None) for key in paths}
+        known = {key: self._known.get(key) or _RegionState(since=0 if self._begun else None) for key in paths}
         self._known, self._begun = known, True
-        found = {key: RegionFacts(None, error=TOO_DEAR) for key in paths}
+        found = {key: RegionSample(None, error=TOO_DEAR) for key in paths}
         end = time.thread_time() + BUDGET_SECONDS
         waiting = sorted(known, key=lambda key: known[key].seconds)
         for strangers in (FEW_SLOTS, abi.SLOTS):
@@ -87,7 +87,7 @@ class Regions:
         return found
 
 
-def _read(path: str, known: _Known, slots: int) -> RegionFacts:
+def _read(path: str, known: _RegionState, slots: int) -> RegionSample:
     """One region; whatever is wrong with it is an error of its own."""
     try:
         with open_regular(path) as (fd, about):
@@ -99,13 +99,13 @@ def _read(path: str, known: _Known, slots: int) -> RegionFacts:
             return _facts(fd, about.st_size, known, slots)
     except OSError as exc:
         known.sum = -1
-        return RegionFacts(None, error=exc.strerror or "cannot open the file")
+        return RegionSample(None, error=exc.strerror or "cannot open the file")
     except abi.AbiError as exc:
         known.sum = -1
-        return RegionFacts(None, error=str(exc))
+        return RegionSample(None, error=str(exc))
 
 
-def _facts(fd: int, size: int, known: _Known, slots: int) -> RegionFacts:
+def _facts(fd: int, size: int, known: _RegionState, slots: int) -> RegionSample:
     copy = _Copy(fd, known.sum, slots)
     try:
         reading = abi.read_region(copy.pread, size=size)
@@ -118,11 +118,11 @@ def _facts(fd: int, size: int, known: _Known, slots: int) -> RegionFacts:
     if known.since is None:
         known.since = head
     if head == known.since:
-        return RegionFacts(reading)
+        return RegionSample(reading)
     # fewer than were told: the file was made anew in place
     since = known.since if known.since <= head else 0
     known.since, lost, records = breach_ring.read_breaches(copy.read, since)
-    return RegionFacts(reading, records, min(lost, MOST_LOST))
+    return RegionSample(reading, records, min(lost, MOST_LOST))
 
 
 class _Copy:

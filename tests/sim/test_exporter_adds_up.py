@@ -40,12 +40,14 @@ def test_pods_share_cards():
                 ("two", "main", 1): (c[1],),
             }
         )
-        unattributed = world.turn().reading.cards[0].unattributed_bytes
+        unattributed = world.run_once().reading.cards[0].unattributed_bytes
         assert world.books(0)[host.pid] == unattributed > GIB
-        promised = {(o.pod, o.container, o.index): o.allocated_bytes // GIB for o in world.turn().reading.containers}
+        promised = {
+            (o.pod, o.container, o.index): o.allocated_bytes // GIB for o in world.run_once().reading.containers
+        }
         expected = {("one", "main", 0): 5, ("one", "side", 0): 2, ("two", "main", 0): 3, ("two", "main", 1): 3}
         assert expected == promised
-        assert all(one.source == "nvml" and not one.exclusive for one in world.turn().reading.containers)
+        assert all(one.source == "nvml" and not one.exclusive for one in world.run_once().reading.containers)
 
 
 @pytest.mark.parametrize("init", [False, True])
@@ -60,7 +62,7 @@ def test_whole_cards_of_the_kubelet(init):
             expected |= {("train", "prepare", card): () for card in (0, 1)}
 
         world.adds_up(expected)
-        reading = world.turn().reading
+        reading = world.run_once().reading
         assert all(one.exclusive for one in reading.containers)
         room = reading.cards[0].total_bytes - reading.cards[0].reserved_bytes
         assert {room} == {one.allocated_bytes for one in reading.containers}
@@ -73,10 +75,10 @@ def test_shared_and_exclusive_side_by_side():
     with node_world("t4", "t4") as world:
         shared = world.pod("shared", {"main": {0: 5}})
         a = world.process(shared, "main", gib=2)
-        assert not world.turn().reading.cards[1].exclusive
+        assert not world.run_once().reading.cards[1].exclusive
         world.kubelet.add("ml", "whole", {"main": {"nvidia.com/gpu": [world.uuids[1]]}})
         (world.run_dir / "alloc").rename(world.folder / "kept")
-        reading = world.turn().reading
+        reading = world.run_once().reading
         assert [("whole", True)] == [(one.pod, one.exclusive) for one in reading.containers]
         assert [False, True] == [card.exclusive for card in reading.cards]
         assert reading.cards[0].unattributed_bytes == world.books(0)[a.pid]
@@ -91,7 +93,7 @@ def test_however_many_device_ids_one_series():
         process = world.process(pod, "main", gib=1)
 
         world.adds_up({("legacy", "main", 0): (process,)})
-        (one,) = world.turn().reading.containers
+        (one,) = world.run_once().reading.containers
         assert (5 * GIB, False) == (one.allocated_bytes, one.exclusive)
 
 
@@ -99,7 +101,7 @@ def test_a_container_that_never_began_has_zero_from_allocation_on():
     """The series is there with 0 before CUDA is initialised, so that allocated and used divide from the start."""
     with node_world("t4") as world:
         pod = world.pod("late", {"main": {0: 5}})
-        assert [(0, 5 * GIB)] == [(o.used_bytes, o.allocated_bytes) for o in world.turn().reading.containers]
+        assert [(0, 5 * GIB)] == [(o.used_bytes, o.allocated_bytes) for o in world.run_once().reading.containers]
         process = world.process(pod, "main", gib=1)
         world.adds_up({("late", "main", 0): (process,)})
 
@@ -119,9 +121,9 @@ def test_a_process_that_died_while_its_card_still_lists_it():
     with node_world("t4") as world:
         pod = world.pod("one", {"main": {0: 5}})
         process = world.process(pod, "main", gib=2)
-        world.turn()
+        world.run_once()
         world.tree.exit(process.pid)
-        told = world.turn()
+        told = world.run_once()
 
         assert told.found.churned
         assert [0] == [one.used_bytes for one in told.reading.containers]
@@ -168,14 +170,14 @@ def test_a_successor_of_the_same_name():
         first = world.pod("db-0", {"main": {0: 5}})
         process = world.process(first, "main", gib=6)
         for _ in range(3):
-            world.turn()
+            world.run_once()
             time.sleep(0.1)
-        assert world.turn().reading.containers[0].over_limit_seconds > 0
+        assert world.run_once().reading.containers[0].over_limit_seconds > 0
         world.kill(process)
         world.end(first)
         second = world.pod("db-0", {"main": {0: 5}})
         world.adds_up({("db-0", "main", 0): ()})
-        (one,) = world.turn().reading.containers
+        (one,) = world.run_once().reading.containers
         assert (0.0, 0, second.uid) == (one.over_limit_seconds, one.over_limit_episodes, one.pod_uid)
         again = world.process(second, "main", gib=1)
         world.adds_up({("db-0", "main", 0): (again,)})
@@ -190,7 +192,7 @@ def test_a_user_of_a_card_that_was_promised_nothing():
         for _ in range(3):
             world.adds_up({("greedy", "main", 0): (mine,)})
 
-        assert world.books(1)[theirs.pid] == world.turn().reading.cards[1].unattributed_bytes
+        assert world.books(1)[theirs.pid] == world.run_once().reading.cards[1].unattributed_bytes
         found = breaches(world)
         assert [("unallocated", "greedy", 1)] == [(one["kind"], one["pod"], one["card"]) for one in found]
         assert 1.0 == world.samples()["gpushare_isolation_breaches_total"]["unallocated", "n"]
@@ -203,7 +205,7 @@ def test_more_than_promised():
         world.process(pod, "main", gib=3)
         began = []
         for _ in range(4):
-            told = world.turn()
+            told = world.run_once()
             began.append(told.snapshot.at)
             time.sleep(0.2)
 
@@ -240,7 +242,7 @@ def test_commands_of_gpushare_run():
             started.append(subprocess.Popen(words, **pipes))
             assert "0" == started[-1].stdout.readline().strip()
         try:
-            reading = world.turn().reading
+            reading = world.run_once().reading
             found = {one.pod: one for one in reading.containers}
             assert {"one": 5 * GIB, "two": 4 * GIB} == {name: one.allocated_bytes for name, one in found.items()}
             books = sorted(world.books(0).values())
@@ -252,7 +254,7 @@ def test_commands_of_gpushare_run():
             for process in started:
                 process.stdin.close()
                 process.wait(PATIENCE_SECONDS)
-            until(lambda: () == world.turn().reading.containers)
+            until(lambda: () == world.run_once().reading.containers)
         finally:
             for process in started:
                 process.kill()
@@ -267,6 +269,6 @@ def test_names_from_the_log_links_do_not_matter_to_the_sum():
         pod = world.pod("one", {"main": {0: 5}})
         process = world.process(pod, "main", gib=2)
         shutil.rmtree(world.tree.links)
-        reading = world.turn().reading
+        reading = world.run_once().reading
         (one,) = reading.containers
         assert abs(one.used_bytes - world.books(0)[process.pid]) <= 64 * MIB

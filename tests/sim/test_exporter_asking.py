@@ -24,10 +24,10 @@ def test_pod_by_pod_where_our_agent_keeps_the_node():
         for at in range(5):
             pod = world.pod(f"pod-{at}", {"main": {0: 1}})
             world.kubelet.add(pod.namespace, pod.name, {"main": {"aliyun.com/gpu-mem": [f"{world.uuids[0]}-_-{at}"]}})
-        world.turn()
+        world.run_once()
         assert 5 == world.kubelet.calls["Get"]
         for _ in range(9):
-            world.turn()
+            world.run_once()
 
         assert 5 + 9 <= world.kubelet.calls["Get"] < 5 * 10 / 2  # an answer may have come too late on a busy machine
         assert 0 == world.kubelet.calls["List"]
@@ -39,7 +39,7 @@ def test_all_at_once_where_no_agent_does():
         shutil.rmtree(world.run_dir / "alloc")
         for at in range(5):
             world.whole(f"pod-{at}", [0])
-        answered = sum(world.turn().snapshot.kubelet.ok for _ in range(3))
+        answered = sum(world.run_once().snapshot.kubelet.ok for _ in range(3))
 
         assert answered
         assert (answered, 0) == (world.kubelet.calls["List"], world.kubelet.calls["Get"])
@@ -50,12 +50,12 @@ def test_not_at_all_while_nobody_knows_which():
     with node_world("t4") as world:
         boot = world.tree.proc / "sys/kernel/random/boot_id"
         boot.rename(boot.with_name("away"))
-        told = world.turn()
+        told = world.run_once()
         assert not told.snapshot.promises.ok
         assert "not queried" in told.snapshot.kubelet.error
         assert 0 == sum(world.kubelet.calls.values())
         boot.with_name("away").rename(boot)
-        assert world.turn().snapshot.kubelet.ok
+        assert world.run_once().snapshot.kubelet.ok
 
 
 def test_a_machine_without_a_kubelet():
@@ -65,18 +65,18 @@ def test_a_machine_without_a_kubelet():
         world.kubelet.gone()
         folder.rename(folder.with_name("away"))
         with node_world("t4", kubelet_socket=world.kubelet.socket) as plain:
-            told = plain.turn()
+            told = plain.run_once()
             assert (None, None) == (told.snapshot.kubelet, told.snapshot.identities)
             folder.with_name("away").rename(folder)
             world.kubelet.back()
-            assert plain.turn().snapshot.kubelet.ok
+            assert plain.run_once().snapshot.kubelet.ok
 
 
 def test_names_from_the_pods_api_where_there_is_one():
     """A process of a pod that only the kubelet knows of: named by the pods API, in the turn in which it appears."""
     with node_world("t4", kubelet=KubeletStandIn(pods_api=True)) as world:
         shutil.rmtree(world.run_dir / "alloc")
-        world.turn()
+        world.run_once()
         pod = world.whole("train", [0])
         world.kubelet.pods[pod.namespace, pod.name, pod.uid].ids = {
             name: f"containerd://{ident}" for name, ident in pod.containers.items()
@@ -84,7 +84,7 @@ def test_names_from_the_pods_api_where_there_is_one():
         shutil.rmtree(world.tree.links)
         process = world.process(pod, "main", gib=2)
         world.adds_up({("train", "main", 0): (process,)})
-        assert "pods-api" == world.turn().snapshot.identities.value.source
+        assert "pods-api" == world.run_once().snapshot.identities.value.source
 
 
 @pytest.mark.parametrize("pods", [1, 6])
@@ -94,7 +94,7 @@ def test_samples_stay_within_their_budget(pods):
         for at in range(pods):
             world.pod(f"pod-{at}", {"main": {0: 1, 1: 1}}, policy="fixed", core=10)
         for _ in range(3):
-            world.turn()
+            world.run_once()
         found = sum(len(series) for series in world.samples().values())
 
         assert found <= 11 * 2 * pods + 60 * 2 + 60

@@ -12,7 +12,7 @@ pytest.importorskip("pynvml")
 from support.node_world import node_world
 
 from exporter.settings import GROUPS
-from exporter.sources.nvml import session
+from exporter.sources.nvml import source as nvml_source
 from exporter.sources.nvml.source import NvmlSource
 from isolation.contract.metrics.card import COLLECTED
 from isolation.simgpu.models import MODELS
@@ -100,7 +100,7 @@ def test_a_card_that_the_driver_wants_reset_is_unhealthy_until_it_is(action):
 
 def test_activity_of_a_cards_parts_is_an_average_between_two_readings(monkeypatch):
     """On Hopper: what the books say of the time in between; the first reading has none, older cards never have."""
-    monkeypatch.setattr(session, "SLOW_SECONDS", 0.5)
+    monkeypatch.setattr(nvml_source, "SLOW_SECONDS", 0.5)
     with boxes("h100-80g", "t4") as box:
         box.inject(0, "tensor", 25)
         source, load = NvmlSource(box.path, beat=0, groups=frozenset({"gpm"})), Program(box.path, LOAD, PART=0.4)
@@ -133,7 +133,7 @@ def test_a_card_has_at_most_60_samples(model):
         pod = world.pod("one", {"main": {0: 5}})
         world.process(pod, "main", gib=1)
         for _ in range(3):
-            world.turn()
+            world.run_once()
         page = world.samples()
         mine = {
             name: rows for name, rows in page.items() if name.startswith(("gpushare_card_", "gpushare_isolation_br"))
@@ -152,7 +152,7 @@ def test_collected_families_are_on_the_page():
             world.box.inject(0, what, value)
         pod = world.pod("one", {"main": {0: 5}})
         world.process(pod, "main", gib=1)
-        world.turn()
+        world.run_once()
         names = world.samples().keys()
 
         gpm = {spec.name for spec in COLLECTED["gpm"]}

@@ -37,7 +37,7 @@ def world():
 
 def success(world):
     """{collector: 1 or 0} after one more turn."""
-    world.turn()
+    world.run_once()
     found = world.samples()["gpushare_exporter_collector_success"]
     return {labels[0]: value for labels, value in found.items()}
 
@@ -127,8 +127,8 @@ def test_a_card_is_lost(world):
     whole(world)
     world.box.inject(0, "xid", 79)
     world.box.inject(0, "lost", 1)
-    world.turn()
-    assert until(lambda: {"two"} == set(used(world)) if world.turn() else False)
+    world.run_once()
+    assert until(lambda: {"two"} == set(used(world)) if world.run_once() else False)
     found = world.samples()
     assert 0.0 == found["gpushare_card_healthy"]["0", "n", world.uuids[0]]
     assert 1.0 == found["gpushare_card_healthy"]["1", "n", world.uuids[1]]
@@ -154,14 +154,14 @@ def test_the_kubelet_is_gone_from_a_node_of_whole_cards(world):
     shutil.rmtree(world.run_dir / "alloc")
     pod = world.whole("train", [0])
     process = world.process(pod, "main", gib=3)
-    world.turn()
+    world.run_once()
     assert world.books(0)[process.pid] == used(world)["train"]
     world.kubelet.gone()
     assert {"kubelet"} == failed(world)
     assert {} == used(world)
     assert "gpushare_card_memory_allocated_bytes" not in world.samples()
     world.kubelet.back()
-    assert until(lambda: world.turn() and used(world).get("train") == world.books(0)[process.pid])
+    assert until(lambda: world.run_once() and used(world).get("train") == world.books(0)[process.pid])
 
 
 def test_the_kubelet_refuses_or_is_slow(world):
@@ -198,7 +198,7 @@ def test_proc_cannot_be_read(world):
 def test_a_reading_that_nobody_renews_is_not_shown(monkeypatch):
     """If turns end altogether the scrape says so instead of showing the last figures for ever."""
     with node_world("t4") as world:
-        world.turn()
+        world.run_once()
         with served(world) as url:
             assert 200 == get(f"{url}/metrics")[0]
             monkeypatch.setattr(world.front.fresh, "_clock", lambda: time.monotonic() + 600)
@@ -262,6 +262,6 @@ def test_a_region_that_is_no_file():
 def test_names_of_cards_are_the_simulators(world):
     """The helper above takes labels by their place: this is the place."""
     assert [card_uuid(card) for card in world.box.cards()] == world.uuids
-    world.turn()
+    world.run_once()
     (labels, *_) = world.samples()["gpushare_container_memory_used_bytes"]
     assert ("0", "main", "shared", "ml", "n", "one", world.uuids[0]) == labels

@@ -149,9 +149,9 @@ def test_the_page_says_why_and_a_restart_amid_an_xid_changes_nothing(tmp_path):
     """The whole exporter, twice on one node: unhealthy before and after, with the reason; the neighbour is healthy."""
     with node_world("t4", "t4", health_dir=tmp_path) as world:
         world.tree.proc.joinpath("sys/kernel/random/boot_id").write_text("boot-of-the-tree\n")
-        world.turn()
+        world.run_once()
         world.box.inject(0, "xid", 48)
-        world.turn()
+        world.run_once()
 
         def told():
             page = world.samples()
@@ -166,5 +166,5 @@ def test_the_page_says_why_and_a_restart_amid_an_xid_changes_nothing(tmp_path):
         }
         assert (1.0, 0.0, 0.0) == (xids["48"], xids["79"], xids["31"])
         world.again()
-        world.turn()
+        world.run_once()
         assert ({"0": 0.0, "1": 1.0}, ["xid"]) == told()

@@ -14,7 +14,7 @@ from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.pipeline.snapshot import DeviceGrant
 from exporter.sources.errors import SourceError
-from exporter.sources.kubelet import ASKED_AT_ONCE, KEPT_SECONDS, KubeletSource
+from exporter.sources.pod_resources import ASKED_AT_ONCE, KEPT_SECONDS, KubeletSource
 
 GPU, MEM = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 POD = ("ml", "train-0", "u0")

@@ -34,12 +34,12 @@ def test_no_card_changes_its_labels_when_the_first_promise_is_made(kubernetes):
     """What enforces promises is known before there is one: no series of a card ends with the first isolated pod."""
     with node_world("t4", "t4", kubernetes=kubernetes) as world:
         for _ in range(3):
-            world.turn()
+            world.run_once()
         before = card_series(world)
         pod = world.pod("first", {"main": {0: 5}}, policy="fixed", core=30)
         world.process(pod, "main", gib=1)
         for _ in range(3):
-            world.turn()
+            world.run_once()
 
         assert before == card_series(world)
         info = {labels for name, labels in before if name == "gpushare_card_info"}
@@ -53,8 +53,8 @@ def test_an_init_container_computes_and_hands_its_card_on():
         pod = world.whole("train", [0], init=True)
         first = world.process(pod, "prepare", gib=2)
         world.adds_up({("train", "prepare", 0): (first,), ("train", "main", 0): ()})
-        room = world.turn().reading.cards[0].allocatable_bytes
-        assert room <= world.turn().reading.cards[0].allocated_bytes <= room + GIB
+        room = world.run_once().reading.cards[0].allocatable_bytes
+        assert room <= world.run_once().reading.cards[0].allocated_bytes <= room + GIB
         world.kill(first)
         second = world.process(pod, "main", gib=3)
         world.adds_up({("train", "prepare", 0): (), ("train", "main", 0): (second,)})
@@ -74,7 +74,7 @@ def test_a_successor_of_the_same_name_that_only_the_kubelet_knows():
         world.adds_up({("db-0", "main", 0): ()})
         new = world.process(second, "main", gib=1)
         world.adds_up({("db-0", "main", 0): (new,)})
-        (one,) = world.turn().reading.containers
+        (one,) = world.run_once().reading.containers
         assert (second.uid, one.used_bytes) == (one.pod_uid, one.peak_bytes)
 
 
@@ -84,10 +84,10 @@ def test_without_the_hosts_pids_it_says_so_and_guesses_nothing():
         pods = [world.pod(name, {"main": {0: 5}}) for name in ("one", "two")]
         for pod in pods:
             world.process(pod, "main", gib=1)
-        world.turn()
+        world.run_once()
         assert 1.0 == world.samples()["gpushare_node_host_pids_visible"]["n",]
         world.tree.process(2, name="kthreadd", flags=0)  # no kernel thread, whatever it calls itself
-        world.turn()
+        world.run_once()
         found = world.samples()
 
         assert 0.0 == found["gpushare_node_host_pids_visible"]["n",]
@@ -102,7 +102,7 @@ def test_clients_behind_a_server_are_not_guessed():
         pods = [world.pod(name, {"main": {card: 5}}) for card, name in enumerate(("behind", "beside"))]
         server = world.process(None, gib=3, name="nvidia-cuda-mps")
         beside = world.process(pods[1], "main", gib=1, card=1)
-        reading = world.turn().reading
+        reading = world.run_once().reading
 
         assert {"behind": None, "beside": world.books(1)[beside.pid]} == {
             one.pod: one.used_bytes for one in reading.containers
@@ -110,7 +110,7 @@ def test_clients_behind_a_server_are_not_guessed():
         assert [False, True] == [card.attributable for card in reading.cards]
         assert [None, 0] == [card.unattributed_bytes for card in reading.cards]
         assert reading.cards[0].used_bytes == reading.cards[0].reserved_bytes + world.books(0)[server.pid]
-        world.turn()
+        world.run_once()
         assert [] == breaches(world)
 
 
@@ -119,12 +119,12 @@ def test_a_peak_between_two_turns_is_a_breach():
     with node_world("t4") as world:
         world.box.set("accounting", 1)
         pod = world.pod("spike", {"main": {0: 2}})
-        world.turn()
+        world.run_once()
         program = Program(world.box.path, "a = alloc(3 << 30); do('cuMemFree_v2', a); say('up'); wait()")
         world.running.append(program)
         assert "up" == program.line()
         world.tree.process(program.pid, container=(pod.uid, pod.containers["main"]))
-        (one,) = world.turn().reading.containers
+        (one,) = world.run_once().reading.containers
 
         assert (1, "accounting") == (one.over_limit_episodes, one.peak_source)
         assert one.used_bytes < GIB < 3 * GIB <= one.peak_bytes
@@ -138,12 +138,12 @@ def test_limits_that_somebody_changed():
         pod = world.pod("one", {"main": {0: 5}}, policy="fixed", core=30)
         world.pod("two", {"main": {0: 5}}, policy="fixed", core=30)
         for _ in range(3):
-            world.turn()
+            world.run_once()
         assert [] == [one for one in breaches(world) if one["kind"] == "wrong_limits"]
         card = abi.CardLimit(UUID(world.uuids[0].removeprefix("GPU-")), 15 * GIB, 0, 300_000)
         files.write_limits(pod.folders[0] / "limits/limits", abi.Limits(2, pod.folders[0].name, (card,)))
         for _ in range(3):
-            world.turn()
+            world.run_once()
 
         (found,) = [one for one in breaches(world) if one["kind"] == "wrong_limits"]
         assert ("one", True, "limits") == (found["pod"], found["open"], found["source"])
@@ -164,7 +164,7 @@ def test_a_region_that_is_cut_and_grown_while_it_is_read():
             turns, end = 0, time.monotonic() + PATIENCE_SECONDS
             while (turns < 20 or len(spoilt) < 100) and time.monotonic() < end:
                 turns += 1
-                told = world.turn()
+                told = world.run_once()
                 assert all(outcome.ok for outcome in (told.snapshot.machine, told.snapshot.promises))
                 used = {one.pod: one.used_bytes for one in told.reading.containers}
                 assert {name: world.books(0)[one.pid] for name, one in programs.items()} == used

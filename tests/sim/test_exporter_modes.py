@@ -14,7 +14,7 @@ pytest.importorskip("grpc")
 from support.node_world import GIB, node_world
 from support.waiting import until
 
-from exporter.cycle import Clock
+from exporter.cycle import CycleClock
 from isolation.host.card_events import NvmlAlarms
 from isolation.host.core.health import HealthTerms
 from isolation.host.health_record import RECORD
@@ -30,8 +30,8 @@ def world():
 
 def allocated(world):
     """{pod: (mode, GiB promised)} after two more turns: a pod is named, then asked for."""
-    world.turn()
-    world.turn()
+    world.run_once()
+    world.run_once()
     found = world.samples().get("gpushare_container_memory_allocated_bytes", {})
     # labels in the order of their names: card, container, mode, namespace, node, pod, uuid
     return {labels[5]: (labels[2], round(value / GIB)) for labels, value in found.items()}
@@ -54,7 +54,7 @@ def test_shares_and_whole_cards_are_read_at_once_with_the_agent_away(world):
     running = [world.process(share, "main", gib=2), world.process(whole, "main", gib=3, card=1)]
     both = {"share": ("shared", 5), "whole": ("exclusive", 15)}
     ahead = 0.0
-    world.node.cycle._clock = Clock(monotonic=lambda: time.monotonic() + ahead)
+    world.node.cycle._clock = CycleClock(monotonic=lambda: time.monotonic() + ahead)
 
     for _ in range(10):
         assert both == allocated(world)
@@ -88,8 +88,8 @@ def test_a_kubelet_without_single_pods_is_asked_for_all_where_nobody_has_a_share
     assert {"train": ("exclusive", 15)} == allocated(world)
     world.pod("share", {"main": {0: 5}})
     assert {"share": ("shared", 5)} == allocated(world)
-    assert not world.turn().snapshot.kubelet.ok
-    assert "1.34" in world.turn().snapshot.kubelet.error
+    assert not world.run_once().snapshot.kubelet.ok
+    assert "1.34" in world.run_once().snapshot.kubelet.error
 
 
 def test_pods_without_devices_are_asked_for_seldom(world):
@@ -97,7 +97,7 @@ def test_pods_without_devices_are_asked_for_seldom(world):
     for number in range(100):
         world.granted(f"web-{number}", {})
     ahead = 0.0
-    world.node.cycle._clock = Clock(monotonic=lambda: time.monotonic() + ahead)
+    world.node.cycle._clock = CycleClock(monotonic=lambda: time.monotonic() + ahead)
     for _ in range(12):
         allocated(world)
         ahead += 2

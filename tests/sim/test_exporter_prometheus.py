@@ -99,7 +99,7 @@ def test_scraped_with_and_without_honor_labels(prometheus):
     with node_world("t4") as world:
         pod = world.pod("bert", {"main": {0: 5}})
         program = world.process(pod, "main", gib=2)
-        world.turn()
+        world.run_once()
         booked = world.books(0)[program.pid]
         with served(world) as url:
             target = url.removeprefix("http://")
@@ -128,7 +128,7 @@ def test_scraped_with_and_without_honor_labels(prometheus):
             )
             assert [booked / (5 * GIB)] == [value for _, value in joined]
             cards = series(ask, 'sum by (card) (gpushare_card_memory_used_bytes{job="honoured"})')
-            assert [({"card": "0"}, booked + world.turn().reading.cards[0].reserved_bytes)] == cards
+            assert [({"card": "0"}, booked + world.run_once().reading.cards[0].reserved_bytes)] == cards
             of, card = '{job="honoured"}', "on(node, uuid, card)"
             parts = (
                 f"gpushare_card_memory_reserved_bytes{of}",
@@ -143,7 +143,7 @@ def test_prometheus_takes_every_sample_and_knows_the_types(prometheus):
     """Scraped as OpenMetrics: every target is up, nothing is dropped, and metadata has types and units."""
     with node_world("t4") as world:
         world.process(world.pod("bert", {"main": {0: 5}}), "main", gib=2)
-        world.turn()
+        world.run_once()
         with served(world) as url:
             job = {"name": "gpushare", "honor": "true", "target": url.removeprefix("http://"), "more": ""}
             ask = prometheus(CONFIG + JOB % job)
@@ -169,13 +169,13 @@ def test_a_pod_that_ends_is_stale_at_the_next_scrape(prometheus):
     with node_world("t4") as world:
         pod = world.pod("short", {"main": {0: 5}})
         program = world.process(pod, "main", gib=2)
-        world.turn()
+        world.run_once()
         with served(world) as url:
             job = {"name": "gpushare", "honor": "true", "target": url.removeprefix("http://"), "more": ""}
             ask = prometheus(CONFIG + JOB % job)
             assert until(lambda: series(ask, 'gpushare_container_memory_used_bytes{pod="short"}'))
             world.kill(program)
             world.end(pod)
-            world.turn()
+            world.run_once()
             assert until(lambda: not series(ask, 'gpushare_container_memory_used_bytes{pod="short"}'))
             assert series(ask, "gpushare_card_memory_used_bytes")

@@ -17,7 +17,7 @@ from support.frames import small_fleet
 from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.http.pages import Exposition, Page
-from exporter.http.router import Site
+from exporter.http.router import MetricsRouter
 from exporter.http.server import MetricsServer
 from exporter.pipeline.families import card_families
 from isolation.host.bounded_connections import Limits
@@ -120,8 +120,8 @@ def test_a_scraper_that_forbids_every_encoding(pages):
 def test_documents_and_readiness(pages):
     """JSON where it belongs; not ready has a reason and 503; the index names every path."""
     reason = ["the last reading is 60 s old"]
-    site = Site(pages, lambda: reason[0], {"/breaches": lambda: b"[]"})
-    with MetricsServer(site, 0) as served:
+    router = MetricsRouter(pages, lambda: reason[0], {"/breaches": lambda: b"[]"})
+    with MetricsServer(router, 0) as served:
         client = http.client.HTTPConnection("127.0.0.1", served.port, timeout=PATIENCE_SECONDS)
         answer, body = ask(client, "/breaches")
         assert (200, "application/json", []) == (answer.status, answer.headers["Content-Type"], json.loads(body))

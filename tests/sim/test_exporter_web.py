@@ -19,7 +19,7 @@ import pytest
 from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.http import passwords
-from exporter.http.authenticator import Guard
+from exporter.http.authenticator import Authenticator
 from exporter.http.pages import Page
 from exporter.http.server import MetricsServer
 from exporter.http.webconfig import WebConfigError
@@ -72,11 +72,11 @@ def keys(tmp_path_factory):
 
 
 def configured(folder, text):
-    """A guard by a file with this text."""
+    """A authenticator by a file with this text."""
     path = folder / "web.yml"
     path.write_text(text)
     file = WebFile(path)
-    return Guard(file.config, file.changed)
+    return Authenticator(file.config, file.changed)
 
 
 def get(port, path="/metrics", *, context=None, word=None, user="alice"):
@@ -111,8 +111,8 @@ def server_keys(keys, *more):
 def test_tls(tmp_path, keys):
     """Scraped over TLS 1.2 and 1.3; older versions and plain text are not answered; fields are added."""
     headers = "http_server_config:\n  headers:\n    X-Frame-Options: deny\n"
-    guard = configured(tmp_path, server_keys(keys) + headers)
-    with MetricsServer(Pages(), 0, guard=guard) as served:
+    authenticator = configured(tmp_path, server_keys(keys) + headers)
+    with MetricsServer(Pages(), 0, authenticator=authenticator) as served:
         assert served.url.startswith("https://127.0.0.1:")
         for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
             context = trusting(keys)
@@ -125,7 +125,9 @@ def test_tls(tmp_path, keys):
 
 def test_min_version(tmp_path, keys):
     """TLS 1.2 is not spoken where 1.3 is asked for."""
-    with MetricsServer(Pages(), 0, guard=configured(tmp_path, server_keys(keys, "min_version: TLS13"))) as served:
+    with MetricsServer(
+        Pages(), 0, authenticator=configured(tmp_path, server_keys(keys, "min_version: TLS13"))
+    ) as served:
         context = trusting(keys)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with pytest.raises(ssl.SSLError):
@@ -140,7 +142,7 @@ def test_certificates_of_clients(tmp_path, keys):
         f"client_ca_file: {keys}/authority.crt",
         "client_allowed_sans: [prometheus.monitoring]",
     )
-    with MetricsServer(Pages(), 0, guard=configured(tmp_path, server_keys(keys, *more))) as served:
+    with MetricsServer(Pages(), 0, authenticator=configured(tmp_path, server_keys(keys, *more))) as served:
         assert 200 == get(served.port, context=trusting(keys, client="prometheus"))[0]
         for client in (None, "server", "stranger"):
             with pytest.raises((OSError, http.client.HTTPException)):
@@ -155,14 +157,14 @@ def test_keys_inside_the_file(tmp_path, keys):
         return "".join(f"    {line}\n" for line in (keys / name).read_text().splitlines())
 
     text = "tls_server_config:\n  cert: |\n" + block("server.crt") + "  key: |\n" + block("server.key")
-    with MetricsServer(Pages(), 0, guard=configured(tmp_path, text)) as served:
+    with MetricsServer(Pages(), 0, authenticator=configured(tmp_path, text)) as served:
         assert 200 == get(served.port, context=trusting(keys))[0]
 
 
 def test_a_silent_handshake_keeps_nobody_waiting(tmp_path, keys):
     """Clients that connect and never begin, or begin with noise, do not hold up a scrape."""
-    guard, limits = configured(tmp_path, server_keys(keys)), Limits(request_seconds=3600.0)
-    with MetricsServer(Pages(), 0, guard=guard, limits=limits) as served:
+    authenticator, limits = configured(tmp_path, server_keys(keys)), Limits(request_seconds=3600.0)
+    with MetricsServer(Pages(), 0, authenticator=authenticator, limits=limits) as served:
         silent = [http.client.HTTPConnection("127.0.0.1", served.port) for _ in range(20)]
         for one in silent:
             one.connect()
@@ -178,7 +180,7 @@ def test_a_renewed_certificate_is_taken_without_a_restart(tmp_path, keys):
     for name in ("crt", "key"):
         (tmp_path / f"tls.{name}").symlink_to(keys / f"server.{name}")
     text = "tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n"
-    with MetricsServer(Pages(), 0, guard=configured(tmp_path, text)) as served:
+    with MetricsServer(Pages(), 0, authenticator=configured(tmp_path, text)) as served:
         assert 200 == get(served.port, context=trusting(keys))[0]
         for name in ("crt", "key"):
             (tmp_path / f"next.{name}").symlink_to(keys / f"other.{name}")
@@ -197,8 +199,8 @@ def test_a_broken_file_leaves_the_last_good_one_in_force(tmp_path, keys, caplog)
     """Half a certificate on its way to the disk ends no scrape, is told once, and the next whole one is taken."""
     for name in ("crt", "key"):
         shutil.copy(keys / f"server.{name}", tmp_path / f"tls.{name}")
-    guard = configured(tmp_path, "tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n")
-    with MetricsServer(Pages(), 0, guard=guard) as served:
+    authenticator = configured(tmp_path, "tls_server_config:\n  cert_file: tls.crt\n  key_file: tls.key\n")
+    with MetricsServer(Pages(), 0, authenticator=authenticator) as served:
         (tmp_path / "tls.crt").write_text("half")
         context = trusting(keys)
         assert until(lambda: get(served.port, context=context)[0] == 200 and "keeping the previous one" in caplog.text)
@@ -210,8 +212,8 @@ def test_a_broken_file_leaves_the_last_good_one_in_force(tmp_path, keys, caplog)
 
 def test_passwords(tmp_path):
     """401 without and with a wrong one, with the right one in; whether the process lives anybody may ask."""
-    guard = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
-    with MetricsServer(Pages(), 0, guard=guard) as served:
+    authenticator = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
+    with MetricsServer(Pages(), 0, authenticator=authenticator) as served:
         status, _, fields = get(served.port)
         assert (401, 'Basic realm="gpushare"') == (status, fields["WWW-Authenticate"])
         assert 401 == get(served.port, word="wrong")[0]
@@ -228,8 +230,8 @@ def test_a_password_is_checked_once(tmp_path, monkeypatch):
     """The second scrape does not pay for the hash; nor does a wrong one that is repeated."""
     check, checked = bcrypt.checkpw, []
     monkeypatch.setattr(bcrypt, "checkpw", lambda word, hashed: checked.append(word) or check(word, hashed))
-    guard = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
-    with MetricsServer(Pages(), 0, guard=guard) as served:
+    authenticator = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
+    with MetricsServer(Pages(), 0, authenticator=authenticator) as served:
         for word, status in (("secret", 200), ("wrong", 401)):
             assert [status] * 5 == [get(served.port, word=word)[0] for _ in range(5)]
 
@@ -243,8 +245,8 @@ def test_guesses_do_not_disturb_a_scraper(tmp_path, monkeypatch):
     """
     monkeypatch.setattr(passwords, "MOST_KNOWN", 4)
     check, hold = bcrypt.checkpw, threading.Event()
-    guard = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
-    with MetricsServer(Pages(), 0, guard=guard) as served:
+    authenticator = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
+    with MetricsServer(Pages(), 0, authenticator=authenticator) as served:
         assert 200 == get(served.port, word="secret")[0]
         monkeypatch.setattr(bcrypt, "checkpw", lambda word, hashed: hold.wait() and check(word, hashed))
         with ThreadPoolExecutor(16) as pool:
@@ -263,8 +265,8 @@ def test_guesses_do_not_disturb_a_scraper(tmp_path, monkeypatch):
 
 def test_a_password_that_was_taken_away(tmp_path):
     """A changed file is in force within seconds, also for passwords that were known to be right."""
-    guard = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
-    with MetricsServer(Pages(), 0, guard=guard) as served:
+    authenticator = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
+    with MetricsServer(Pages(), 0, authenticator=authenticator) as served:
         assert 200 == get(served.port, word="secret")[0]
         other = bcrypt.hashpw(b"other", bcrypt.gensalt(4)).decode()
         (tmp_path / "web.yml").write_text(f"basic_auth_users:\n  alice: {other}\n")
@@ -274,7 +276,9 @@ def test_a_password_that_was_taken_away(tmp_path):
 
 def test_rate(tmp_path):
     """Past the burst 429, and as many as the interval allows."""
-    with MetricsServer(Pages(), 0, guard=configured(tmp_path, "rate_limit:\n  interval: 1h\n  burst: 3\n")) as served:
+    with MetricsServer(
+        Pages(), 0, authenticator=configured(tmp_path, "rate_limit:\n  interval: 1h\n  burst: 3\n")
+    ) as served:
         assert [200, 200, 200, 429, 429] == [get(served.port)[0] for _ in range(5)]
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from support.node_facts import uuid
 
-from exporter.pipeline.allocations import claimed
-from exporter.pipeline.attribution import Place, attribute
+from exporter.pipeline.allocations import list_allocations
+from exporter.pipeline.attribution import NodeLabels, attribute
 from exporter.pipeline.families import card_families, container_families
 
-PLACE = Place("n-0")
+PLACE = NodeLabels("n-0")
 
 
 def look(node, **more):
     """The attribution of a node."""
     snapshot = node.snapshot(**more)
-    return attribute(snapshot, claimed(snapshot), PLACE)
+    return attribute(snapshot, list_allocations(snapshot), PLACE)
 
 
 def used(found):

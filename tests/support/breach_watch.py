@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from support.node_facts import Node
 
-from exporter.pipeline.allocations import claimed
-from exporter.pipeline.attribution import Place, attribute
-from exporter.pipeline.breaches import State, judge
+from exporter.pipeline.allocations import list_allocations
+from exporter.pipeline.attribution import NodeLabels, attribute
+from exporter.pipeline.breaches import DetectorState, detect_breaches
 
 EPOCH = 1.7e9
 
@@ -16,15 +16,15 @@ class Watch:
     """A node looked at again and again, two seconds apart unless it is said otherwise."""
 
     def __init__(self):
-        self.state, self.now, self.judged, self.begun = State(), 100.0, None, []
+        self.state, self.now, self.judged, self.begun = DetectorState(), 100.0, None, []
 
     def see(self, node, *, after=2.0, times=1):
         """The next samples; the watch is returned."""
         for _ in range(times):
             self.now += after
             snapshot = node.snapshot()
-            found = attribute(snapshot, claimed(snapshot), Place("n-0"))
-            self.judged = judge(found, self.state, now=self.now, epoch=EPOCH + self.now)
+            found = attribute(snapshot, list_allocations(snapshot), NodeLabels("n-0"))
+            self.judged = detect_breaches(found, self.state, now=self.now, epoch=EPOCH + self.now)
             self.state = self.judged.state
             self.begun += self.judged.begun
         return self
@@ -37,7 +37,7 @@ class Watch:
     @property
     def open(self):
         """Kinds of breaches that go on."""
-        return sorted(breach.finding.kind for breach in self.state.episodes.open.values())
+        return sorted(breach.finding.kind for breach in self.state.incidents.open.values())
 
     def going(self, index=0):
         """How many breaches of which kinds go on on a card, as it is shown."""

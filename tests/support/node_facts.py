@@ -11,19 +11,19 @@ from dataclasses import replace
 from uuid import UUID
 
 from exporter.pipeline.snapshot import (
-    CardFacts,
     CardProcess,
+    CardSample,
     ContainerIdentity,
     DeviceGrant,
-    HoldFacts,
-    IdentityFacts,
-    KernelFacts,
-    KubeletFacts,
-    MachineFacts,
+    HoldSample,
+    IdentitySample,
+    KernelSample,
+    KubeletSample,
+    MachineSample,
     Outcome,
-    ProcessFacts,
-    PromiseFacts,
-    RegionFacts,
+    ProcessSample,
+    PromiseSample,
+    RegionSample,
     Snapshot,
 )
 from isolation.contract.abi import CardBook, RegionReading, SlotReading
@@ -57,7 +57,7 @@ def card(index=0, processes=(), **more):
     }
     used = sum(one.bytes or 0 for one in processes or ()) + RESERVED
     fields["free_bytes"] = fields["total_bytes"] - used
-    return CardFacts(**(fields | more))
+    return CardSample(**(fields | more))
 
 
 def region(
@@ -71,7 +71,7 @@ def region(
     zeros |= {"peak_bytes": used, "denied": denied, "uncorrected": False, "overrun_ns": overrun_ns}
     book = CardBook(uuid=UUID(ident), used_bytes=used, limit_bytes=limit, **zeros)
     taken = tuple(SlotReading(i, pid, 1, 0, "python", (), 0, ghost=pid in ghost) for i, pid in enumerate(slots))
-    return RegionFacts(RegionReading("p", "0.1", 1, (book,), taken), breaches=tuple(breaches))
+    return RegionSample(RegionReading("p", "0.1", 1, (book,), taken), breaches=tuple(breaches))
 
 
 def hold(name="job", *, ident=None, gib=5, core=0, index=0, tenant=None, policy="fixed", slices=None):
@@ -124,7 +124,7 @@ class Node:
 
     def hold(self, made, reading=None, pids=(), limits_error=""):
         """A promise that somebody wrote down."""
-        self.holds.append(HoldFacts(made, reading, tuple(pids), limits_error))
+        self.holds.append(HoldSample(made, reading, tuple(pids), limits_error))
         if made.tenant is not None:
             self.lives(made.tenant.uid)
         return self
@@ -153,7 +153,7 @@ class Node:
             "namespace_pid": pid,
         }
         if seen:
-            self.processes[pid] = ProcessFacts(**(fields | more))
+            self.processes[pid] = ProcessSample(**(fields | more))
         return self.lives(pod_uid) if pod_uid else self
 
     def card(self, index=0, **more):
@@ -164,16 +164,16 @@ class Node:
     def snapshot(self, **more):
         """The facts of it all."""
         cards = tuple(card(i, **({"processes": found} | self.card_more.get(i, {}))) for i, found in self.cards.items())
-        machine = MachineFacts(cards, "580.65", mps=self.mps)
-        kernel = KernelFacts(dict(self.processes), self.host_pids, frozenset(self.live))
-        told = KubeletFacts(tuple(self.grants), frozenset(self.unanswered))
-        records = IdentityFacts(dict(self.containers), pods=dict(self.pods))
+        machine = MachineSample(cards, "580.65", mps=self.mps)
+        kernel = KernelSample(dict(self.processes), self.host_pids, frozenset(self.live))
+        told = KubeletSample(tuple(self.grants), frozenset(self.unanswered))
+        records = IdentitySample(dict(self.containers), pods=dict(self.pods))
         made = Snapshot(
             at=self.at,
             epoch=1.7e9 + self.at,
             machine=outcome(machine, self.machine_ok),
             kernel=outcome(kernel, self.kernel_ok),
-            promises=outcome(PromiseFacts(tuple(self.holds), agent=self.agent), self.promises_ok),
+            promises=outcome(PromiseSample(tuple(self.holds), agent=self.agent), self.promises_ok),
             kubelet=outcome(told, self.kubelet_ok) if self.kubernetes else None,
             identities=outcome(records, self.identities_ok) if self.kubernetes else None,
         )

@@ -5,7 +5,7 @@ A node for tests of the whole exporter: simulated cards, a stand-in kubelet, tre
     with node_world("t4", "t4") as world:
         pod = world.pod("train-0", {"main": {0: 5}})        # its hold: 5 GiB of card 0
         world.process(pod, "main", gib=3)                    # a real process on the simulated card
-        told = world.turn()
+        told = world.run_once()
 
 Processes are real on the simulated cards; which container they are in is what the tree of /proc says.
 """
@@ -31,11 +31,11 @@ from support.kubelet_stand_in import KubeletStandIn
 from support.simbox import HOLD, Program, boxes, programs
 from support.waiting import PATIENCE_SECONDS, until
 
-from exporter.app import Node
-from exporter.http.pages import Fresh
-from exporter.http.router import Site
+from exporter.app import NodeExporter
+from exporter.http.pages import FreshPages
+from exporter.http.router import MetricsRouter
 from exporter.http.server import MetricsServer
-from exporter.settings import Settings
+from exporter.settings import ExporterSettings
 from isolation.contract import abi
 from isolation.contract.host_allocation import Hold, Process, Tenant, dump
 from isolation.contract.model import Slice
@@ -84,17 +84,17 @@ class World:
             "log_dir": self.tree.links,
             "simgpu": box.path,
         }
-        self.chosen = Settings(**(settings | chosen))
+        self.chosen = ExporterSettings(**(settings | chosen))
         self.front = InProcess()
-        self.node = Node(self.chosen, self.front)
-        self.front.fresh = Fresh(self.node.pages, self.chosen.stale_seconds, time.monotonic)
+        self.node = NodeExporter(self.chosen, self.front)
+        self.front.fresh = FreshPages(self.node.pages, self.chosen.stale_seconds, time.monotonic)
         self.serial = 0
 
     def again(self) -> None:
         """The exporter is started anew."""
         self.node.__exit__(None, None, None)
-        self.node = Node(self.chosen, self.front)
-        self.front.fresh = Fresh(self.node.pages, self.chosen.stale_seconds, time.monotonic)
+        self.node = NodeExporter(self.chosen, self.front)
+        self.front.fresh = FreshPages(self.node.pages, self.chosen.stale_seconds, time.monotonic)
 
     def pod(self, name: str, shares: dict[str, dict[int, int]], *, uid: str = "", **more: object) -> Pod:
         """A pod whose containers have so many GiB of cards by index; `policy`, `core`, by default nothing enforced."""
@@ -168,9 +168,9 @@ class World:
         if (pod.namespace, pod.name, pod.uid) in self.kubelet.pods:
             self.kubelet.end(pod.namespace, pod.name, pod.uid)
 
-    def turn(self):
-        """One turn of the exporter."""
-        return self.node.cycle.turn()
+    def run_once(self):
+        """One cycle of the exporter."""
+        return self.node.cycle.run_once()
 
     def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
         """The page as it is now: {name: {labels in the order of their names: value}}."""
@@ -186,7 +186,7 @@ class World:
         Each container's figure is that of its processes in the simulator's books, to 1 % or 64 MiB; and of each
         card containers + unattributed + reserved = used = total - free, to 1 % of the card.
         """
-        reading = self.turn().reading
+        reading = self.run_once().reading
         assert sorted(expected) == sorted((one.pod, one.container, one.index) for one in reading.containers)
         for card in reading.cards:
             books = self.books(card.index)
@@ -242,7 +242,7 @@ class InProcess:
     """What `exporter.front.Front` is for a node, without a process of its own."""
 
     pid = os.getpid()
-    fresh: Fresh
+    fresh: FreshPages
 
     def publish(self, _pages, _documents) -> None:
         """The node's own pages are shown."""
@@ -252,7 +252,7 @@ class InProcess:
 @contextlib.contextmanager
 def served(world: World) -> Iterator[str]:
     """The world's pages over HTTP."""
-    with MetricsServer(Site(world.front.fresh, documents={"/breaches": world.node.breaches})) as server:
+    with MetricsServer(MetricsRouter(world.front.fresh, documents={"/breaches": world.node.breaches})) as server:
         yield server.url.removesuffix("/metrics")
 
 

@@ -3,7 +3,7 @@
 One card as NVML tells of it: which figures are asked for, how often, and in which units.
 
 Asked each cycle: memory, processes, samples, power, energy, temperature, clocks, reasons for throttling.
-Asked now and then: what changes rarely or costs much (`nvml_slow`). Whose processes these are is decided elsewhere.
+Asked now and then: what changes rarely or costs much (`slow_readings`). Whose processes these are is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from exporter.pipeline.snapshot import CardFacts
-from exporter.sources.nvml.gpm import Gpm
-from exporter.sources.nvml.slow import NOTHING, read_slow
-from exporter.sources.nvml.users import Users
+from exporter.pipeline.snapshot import CardSample
+from exporter.sources.nvml.processes import CardProcesses
+from exporter.sources.nvml.slow_readings import NO_READINGS, Gpm, read_slow
 from isolation.host.card_events import Board
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from exporter.pipeline.busy_time import Meter
+    from exporter.pipeline.busy_time import BusyMeter
     from exporter.sources.nvml.library import Library
 
 _MOST_GAP: Final = 60.0
@@ -44,10 +43,10 @@ ZERO_REASONS: Final = ("power_cap", "thermal", "hardware_thermal", "hardware_slo
 
 
 @dataclass(slots=True)
-class Past:
+class CardState:
     """What is remembered of a card by its UUID, also when NVML was started anew."""
 
-    meter: Meter
+    meter: BusyMeter
     xids: Mapping[int, int] = field(default_factory=dict)
     joules: float = 0.0
     """Power by time, where the driver keeps no account of energy."""
@@ -83,8 +82,8 @@ class Card:
         self.minor = None if parent else self._ask("nvmlDeviceGetMinorNumber")
         self.gpu_instance = self._ask("nvmlDeviceGetGpuInstanceId") if parent else None
         self._total = 0
-        self._slow = NOTHING
-        self._users = Users(library, self._scope, handle)
+        self._slow = NO_READINGS
+        self._processes = CardProcesses(library, self._scope, handle)
         self._gpm = Gpm(partial(library.ask, None), self._ask, library.gpm_request)
 
     def close(self) -> None:
@@ -105,17 +104,17 @@ class Card:
                 found.append(Card(self._library, handle, self.index, self))
         return found
 
-    def sample(self, past: Past, micros: int) -> None:
+    def sample(self, state: CardState, micros: int) -> None:
         """Take the driver's samples, unless nobody is there to be sampled."""
-        if self._users.maybe:
-            self._sampled(past, micros)
+        if self._processes.maybe:
+            self._add_samples(state, micros)
 
-    def read_whole(self, past: Past, now: float, micros: int) -> CardFacts:
+    def read_whole(self, state: CardState, now: float, micros: int) -> CardSample:
         """A card that nothing divides."""
-        facts = self.read_board(past, now)
-        loads = self._library.loads(self._scope, self.handle, past.meter.loads_since)
-        known = self._sampled(past, micros)
-        busy = past.meter.take(loads or (), micros)
+        facts = self.read_board(state, now)
+        loads = self._library.loads(self._scope, self.handle, state.meter.loads_since)
+        known = self._add_samples(state, micros)
+        busy = state.meter.take(loads or (), micros)
         load = facts.utilisation_ratio if busy.load is None else busy.load
         return replace(
             self._with_memory(facts, now),
@@ -126,31 +125,31 @@ class Card:
             copy_busy=busy.copy if known else None,
             encoder_busy=busy.encoder if known else None,
             decoder_busy=busy.decoder if known else None,
-            peaks=self._users.peaks,
+            peaks=self._processes.peaks,
         )
 
-    def read_instance(self, past: Past, now: float) -> CardFacts:
+    def read_instance(self, state: CardState, now: float) -> CardSample:
         """A MIG instance: memory and processes, nothing else is told of it."""
-        return self._with_memory(self.named(past), now)
+        return self._with_memory(self.identified(state), now)
 
-    def read_board(self, past: Past, now: float) -> CardFacts:
+    def read_board(self, state: CardState, now: float) -> CardSample:
         """What belongs to the physical card, divided or not."""
         rates = self._ask("nvmlDeviceGetUtilizationRates")
         power = _scaled(self._ask("nvmlDeviceGetPowerUsage"), 1e-3)
         slow = self._slow
         load = None if rates is None else rates.gpu / 100
         return replace(
-            self.named(past),
+            self.identified(state),
             utilisation_ratio=load,
-            busy_seconds=past.work(load, now),
+            busy_seconds=state.work(load, now),
             memory_utilisation_ratio=None if rates is None else rates.memory / 100,
             power_watts=power,
             power_limit_watts=slow.power_limit_watts,
-            energy_joules=self._energy(past, power, now),
+            energy_joules=self._energy(state, power, now),
             temperature_celsius=_scaled(self._temperature(), 1),
             sm_clock_hertz=_scaled(self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK), _MHZ),
             memory_clock_hertz=_scaled(self._ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK), _MHZ),
-            throttled_seconds=_throttled(past, self._reasons(), now),
+            throttled_seconds=_throttled_seconds(state, self._reasons(), now),
             ecc_corrected=slow.ecc_corrected,
             ecc_uncorrected=slow.ecc_uncorrected,
             pcie_replays=slow.pcie_replays,
@@ -159,15 +158,17 @@ class Card:
             hardware=slow.hardware,
         )
 
-    def with_total(self, facts: CardFacts) -> CardFacts:
+    def with_total(self, facts: CardSample) -> CardSample:
         """A divided card's memory, without processes: those are its instances'."""
         return self._with_figures(facts, self._library.memory(self._scope, self.handle))
 
     def board(self, instances: Iterable[Card] | None) -> Board:
         """What its health is judged by."""
         cards = (self,) if instances is None else tuple(instances)
-        told = self._slow.hardware
-        return Board(self.uuid, tuple(card.uuid for card in cards), told.recovery_action, bool(told.remap_failed))
+        hardware = self._slow.hardware
+        return Board(
+            self.uuid, tuple(card.uuid for card in cards), hardware.recovery_action, bool(hardware.remap_failed)
+        )
 
     def read_slow(self, groups: Container[str]) -> None:
         """Ask for what changes rarely; `groups` as `--collect` names them."""
@@ -175,11 +176,11 @@ class Card:
         if "gpm" in groups:
             self._slow = replace(self._slow, hardware=replace(self._slow.hardware, **self._gpm.read()))
         if self._slow.accounting:
-            self._users.account()
+            self._processes.account()
 
-    def named(self, past: Past) -> CardFacts:
+    def identified(self, state: CardState) -> CardSample:
         """What is known without asking."""
-        return CardFacts(
+        return CardSample(
             uuid=self.uuid,
             index=self.index,
             model=self.model,
@@ -188,17 +189,17 @@ class Card:
             free_bytes=None,
             processes=None,
             busy=None,
-            xids=past.xids,
+            xids=state.xids,
             parent=self.parent.uuid if self.parent else "",
             profile=self.profile,
             minor=self.minor,
             gpu_instance=self.gpu_instance,
         )
 
-    def lost(self, past: Past) -> CardFacts:
+    def lost(self, state: CardState) -> CardSample:
         """A card that does not answer."""
-        self._users.gone()
-        return replace(self.named(past), unhealthy="lost", lost=True)
+        self._processes.gone()
+        return replace(self.identified(state), unhealthy="lost", lost=True)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         return self._library.ask(self._scope, name, self.handle, *arguments)
@@ -212,50 +213,50 @@ class Card:
         found = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") if found is None else found
         return None if found is None else int(found)
 
-    def _energy(self, past: Past, power: float | None, now: float) -> float | None:
+    def _energy(self, state: CardState, power: float | None, now: float) -> float | None:
         """The driver's account; else power by time since the first look, which never goes back."""
         if (millijoules := self._ask("nvmlDeviceGetTotalEnergyConsumption")) is not None:
             return int(millijoules) / 1000
         if power is None:
             return None
-        before, past.powered_at = past.powered_at, now
+        before, state.powered_at = state.powered_at, now
         if before is not None:
-            past.joules += power * max(0.0, min(now - before, _MOST_GAP))
-        return past.joules
+            state.joules += power * max(0.0, min(now - before, _MOST_GAP))
+        return state.joules
 
-    def _sampled(self, past: Past, micros: int) -> bool:
+    def _add_samples(self, state: CardState, micros: int) -> bool:
         """Whether the driver tells of processes at all."""
-        samples = self._library.samples(self._scope, self.handle, past.meter.since)
+        samples = self._library.samples(self._scope, self.handle, state.meter.since)
         if samples is not None:
-            past.meter.add(samples, micros)
+            state.meter.add(samples, micros)
         return samples is not None
 
-    def _with_memory(self, facts: CardFacts, now: float) -> CardFacts:
+    def _with_memory(self, facts: CardSample, now: float) -> CardSample:
         """Processes, and the memory of the card right after them."""
-        compute = self._users.computing()
+        compute = self._processes.computing()
         memory = self._library.memory(self._scope, self.handle)
         used = memory[0] - memory[2] if memory else 0
-        processes = self._users.note(compute, used, now, accounting=self._slow.accounting)
+        processes = self._processes.note(compute, used, now, accounting=self._slow.accounting)
         return replace(self._with_figures(facts, memory), processes=processes)
 
-    def _with_figures(self, facts: CardFacts, memory: tuple[int, int | None, int] | None) -> CardFacts:
+    def _with_figures(self, facts: CardSample, memory: tuple[int, int | None, int] | None) -> CardSample:
         if memory is None:
             return facts
         self._total = memory[0]
         return replace(facts, total_bytes=memory[0], reserved_bytes=memory[1], free_bytes=memory[2])
 
 
-def _throttled(past: Past, bits: int | None, now: float) -> dict[str, float] | None:
+def _throttled_seconds(state: CardState, bits: int | None, now: float) -> dict[str, float] | None:
     """Seconds by reason: what two readings in a row show held in between; what one of them shows, for half of it."""
-    reasons, before = throttle_reasons(bits), past.throttled_at
+    reasons, before = throttle_reasons(bits), state.throttled_at
     if reasons is None:
-        past.throttled_at = None
+        state.throttled_at = None
         return None
     if before is not None and 0 < now - before <= _MOST_GAP:
-        for reason in (*past.throttling, *reasons):
-            past.throttled[reason] = past.throttled.get(reason, 0.0) + (now - before) / 2
-    past.throttling, past.throttled_at = reasons, now
-    return dict(past.throttled)
+        for reason in (*state.throttling, *reasons):
+            state.throttled[reason] = state.throttled.get(reason, 0.0) + (now - before) / 2
+    state.throttling, state.throttled_at = reasons, now
+    return dict(state.throttled)
 
 
 def throttle_reasons(bits: int | None) -> tuple[str, ...] | None:

@@ -21,7 +21,7 @@ from struct import Struct
 from typing import Any, Final
 
 import isolation.contract
-from exporter.pipeline.busy_time import Load, Sample
+from exporter.pipeline.busy_time import BusySample, Load
 from exporter.sources.errors import SourceError
 
 SIMGPU: Final = "GPUSHARE_SIMGPU"
@@ -133,11 +133,11 @@ class Library:
                 return [(row[0], None if row[1] == _NOT_AVAILABLE else row[1]) for row in rows]
         return None
 
-    def samples(self, model: str, handle: Any, since: int) -> list[Sample] | None:
+    def samples(self, model: str, handle: Any, since: int) -> list[BusySample] | None:
         """Who computed since then (microseconds); None: this card cannot tell."""
         name, at = "nvmlDeviceGetProcessUtilization", ctypes.c_ulonglong(since)
         rows = self._listed(model, name, _SAMPLE, lambda call, data, count: call(handle, data, count, at))
-        return None if rows is None else [Sample(*row) for row in rows]
+        return None if rows is None else [BusySample(*row) for row in rows]
 
     def loads(self, model: str, handle: Any, since: int) -> list[Load] | None:
         """How busy the card was since then (microseconds); None: it cannot tell."""

@@ -18,11 +18,11 @@ from support.node_facts import GIB, MIB, Node, hold, outcome, region
 
 from exporter.compat.ack import ack_families
 from exporter.http import text_format
-from exporter.pipeline.allocations import claimed
-from exporter.pipeline.attribution import Place, attribute
-from exporter.pipeline.breaches import State, judge
+from exporter.pipeline.allocations import list_allocations
+from exporter.pipeline.attribution import NodeLabels, attribute
+from exporter.pipeline.breaches import DetectorState, detect_breaches
 from exporter.pipeline.families import card_families, container_families
-from exporter.pipeline.snapshot import CardFacts, CardProcess, MachineFacts
+from exporter.pipeline.snapshot import CardProcess, CardSample, MachineSample
 from isolation.contract.model import Slice
 from isolation.contract.names import ACK
 from isolation.simgpu.models import MODELS
@@ -64,7 +64,7 @@ def described(model, index, processes=(), busy=None, **more):
         "pcie_replays": 0,
         "minor": index,
     }
-    return CardFacts(**(fields | more))
+    return CardSample(**(fields | more))
 
 
 def running(node, model, count, **more):
@@ -77,7 +77,7 @@ def running(node, model, count, **more):
             busy = {one.pid: 0.25 for one in processes if one.pid % 2}
             made = described(model, index, processes, busy, **more)
             cards.append(replace(made, energy_joules=1e6 + number * 2 * made.power_watts))
-        return node.snapshot(machine=outcome(MachineFacts(tuple(cards), "580.65.06")), at=100.0 + 2 * number)
+        return node.snapshot(machine=outcome(MachineSample(tuple(cards), "580.65.06")), at=100.0 + 2 * number)
 
     return turn
 
@@ -147,7 +147,7 @@ def mig():
                 node.grant(pod, [mine], resource=f"{ACK.whole.split('/')[0]}/mig-1g.10gb")
         total = sheet.instance_mib * MIB
         parts.append(
-            CardFacts(
+            CardSample(
                 uuid=ident(place, "MIG"),
                 index=0,
                 model=sheet.name,
@@ -161,26 +161,26 @@ def mig():
                 gpu_instance=7 + place,
             )
         )
-    machine = MachineFacts(tuple(parts), "580.65.06", divided=(replace(whole, processes=None),))
+    machine = MachineSample(tuple(parts), "580.65.06", divided=(replace(whole, processes=None),))
     return lambda number: node.snapshot(machine=outcome(machine), at=100.0 + 2 * number)
 
 
 STORIES = {"a100x8": a100x8, "h100x8": h100x8, "t4x2": t4x2, "mig": mig}
 PLACES = {
-    "a100x8": Place("a100x8", pool="shared", mode="cgpu", isolation="library"),
-    "h100x8": Place("h100x8", pool="whole", mode="default", isolation="none"),
-    "t4x2": Place("t4x2", isolation="library"),
-    "mig": Place("mig", pool="slices", isolation="none"),
+    "a100x8": NodeLabels("a100x8", pool="shared", mode="cgpu", isolation="library"),
+    "h100x8": NodeLabels("h100x8", pool="whole", mode="default", isolation="none"),
+    "t4x2": NodeLabels("t4x2", isolation="library"),
+    "mig": NodeLabels("mig", pool="slices", isolation="none"),
 }
 
 
 def page(name, *, ack=False):
     """What is served of a node after a few turns."""
-    turn, state = STORIES[name](), State()
+    turn, state = STORIES[name](), DetectorState()
     for number in range(TURNS):
         snapshot = turn(number)
-        found = attribute(snapshot, claimed(snapshot), PLACES[name])
-        judged = judge(found, state, now=snapshot.at, epoch=snapshot.epoch)
+        found = attribute(snapshot, list_allocations(snapshot), PLACES[name])
+        judged = detect_breaches(found, state, now=snapshot.at, epoch=snapshot.epoch)
         state = judged.state
     made = [*card_families([judged.reading]), *container_families([judged.reading])]
     if ack:

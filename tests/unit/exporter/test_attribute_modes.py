@@ -10,7 +10,7 @@ from support.attributed import look, residual, used, values
 from support.node_facts import GIB, MIB, RESERVED, Node, card, outcome, region, uuid
 
 from exporter.pipeline.families import card_families
-from exporter.pipeline.snapshot import MachineFacts
+from exporter.pipeline.snapshot import MachineSample
 from isolation.contract.quantity import show_bytes
 
 
@@ -167,7 +167,7 @@ def test_mig_instances_are_cards():
     )
     node = Node().container("t").grant("t", ["MIG-a"])
 
-    shown = values(look(node, machine=outcome(MachineFacts(parts, divided=(whole,)))))
+    shown = values(look(node, machine=outcome(MachineSample(parts, divided=(whole,)))))
 
     assert {"MIG-a", "MIG-b"} == {labels[1] for labels in shown["card_memory_total_bytes"]}
     assert {"GPU-x"} == {labels[1] for labels in shown["card_power_watts"]}

@@ -97,7 +97,7 @@ def test_a_stranger_without_a_figure():
 
 
 def test_a_lost_card_beside_a_good_one():
-    """The lost card's figures are absent, its claims stay, the neighbour is untouched."""
+    """The lost card's figures are absent, its allocations stay, the neighbour is untouched."""
     node = Node(2, agent=True).pod_hold("a").pod_hold("b", index=1).process(1, 2, index=1, pod="b")
     node.card(0, lost=True, unhealthy="lost", total_bytes=0, reserved_bytes=None, free_bytes=None, processes=None)
 

@@ -7,7 +7,7 @@ import pytest
 from support.breach_watch import Watch, using
 from support.node_facts import GIB, Node, hold, region, uuid
 
-from exporter.pipeline.snapshot import RegionFacts
+from exporter.pipeline.snapshot import RegionSample
 
 
 def isolated(*, slots=(), ghost=(), pids=(1,), **more):
@@ -99,7 +99,7 @@ def test_a_container_that_is_not_isolated_needs_no_library():
 
 def test_an_unreadable_region():
     """Torn once is nothing; twice is a breach that names the reason."""
-    node = Node(agent=True).pod_hold("a", reading=RegionFacts(None, error="cut short"))
+    node = Node(agent=True).pod_hold("a", reading=RegionSample(None, error="cut short"))
     watch = Watch().see(node)
 
     assert {} == watch.counts

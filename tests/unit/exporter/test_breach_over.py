@@ -24,7 +24,7 @@ def test_over_limit_has_a_duration():
 
     assert (6.0, 1, 6 * GIB) == (watch.one.over_limit_seconds, watch.one.over_limit_episodes, watch.one.peak_bytes)
     assert ({"over_limit": 1}, []) == (watch.counts, watch.open)
-    (breach,) = watch.state.episodes.ring.values()
+    (breach,) = watch.state.incidents.ring.values()
     assert (False, 6.0, 6 * GIB, 5 * GIB) == (
         breach.open,
         breach.seconds,
@@ -48,7 +48,7 @@ def test_over_limit_has_hysteresis():
 
 def test_a_breach_keeps_its_peak():
     """The most that was used, not the latest."""
-    (breach,) = Watch().see(using(9)).see(using(7), times=2).state.episodes.ring.values()
+    (breach,) = Watch().see(using(9)).see(using(7), times=2).state.incidents.ring.values()
 
     assert (9 * GIB, 7 * GIB) == (breach.peak_bytes, breach.finding.used_bytes)
 
@@ -105,7 +105,7 @@ def test_a_peak_between_samples_is_an_episode():
         watch.one.peak_bytes,
         watch.one.peak_source,
     )
-    (breach,) = watch.state.episodes.ring.values()
+    (breach,) = watch.state.incidents.ring.values()
     assert ("accounting", False, "the container used 6 GiB of the card; promised: 5 GiB") == (
         breach.finding.source,
         breach.open,

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter import cli, settings
-from exporter.settings import Settings
+from exporter.settings import ExporterSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 EVERYWHERE = "0.0.0.0"  # noqa: S104 (the default, which is what is tested)
@@ -47,7 +47,7 @@ def test_without_a_word(chosen, monkeypatch):
     monkeypatch.setattr(cli.socket, "gethostname", lambda: "here")
     found, web = chosen()
 
-    assert (Settings(node="here", health_dir=Path("/run/gpushare-exporter")), None) == (found, web)
+    assert (ExporterSettings(node="here", health_dir=Path("/run/gpushare-exporter")), None) == (found, web)
 
 
 def test_every_flag(chosen, tmp_path):
@@ -73,7 +73,7 @@ def test_every_flag(chosen, tmp_path):
     found, web = chosen(*(word for pair in words.items() for word in pair), "--no-kubernetes")
 
     assert Path("/w") == web
-    expected = Settings(
+    expected = ExporterSettings(
         node="n-1",
         host="::1",
         port=9999,
@@ -130,7 +130,7 @@ def test_every_option_is_documented():
 def test_usual_sockets():
     """Where kubelets have them."""
     kubelet_api = pytest.importorskip("isolation.contract.kubelet_api")
-    usual = Settings(node="n")
+    usual = ExporterSettings(node="n")
 
     assert (kubelet_api.POD_RESOURCES_SOCKET, kubelet_api.PODS_SOCKET) == (
         str(usual.kubelet_socket),
@@ -162,7 +162,7 @@ def test_the_help_names_every_setting():
         assert parameter.help
     assert "0.0.0.0:9445" in done.output
     flags = {parameter.name for parameter in cli.exporter.params}
-    assert {one.name for one in fields(Settings)} - {"host", "port", "unit_bytes"} <= flags | {"listen"}
+    assert {one.name for one in fields(ExporterSettings)} - {"host", "port", "unit_bytes"} <= flags | {"listen"}
 
 
 @pytest.mark.parametrize(

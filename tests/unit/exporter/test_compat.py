@@ -19,10 +19,10 @@ from support.node_facts import GIB, MIB, RESERVED, Node, card, hold, outcome, uu
 from exporter.compat.ack import SPECS, ack_families
 from exporter.compat.averages import Averages
 from exporter.http import text_format
-from exporter.pipeline.allocations import claimed
-from exporter.pipeline.attribution import Place, attribute
-from exporter.pipeline.breaches import State, judge
-from exporter.pipeline.snapshot import MachineFacts
+from exporter.pipeline.allocations import list_allocations
+from exporter.pipeline.attribution import NodeLabels, attribute
+from exporter.pipeline.breaches import DetectorState, detect_breaches
+from exporter.pipeline.snapshot import MachineSample
 
 REFERENCE = Path(__file__).resolve().parents[3].parent / "shared" / "reference" / "exporter.md"
 DEVICE = {"Hostname", "NodeName", "NodePoolId", "PodSource", "UUID", "device", "gpu", "modelName"}
@@ -39,7 +39,7 @@ LEGACY = {
 def families(node, **more):
     """ACK's families of a node."""
     snapshot = node.snapshot(**more)
-    found = attribute(snapshot, claimed(snapshot), Place("n-0", pool="np-1"))
+    found = attribute(snapshot, list_allocations(snapshot), NodeLabels("n-0", pool="np-1"))
     return list(ack_families(found, snapshot.machine.value))
 
 
@@ -293,7 +293,7 @@ def test_failure_is_absence_here_too(failed):
 def test_mig():
     """Memory stands with the instances, power with the divided card; the card counts once as devices go."""
     parts = tuple(card(0, uuid=f"MIG-{i}", parent="GPU-x", power_watts=None, busy=None) for i in "ab")
-    found = values(Node(), machine=outcome(MachineFacts(parts, divided=(card(0, uuid="GPU-x", processes=None),))))
+    found = values(Node(), machine=outcome(MachineSample(parts, divided=(card(0, uuid="GPU-x", processes=None),))))
 
     assert {"MIG-a", "MIG-b"} == {labels["UUID"] for labels, _ in found["DCGM_CUSTOM_DEV_FB_TOTAL"]}
     assert {"GPU-x"} == {labels["uuid"] for labels, _ in found["nvidia_gpu_power_usage_milliwatts"]}
@@ -317,14 +317,14 @@ def test_any_node_is_a_page(name, sizes):
 
 def test_bursts_are_in_the_averages_of_compute():
     """3 s of every 15: a gauge of the moment between the bursts is 0, ACK's names say 20 % of card, pod and process."""
-    averages, state = Averages(), State()
+    averages, state = Averages(), DetectorState()
     for at in range(0, 121, 15):
         seconds = at / 15 * 3
         node = Node(agent=True).pod_hold("a", gib=5).process(11, 2, pod="a")
         node.card(busy={}, utilisation_ratio=0.0, busy_seconds=seconds, compute_seconds={11: seconds})
         snapshot = node.snapshot()
-        found = attribute(snapshot, claimed(snapshot), Place("n-0"))
-        judged = judge(found, state, now=float(at), epoch=float(at))
+        found = attribute(snapshot, list_allocations(snapshot), NodeLabels("n-0"))
+        judged = detect_breaches(found, state, now=float(at), epoch=float(at))
         state, found = judged.state, replace(found, reading=judged.reading)
         averages.take(float(at), found)
     told = {

@@ -11,24 +11,24 @@ from threading import Event
 
 import pytest
 
-from exporter import evaluate as judge_module
-from exporter.cycle import IDENTITIES, KERNEL, KUBELET, MACHINE, PROMISES, Clock, Cycle, outcomes
-from exporter.evaluate import Judge
-from exporter.pipeline.attribution import Place
+from exporter import evaluate as evaluate_module
+from exporter.cycle import IDENTITIES, KERNEL, KUBELET, MACHINE, PROMISES, Cycle, CycleClock, outcomes
+from exporter.evaluate import Evaluator
+from exporter.pipeline.attribution import NodeLabels
 from exporter.pipeline.snapshot import (
-    CardFacts,
     CardProcess,
-    IdentityFacts,
-    KernelFacts,
-    KubeletFacts,
-    MachineFacts,
+    CardSample,
+    IdentitySample,
+    KernelSample,
+    KubeletSample,
+    MachineSample,
     Outcome,
-    ProcessFacts,
-    PromiseFacts,
+    ProcessSample,
+    PromiseSample,
 )
 from isolation.contract.quantity import GIB
 
-CARD = CardFacts(
+CARD = CardSample(
     uuid="GPU-0",
     index=0,
     model="T4",
@@ -48,23 +48,23 @@ class Time:
 
     def clock(self):
         """For the cycle."""
-        return Clock(lambda: self.now, lambda: self.now + 1.7e9)
+        return CycleClock(lambda: self.now, lambda: self.now + 1.7e9)
 
 
 class Scripted:
     """Sources and runner in one: answers as the test says, and what was asked."""
 
     def __init__(self, **answers):
-        self.answers = {MACHINE: MachineFacts((CARD,)), KERNEL: KernelFacts({}, True), PROMISES: PromiseFacts(())}
+        self.answers = {MACHINE: MachineSample((CARD,)), KERNEL: KernelSample({}, True), PROMISES: PromiseSample(())}
         self.answers |= answers
         self.asked = []
         self.told = []
 
-    def first(self, _now):
+    def read_first(self, _now):
         """What needs no other."""
         return self.reads(name for name in self.answers if name in {MACHINE, PROMISES})
 
-    def last(self, _now, promises, kernel):
+    def read_kubelet(self, _now, promises, kernel):
         """What a machine need not have; notes what it was told."""
         self.told.append((promises, kernel))
         return self.reads(name for name in self.answers if name in {KUBELET, IDENTITIES})
@@ -73,7 +73,7 @@ class Scripted:
         """Each takes its next answer."""
         return {name: lambda name=name: self.take(name) for name in names}
 
-    def then(self, _now, machine, promises):
+    def read_kernel(self, _now, machine, promises):
         """The kernel; notes what it was told."""
         self.told.append((machine, promises))
         return {KERNEL: lambda: self.take(KERNEL)}
@@ -97,15 +97,15 @@ def made(sources, time=None, period=2.0):
     """A cycle over scripted sources, and what it published."""
     published = []
     clock = (time or Time()).clock()
-    judge = Judge(Place(node="n"), clock=clock.monotonic)
-    return Cycle(sources, sources, judge, published.append, period=period, clock=clock), published
+    evaluator = Evaluator(NodeLabels(node="n"), clock=clock.monotonic)
+    return Cycle(sources, sources, evaluator, published.append, period=period, clock=clock), published
 
 
 def test_one_turn():
     """Every source is asked once, the kernel after those that say which processes there are; one result."""
     sources = Scripted()
     cycle, published = made(sources)
-    told = cycle.turn()
+    told = cycle.run_once()
 
     assert [((MACHINE, PROMISES), 1.0), ((KERNEL,), 0.4)] == [(n, pytest.approx(d)) for n, d in sources.asked]
     machine, promises, kernel = (sources.answers[name] for name in (MACHINE, PROMISES, KERNEL))
@@ -118,10 +118,10 @@ def test_one_turn():
 def test_sources_that_a_machine_does_not_have():
     """No kubelet is no failure; one that is there and fails is."""
     cycle, _ = made(Scripted())
-    assert {MACHINE, KERNEL, PROMISES} == set(outcomes(cycle.turn().snapshot))
+    assert {MACHINE, KERNEL, PROMISES} == set(outcomes(cycle.run_once().snapshot))
 
-    cycle, _ = made(Scripted(**{KUBELET: "the socket is gone", IDENTITIES: IdentityFacts({})}))
-    found = outcomes(cycle.turn().snapshot)
+    cycle, _ = made(Scripted(**{KUBELET: "the socket is gone", IDENTITIES: IdentitySample({})}))
+    found = outcomes(cycle.run_once().snapshot)
     assert {MACHINE, KERNEL, PROMISES, KUBELET, IDENTITIES} == set(found)
     assert "the socket is gone" == found[KUBELET].error
 
@@ -130,9 +130,9 @@ def test_a_source_that_fails_is_told_once_and_its_recovery_too(caplog):
     """A log line when it begins and one when it ends, not every two seconds; the turns go on."""
     caplog.set_level(logging.INFO)
     gone = "cannot initialize NVML"
-    cycle, published = made(Scripted(**{MACHINE: [gone, gone, gone, MachineFacts((CARD,))]}))
+    cycle, published = made(Scripted(**{MACHINE: [gone, gone, gone, MachineSample((CARD,))]}))
     for _ in range(4):
-        cycle.turn()
+        cycle.run_once()
 
     assert [(), (), (), ("GPU-0",)] == [tuple(card.uuid for card in told.reading.cards) for told in published]
     lines = [record.message for record in caplog.records if record.name == "exporter.cycle"]
@@ -151,13 +151,13 @@ def test_a_process_that_went_while_we_read_is_looked_for_again_once():
     after = replace(CARD, busy={}, utilisation_ratio=0.0)
     sources = Scripted(
         **{
-            MACHINE: [MachineFacts((before,)), MachineFacts((after,))],
-            KUBELET: [KubeletFacts(())],
-            PROMISES: [PromiseFacts(())],
+            MACHINE: [MachineSample((before,)), MachineSample((after,))],
+            KUBELET: [KubeletSample(())],
+            PROMISES: [PromiseSample(())],
         }
     )
     cycle, published = made(sources)
-    told = cycle.turn()
+    told = cycle.run_once()
 
     assert [told] == published
     assert [(MACHINE,), (KERNEL,)] == [names for names, _ in sources.asked[3:]]
@@ -168,30 +168,30 @@ def test_a_process_that_went_while_we_read_is_looked_for_again_once():
 
 def test_churn_that_does_not_end_is_told_as_it_is():
     """One retake and no more, however many processes come and go."""
-    busy = MachineFacts((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
+    busy = MachineSample((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
     sources = Scripted(**{MACHINE: busy})
     cycle, published = made(sources)
-    cycle.turn()
+    cycle.run_once()
 
     assert (4, 1) == (len(sources.asked), len(published))
 
 
 def test_a_retake_that_fails_leaves_the_first_look():
     """NVML fails between the two: the first look is told rather than nothing."""
-    busy = MachineFacts((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
+    busy = MachineSample((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
     cycle, published = made(Scripted(**{MACHINE: [busy, "gone"]}))
-    cycle.turn()
+    cycle.run_once()
 
     assert busy is published[0].snapshot.machine.value
 
 
 def test_no_retake_while_everybody_is_there():
     """A process that the kernel knows is no churn."""
-    busy = MachineFacts((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
-    known = KernelFacts({7: ProcessFacts(7, 1, 0, "python")}, True)
+    busy = MachineSample((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
+    known = KernelSample({7: ProcessSample(7, 1, 0, "python")}, True)
     sources = Scripted(**{MACHINE: busy, KERNEL: known})
     cycle, _ = made(sources)
-    cycle.turn()
+    cycle.run_once()
 
     assert 2 == len(sources.asked)
 
@@ -217,7 +217,10 @@ def test_turns_begin_at_the_beat():
     sources = Scripted()
     cycle, published = made(sources, time)
     taken = iter((0.5, 1.0, 0.0))
-    sources.then = lambda *_: (setattr(time, "now", time.now + next(taken)), {KERNEL: lambda: KernelFacts({}, True)})[1]
+    sources.read_kernel = lambda *_: (
+        setattr(time, "now", time.now + next(taken)),
+        {KERNEL: lambda: KernelSample({}, True)},
+    )[1]
     stop = Waiter(time, 3)
     cycle.run(stop)
 
@@ -231,7 +234,10 @@ def test_a_turn_that_takes_too_long_leaves_out_what_it_missed(caplog):
     sources = Scripted()
     cycle, published = made(sources, time)
     taken = iter((5.0, 0.0))
-    sources.then = lambda *_: (setattr(time, "now", time.now + next(taken)), {KERNEL: lambda: KernelFacts({}, True)})[1]
+    sources.read_kernel = lambda *_: (
+        setattr(time, "now", time.now + next(taken)),
+        {KERNEL: lambda: KernelSample({}, True)},
+    )[1]
     cycle.run(Waiter(time, 2))
 
     assert [100.0, 106.0] == [told.snapshot.at for told in published]
@@ -245,15 +251,15 @@ def test_a_turn_that_breaks_is_not_the_last(caplog):
     sources = Scripted()
     cycle, published = made(sources, time)
     breaks = iter((True, False))
-    whole = sources.first
-    sources.first = lambda now: 1 / 0 if next(breaks) else whole(now)
+    whole = sources.read_first
+    sources.read_first = lambda now: 1 / 0 if next(breaks) else whole(now)
     cycle.run(Waiter(time, 2))
 
     assert 1 == len(published)
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.parametrize("step", ["attribute", "judge"])
+@pytest.mark.parametrize("step", ["attribute", "detect_breaches"])
 def test_a_judgement_that_fails_is_told_without_a_reading(monkeypatch, caplog, step):
     """Sources that worked are told to work; of the reading nothing is shown, and the next turn is another try."""
     cycle, published = made(Scripted())
@@ -262,9 +268,9 @@ def test_a_judgement_that_fails_is_told_without_a_reading(monkeypatch, caplog, s
         raise RuntimeError("a mistake of ours")
 
     with monkeypatch.context() as patched:
-        patched.setattr(judge_module, step, broken)
-        cycle.turn()
-    cycle.turn()
+        patched.setattr(evaluate_module, step, broken)
+        cycle.run_once()
+    cycle.run_once()
 
     assert [None, "n"] == [told.reading and told.reading.node for told in published]
     assert published[0].snapshot.machine.ok

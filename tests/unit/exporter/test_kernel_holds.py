@@ -9,7 +9,7 @@ import pytest
 from support.cgroup_tree import CgroupTree
 from support.kernel_reading import BOX, OTHER, UID, source
 
-from exporter.pipeline.snapshot import HoldFacts
+from exporter.pipeline.snapshot import HoldSample
 from isolation.contract.host_allocation import Hold, Process, Tenant
 from isolation.contract.model import Slice
 
@@ -31,7 +31,7 @@ def hold(ident="run-1", *, uid=1000, members=(), cgroup="", created=1.0, tenant=
         cgroup,
         tenant,
     )
-    return HoldFacts(entry, None, members=tuple(Process(*one) for one in members))
+    return HoldSample(entry, None, members=tuple(Process(*one) for one in members))
 
 
 def belonging(tree, pids, *holds):

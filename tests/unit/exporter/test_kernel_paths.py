@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.pipeline.cgroup_paths import NOWHERE, Place, nest, place, place_of
+from exporter.pipeline.cgroup_paths import NOWHERE, CgroupPlace, nest, place, place_of
 
 UID = "1140914f-bf25-4cf5-a28a-2853bcd66768"
 OTHER = "9a0f37e1-0f6a-4a53-9f5f-30dbdd1b4f77"
@@ -27,45 +27,45 @@ SAMPLE = Path(__file__).resolve().parents[3].parent / "shared" / "samples" / "ku
     [
         (
             f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{FLAT}.slice/cri-containerd-{BOX}.scope",
-            Place(UID, BOX),
+            CgroupPlace(UID, BOX),
         ),
-        (f"/kubepods.slice/kubepods-pod{FLAT}.slice/cri-containerd-{BOX}.scope", Place(UID, BOX)),
-        (f"/kubepods.slice/kubepods-pod{FLAT}.slice/crio-{BOX}.scope/container", Place(UID, BOX)),
-        (f"/kubepods.slice/kubepods-pod{FLAT}.slice/docker-{BOX}.scope", Place(UID, BOX)),
-        (f"/kubepods.slice/kubepods-pod{FLAT}.slice/crio-conmon-{BOX}.scope", Place(UID, "")),
-        (f"/kubepods/pod{UID}/{BOX}", Place(UID, BOX)),
-        (f"/kubepods/burstable/pod{UID}/{BOX}", Place(UID, BOX)),
-        (f"/kubepods/besteffort/pod{UID}/crio-{BOX}", Place(UID, BOX)),
-        (f"/kubepods/burstable/pod{STATIC}/{BOX}", Place(STATIC, BOX)),
-        (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{STATIC}.slice", Place(STATIC, "")),
+        (f"/kubepods.slice/kubepods-pod{FLAT}.slice/cri-containerd-{BOX}.scope", CgroupPlace(UID, BOX)),
+        (f"/kubepods.slice/kubepods-pod{FLAT}.slice/crio-{BOX}.scope/container", CgroupPlace(UID, BOX)),
+        (f"/kubepods.slice/kubepods-pod{FLAT}.slice/docker-{BOX}.scope", CgroupPlace(UID, BOX)),
+        (f"/kubepods.slice/kubepods-pod{FLAT}.slice/crio-conmon-{BOX}.scope", CgroupPlace(UID, "")),
+        (f"/kubepods/pod{UID}/{BOX}", CgroupPlace(UID, BOX)),
+        (f"/kubepods/burstable/pod{UID}/{BOX}", CgroupPlace(UID, BOX)),
+        (f"/kubepods/besteffort/pod{UID}/crio-{BOX}", CgroupPlace(UID, BOX)),
+        (f"/kubepods/burstable/pod{STATIC}/{BOX}", CgroupPlace(STATIC, BOX)),
+        (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{STATIC}.slice", CgroupPlace(STATIC, "")),
         (
             f"/system.slice/containerd.service/kubepods-burstable-pod{FLAT}.slice:cri-containerd:{BOX}",
-            Place(UID, BOX, "system.slice/containerd.service"),
+            CgroupPlace(UID, BOX, "system.slice/containerd.service"),
         ),
         (
             f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{FLAT}.slice/cri-containerd-{BOX}.scope",
-            Place(UID, BOX, "kubelet.slice"),
+            CgroupPlace(UID, BOX, "kubelet.slice"),
         ),
-        (f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{BOX}", Place(UID, BOX, f"docker/{NODE}/kubelet")),
-        (f"/../../kubepods-burstable-pod{FLAT}.slice/cri-containerd-{BOX}.scope", Place(UID, BOX)),
-        (f"/../../../kubepods-pod{FLAT}.slice/cri-containerd-{BOX}.scope", Place(UID, BOX)),
+        (f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{BOX}", CgroupPlace(UID, BOX, f"docker/{NODE}/kubelet")),
+        (f"/../../kubepods-burstable-pod{FLAT}.slice/cri-containerd-{BOX}.scope", CgroupPlace(UID, BOX)),
+        (f"/../../../kubepods-pod{FLAT}.slice/cri-containerd-{BOX}.scope", CgroupPlace(UID, BOX)),
         (
             f"/../../../kubepods-besteffort.slice/kubepods-besteffort-pod{FLAT}.slice/cri-containerd-{BOX}.scope",
-            Place(UID, BOX),
+            CgroupPlace(UID, BOX),
         ),
-        (f"/../../pod{UID}/{BOX}", Place(UID, BOX)),
-        (f"/../../../besteffort/pod{UID}/{BOX}", Place(UID, BOX)),
-        (f"/../../../../kubepods/pod{UID}/{BOX}", Place(UID, BOX)),
-        (f"/../../../../user.slice/u/kubepods/pod{UID}/{BOX}", Place(UID, BOX, "user.slice/u")),
-        (f"/../{BOX}", Place("", BOX)),
-        (f"/../../../../docker/{BOX}", Place("", BOX, "docker")),
-        (f"/docker/{BOX}", Place("", BOX, "docker")),
-        (f"/system.slice/docker-{BOX}.scope", Place("", BOX, "system.slice")),
-        (f"/machine.slice/libpod-{BOX}.scope/container", Place("", BOX, "machine.slice")),
+        (f"/../../pod{UID}/{BOX}", CgroupPlace(UID, BOX)),
+        (f"/../../../besteffort/pod{UID}/{BOX}", CgroupPlace(UID, BOX)),
+        (f"/../../../../kubepods/pod{UID}/{BOX}", CgroupPlace(UID, BOX)),
+        (f"/../../../../user.slice/u/kubepods/pod{UID}/{BOX}", CgroupPlace(UID, BOX, "user.slice/u")),
+        (f"/../{BOX}", CgroupPlace("", BOX)),
+        (f"/../../../../docker/{BOX}", CgroupPlace("", BOX, "docker")),
+        (f"/docker/{BOX}", CgroupPlace("", BOX, "docker")),
+        (f"/system.slice/docker-{BOX}.scope", CgroupPlace("", BOX, "system.slice")),
+        (f"/machine.slice/libpod-{BOX}.scope/container", CgroupPlace("", BOX, "machine.slice")),
         (f"/machine.slice/libpod-conmon-{BOX}.scope", NOWHERE),
         ("/user.slice/user-1000.slice/session-3.scope", NOWHERE),
         ("/", NOWHERE),
-        (f"/pod{UID}/{BOX}", Place("", BOX, f"pod{UID}")),
+        (f"/pod{UID}/{BOX}", CgroupPlace("", BOX, f"pod{UID}")),
     ],
 )
 def test_every_runtime_and_driver_is_understood(path, expected):
@@ -99,7 +99,7 @@ def test_no_container_becomes_another_by_the_groups_it_makes_below_its_own(own, 
     """
     A privileged tenant, or one with a container engine inside, stays who it is.
     """
-    assert Place(UID, BOX) == place_of(f"{own}/{forged}")
+    assert CgroupPlace(UID, BOX) == place_of(f"{own}/{forged}")
 
 
 def test_a_cluster_inside_a_pod_counts_from_its_own_kubelet_on():
@@ -110,8 +110,8 @@ def test_a_cluster_inside_a_pod_counts_from_its_own_kubelet_on():
     own = f"0::{outer}/kubelet/kubepods/burstable/pod{UID}/{BOX}\n"
     below = nest(own)
     assert f"{outer}/kubelet" == below
-    assert Place(UID, VICTIM) == place(f"0::{outer}/kubelet/kubepods/pod{UID}/{VICTIM}\n", below)
-    assert Place(OTHER, NODE) == place(f"0::{outer}/system.slice/kubelet.service\n", below)
+    assert CgroupPlace(UID, VICTIM) == place(f"0::{outer}/kubelet/kubepods/pod{UID}/{VICTIM}\n", below)
+    assert CgroupPlace(OTHER, NODE) == place(f"0::{outer}/system.slice/kubelet.service\n", below)
     assert "" == nest(f"0::/kubepods/burstable/pod{UID}/{BOX}\n") == nest("0::/\n")
 
 
@@ -120,8 +120,8 @@ def test_the_hierarchy_that_knows_a_pod_wins():
     In version 1 some controllers may be elsewhere, and the empty unified line says nothing.
     """
     text = f"5:devices:/\n4:memory:/docker/{BOX}\n3:cpu,cpuacct:/kubepods/pod{UID}/{BOX} (deleted)\n0::/\n"
-    assert Place(UID, BOX) == place(text)
-    assert Place("", BOX, "docker") == place(f"4:memory:/docker/{BOX}\n0::/\n")
+    assert CgroupPlace(UID, BOX) == place(text)
+    assert CgroupPlace("", BOX, "docker") == place(f"4:memory:/docker/{BOX}\n0::/\n")
 
 
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the recorded kubelet payloads are not beside this checkout")
@@ -130,7 +130,7 @@ def test_a_recorded_container_is_found():
     The groups of a container of a real kubelet 1.36, cgroup v1 and cgroupfs.
     """
     text = SAMPLE.read_text()
-    assert Place(*re.search(r"pod([0-9a-f-]{36})/([0-9a-f]{64})", text).groups()) == place(text)
+    assert CgroupPlace(*re.search(r"pod([0-9a-f-]{36})/([0-9a-f]{64})", text).groups()) == place(text)
 
 
 @given(st.text(max_size=300))
@@ -164,4 +164,4 @@ def test_nothing_below_a_container_changes_what_it_is(tail):
     """
     However the names below are put together.
     """
-    assert Place(UID, BOX) == place_of("/".join([f"/kubepods/besteffort/pod{UID}/{BOX}", *tail]))
+    assert CgroupPlace(UID, BOX) == place_of("/".join([f"/kubepods/besteffort/pod{UID}/{BOX}", *tail]))

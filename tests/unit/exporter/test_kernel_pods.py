@@ -10,7 +10,7 @@ import pytest
 from support.cgroup_tree import CgroupTree
 from support.kernel_reading import BOX, OTHER, UID, VICTIM, source
 
-from exporter.pipeline.snapshot import ProcessFacts
+from exporter.pipeline.snapshot import ProcessSample
 
 RUNTIMES = [
     (runtime, driver, version)
@@ -33,7 +33,7 @@ def test_a_container_process_is_told_with_its_pod_on_every_node(tmp_path, runtim
 
     facts = source(tree).read(0.0, [4242, 4243])
 
-    expected = ProcessFacts(4242, 777, 1000, "train (x) 1", UID, BOX, "", "systemd", 7)
+    expected = ProcessSample(4242, 777, 1000, "train (x) 1", UID, BOX, "", "systemd", 7)
     assert ({4242: expected}, True, {UID, OTHER}) == (facts.processes, facts.host_pids, facts.live_pods)
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 
-from exporter.pipeline.busy_time import LATE_MICROS, LOOK_BACK_MICROS, PERIOD_MICROS, Load, Meter, Sample
+from exporter.pipeline.busy_time import LATE_MICROS, LOOK_BACK_MICROS, PERIOD_MICROS, BusyMeter, BusySample, Load
 
 START = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -45,7 +45,7 @@ class Driver:
         found = []
         for pid, row in self.percents.items():
             told = [(end, row[n]) for n, end in self.ends(now) if row[n] and end > since and (pid, n) not in self.lost]
-            found += [Sample(pid, *told[-1])] if told else []
+            found += [BusySample(pid, *told[-1])] if told else []
         return found
 
     def loads(self, since, now):
@@ -61,7 +61,7 @@ class Driver:
 
 def watch(driver, seconds, *, beat=150_000, cycle=2 * SECOND):
     """The windows of an exporter that watches the card from its start."""
-    meter, windows, now = Meter(START), [], START
+    meter, windows, now = BusyMeter(START), [], START
     due = START + cycle
     while now < START + int(seconds * SECOND):
         now = min(now + (beat or cycle), due)
@@ -213,8 +213,8 @@ def test_stale_samples_count_nothing():
     """
     A driver that tells the same sample again and again has told it once.
     """
-    meter = Meter(START)
-    again = [Sample(7, START + 200_000, 60)]
+    meter = BusyMeter(START)
+    again = [BusySample(7, START + 200_000, 60)]
     for beat in range(1, 13):
         meter.add(again, START + beat * 150_000)
 
@@ -240,15 +240,15 @@ def test_a_clock_that_is_set_back_begins_anew():
     """
     After the wall clock went back an hour the next windows are told as before.
     """
-    meter = Meter(START)
-    meter.add([Sample(7, START + SECOND, 50)], START + SECOND)
+    meter = BusyMeter(START)
+    meter.add([BusySample(7, START + SECOND, 50)], START + SECOND)
     meter.take([], START + SECOND)
     back = START - 3600 * SECOND
     meter.take([], back)
 
     for beat in range(1, 14):
         end = back + beat * PERIOD_MICROS
-        meter.add([Sample(7, end, 50)], end)
+        meter.add([BusySample(7, end, 50)], end)
     window = meter.take([], back + 13 * PERIOD_MICROS)
 
     assert 0.5 == pytest.approx(window.ratios[7], abs=0.05)
@@ -259,11 +259,11 @@ def test_an_hour_without_a_look_is_no_hour_of_computing():
     After an hour of silence what was sampled before it is forgotten, and one sample of 60 % stands for the
     last second at most.
     """
-    meter = Meter(START)
-    meter.add([Sample(7, START + SECOND, 100)], START + SECOND)
+    meter = BusyMeter(START)
+    meter.add([BusySample(7, START + SECOND, 100)], START + SECOND)
     later = START + 3600 * SECOND
 
-    meter.add([Sample(8, later - LATE, 60)], later)
+    meter.add([BusySample(8, later - LATE, 60)], later)
     window = meter.take([], later)
 
     assert {8} == set(window.ratios)
@@ -274,17 +274,17 @@ def test_garbage_beside_good_samples_changes_nothing():
     """
     A driver that tells nonsense of the same process in between: percents, pids and times that cannot be.
     """
-    meter, loads = Meter(START), []
+    meter, loads = BusyMeter(START), []
     for beat in range(1, 13):
         end = START + beat * PERIOD_MICROS
         loads.append(Load(end, 30))
         garbage = [
-            Sample(7, end - 1, 2_000_000),
-            Sample(9, end, 101),
-            Sample(0, end, 50),
-            Sample(8, end + 60 * SECOND, 9),
+            BusySample(7, end - 1, 2_000_000),
+            BusySample(9, end, 101),
+            BusySample(0, end, 50),
+            BusySample(8, end + 60 * SECOND, 9),
         ]
-        meter.add([*garbage, Sample(7, end, 30)], end)
+        meter.add([*garbage, BusySample(7, end, 30)], end)
 
     window = meter.take([*loads, Load(START + 3600 * SECOND, 100), Load(START + 1, 900)], START + 2 * SECOND + LATE)
 
@@ -296,10 +296,10 @@ def test_other_engines_are_told_beside():
     """
     Memory, encoder and decoder have windows of their own; what is over 100 % is cut off.
     """
-    meter = Meter(START)
+    meter = BusyMeter(START)
     for beat in range(1, 13):
         end = START + beat * PERIOD_MICROS
-        meter.add([Sample(7, end, 10, 40, 0, 900)], end)
+        meter.add([BusySample(7, end, 10, 40, 0, 900)], end)
 
     window = meter.take([], START + 12 * PERIOD_MICROS)
 
@@ -312,10 +312,10 @@ def test_memory_does_not_grow_with_processes_that_come_and_go():
     """
     Ten thousand processes later only those of the last seconds are remembered.
     """
-    meter = Meter(START)
+    meter = BusyMeter(START)
     for number in range(1, 10_001):
         end = START + number * PERIOD_MICROS
-        meter.add([Sample(number, end, 50)], end)
+        meter.add([BusySample(number, end, 50)], end)
         if number % 12 == 0:
             meter.take([Load(end, 50)], end)
 

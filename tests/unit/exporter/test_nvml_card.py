@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from exporter.pipeline.snapshot import CardProcess
 from exporter.sources.nvml.card import throttle_reasons
 from exporter.sources.nvml.events import counted
-from exporter.sources.nvml.users import merged
+from exporter.sources.nvml.processes import merged
 
 PROCESSES = st.builds(
     CardProcess,

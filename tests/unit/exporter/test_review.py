@@ -12,14 +12,14 @@ from support.cgroup_tree import CgroupTree
 from support.hold_writer import HoldWriter
 from support.node_facts import Node, hold, uuid
 
-from exporter.pipeline.allocations import claimed
-from exporter.pipeline.attribution import Place, attribute
-from exporter.pipeline.snapshot import CardFacts, KernelFacts, Outcome, ProcessFacts
+from exporter.pipeline.allocations import list_allocations
+from exporter.pipeline.attribution import NodeLabels, attribute
+from exporter.pipeline.snapshot import CardSample, KernelSample, Outcome, ProcessSample
 from exporter.sources import promises
 from exporter.sources.kernel import ENDED_SECONDS, KernelSource
-from exporter.sources.nvml import session
+from exporter.sources.nvml import source
 from exporter.sources.nvml.library import GoneError
-from exporter.sources.nvml.session import Memory, Session
+from exporter.sources.nvml.source import NvmlState, Session
 from exporter.sources.promises import PromiseSource
 
 UNITS = "aliyun.com/gpu-mem"
@@ -27,7 +27,7 @@ UNITS = "aliyun.com/gpu-mem"
 
 def attributed(snapshot):
     """Cards and containers of a snapshot."""
-    return attribute(snapshot, claimed(snapshot), Place("n")).reading
+    return attribute(snapshot, list_allocations(snapshot), NodeLabels("n")).reading
 
 
 def amounts(card):
@@ -63,9 +63,9 @@ def test_what_a_process_computed_before_it_ended_is_its_containers():
     node = Node(kubernetes=False).hold(hold("a")).process(1, 1, run="run-a").card(busy={1: 0.25, 2: 0.5, 3: 0.125})
     snapshot = node.snapshot()
     kernel = snapshot.kernel.value
-    gone = ProcessFacts(2, 2, 0, "python", hold="run-a")
+    gone = ProcessSample(2, 2, 0, "python", hold="run-a")
     snapshot = replace(
-        snapshot, kernel=Outcome(KernelFacts(kernel.processes, host_pids=True, live_pods=None, ended={2: gone}))
+        snapshot, kernel=Outcome(KernelSample(kernel.processes, host_pids=True, live_pods=None, ended={2: gone}))
     )
 
     (one,) = attributed(snapshot).containers
@@ -129,7 +129,7 @@ def test_entries_that_come_later_push_nobody_out_of_the_book(writer, tmp_path, m
 
 def test_a_driver_that_tells_nothing_has_failed_also_where_a_card_is_lost(monkeypatch):
     """Else what is left of the other cards would pass for healthy."""
-    blank = CardFacts("GPU-0", 0, "T4", 0, None, None, None, None)
+    blank = CardSample("GPU-0", 0, "T4", 0, None, None, None, None)
     lost = replace(blank, uuid="GPU-1", index=1, unhealthy="lost", lost=True)
 
     class Mute:
@@ -145,12 +145,12 @@ def test_a_driver_that_tells_nothing_has_failed_also_where_a_card_is_lost(monkey
         def ask_again(self):
             """Nothing was refused."""
 
-    monkeypatch.setattr(session, "Library", Mute)
+    monkeypatch.setattr(source, "Library", Mute)
     monkeypatch.setattr(Session, "_prepare", lambda _session, _now: None)
     monkeypatch.setattr(Session, "_read_slot", lambda _session, slot, *_: ((blank, lost)[slot.index], []))
     with pytest.raises(GoneError):
-        Session(None, Memory()).read(0.0, 0)
+        Session(None, NvmlState()).read(0.0, 0)
 
     fine = replace(blank, free_bytes=1)
     monkeypatch.setattr(Session, "_read_slot", lambda _session, slot, *_: ((fine, lost)[slot.index], []))
-    assert (fine, lost) == Session(None, Memory()).read(0.0, 0).cards
+    assert (fine, lost) == Session(None, NvmlState()).read(0.0, 0).cards

@@ -10,25 +10,25 @@ from dataclasses import replace
 
 from support.frames import card, node, use
 
-from exporter.evaluate import Told
-from exporter.pipeline.allocations import Claims
-from exporter.pipeline.attribution import Place, attribute
-from exporter.pipeline.snapshot import KernelFacts, MachineFacts, Outcome, PromiseFacts, Snapshot
+from exporter.evaluate import CycleResult
+from exporter.pipeline.allocations import NodeAllocations
+from exporter.pipeline.attribution import NodeLabels, attribute
+from exporter.pipeline.snapshot import KernelSample, MachineSample, Outcome, PromiseSample, Snapshot
 from exporter.show import as_json, errors, table
 
 
 def told(reading, **outcomes):
     """One turn's result with this reading."""
     fared = {
-        "machine": Outcome(MachineFacts(())),
-        "kernel": Outcome(KernelFacts({}, True)),
-        "promises": Outcome(PromiseFacts(())),
+        "machine": Outcome(MachineSample(())),
+        "kernel": Outcome(KernelSample({}, True)),
+        "promises": Outcome(PromiseSample(())),
         "kubelet": None,
         "identities": None,
     }
     snapshot = Snapshot(at=1.0, epoch=1.7e9, **(fared | outcomes))
-    found = attribute(snapshot, Claims((), complete=True), Place("n"))
-    return Told(snapshot, None if reading is None else replace(found, reading=reading))
+    found = attribute(snapshot, NodeAllocations((), complete=True), NodeLabels("n"))
+    return CycleResult(snapshot, None if reading is None else replace(found, reading=reading))
 
 
 def small():

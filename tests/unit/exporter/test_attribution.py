@@ -67,7 +67,7 @@ def test_containers_of_one_pod_stay_apart():
 
 
 def test_a_restarted_container_that_no_record_names_yet():
-    """With one claim in the pod it is that container's; with two nobody can say, so both are absent."""
+    """With one allocation in the pod it is that container's; with two nobody can say, so both are absent."""
     one = Node(agent=True).pod_hold("a").process(1, 3, pod="a", container_id="fresh")
     two = Node(agent=True).pod_hold("a").pod_hold("a", container="side").process(1, 3, pod="a", container_id="fresh")
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Figures of a card that change rarely or cost much, asked for every so often: limits, errors, links, modes.
+Figures of a card that change rarely or cost much to read: limits, errors, links, modes, and GPM's activity.
 
-One card's at a time is the caller's business, as is how often. What only `--collect` shows is asked for only where its
-group was chosen. PCI Express throughput is taken from the card's byte counters, never from
-nvmlDeviceGetPcieThroughput, which measures for 20 ms in each direction while tenants wait.
+How often they are read is decided in `exporter.sources.nvml.source`. What only `--collect` shows is read only if its
+group was chosen.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ _RETIRED: Final = {"single_bit": 29, "double_bit": 30}
 """NVML_FI_DEV_RETIRED_SBE, _DBE."""
 _PCIE_ERRORS: Final = {"correctable": 173, "non_fatal": 179, "fatal": 180}
 """NVML_FI_DEV_PCIE_COUNT_*_ERROR(S)."""
+# Not nvmlDeviceGetPcieThroughput, which measures for 20 ms in each direction while tenants wait for its lock.
 _PCIE_SENT, _PCIE_RECEIVED = 197, 198
 """NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES."""
 _EVERY_LINK: Final = 0xFFFFFFFF
@@ -41,10 +41,13 @@ _KIB: Final = 1024
 _FIGURES: Final = {1: "uiVal", 2: "ulVal", 3: "ullVal", 5: "siVal"}
 """nvmlValueType_t: whole numbers."""
 _PERCENT: Final = 100
+_GPM_METRICS: Final = {2: "sm_activity", 3: "sm_occupancy", 5: "tensor_activity", 10: "memory_bandwidth"}
+"""nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL; percent."""
+_GPM_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowReadings:
     """As found last; None: the card cannot tell."""
 
     power_limit_watts: float | None = None
@@ -57,13 +60,13 @@ class Slow:
     hardware: Hardware = NO_HARDWARE
 
 
-NOTHING: Final = Slow()
+NO_READINGS: Final = SlowReadings()
 
 
-def read_slow(ask: Callable[..., Any], groups: Container[str] = ()) -> Slow:
+def read_slow(ask: Callable[..., Any], groups: Container[str] = ()) -> SlowReadings:
     """`ask` is one of nvidia-ml-py's calls by name, for one card; None where it cannot be told."""
     limit = ask("nvmlDeviceGetEnforcedPowerLimit")
-    return Slow(
+    return SlowReadings(
         power_limit_watts=None if limit is None else limit / 1000,
         ecc_corrected=ask("nvmlDeviceGetTotalEccErrors", _CORRECTED, _VOLATILE),
         ecc_uncorrected=ask("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
@@ -139,3 +142,59 @@ def _ratio(found: Any) -> float | None:
 
 def _times(value: int | None, factor: int) -> int | None:
     return None if value is None else value * factor
+
+
+class Gpm:
+    """
+    Activity of a card's parts by NVML's GPM, on Hopper and later, as averages between two readings.
+
+    A card without it, and one that MIG divides, has none. `close` frees its samples.
+    """
+
+    def __init__(self, ask: Callable[..., Any], of_card: Callable[..., Any], request: Callable[[], Any]) -> None:
+        """`ask` is one of nvidia-ml-py's calls by name, `of_card` one for the card, `request` an empty question."""
+        self._ask, self._of_card, self._request = ask, of_card, request
+        self._samples: list[Any] = []
+
+    def read(self) -> dict[str, Any]:
+        """Parts of the time, 0..1, by field of `Hardware`, since the last reading; none at the first."""
+        support = self._of_card("nvmlGpmQueryDeviceSupport")
+        if support is None or not support.isSupportedDevice:
+            return {}
+        sample = self._ask("nvmlGpmSampleAlloc")
+        if sample is None:
+            return {}
+        self._samples.append(sample)
+        if self._of_card("nvmlGpmSampleGet", sample) is None:
+            self._free(self._samples.pop())
+            return {}
+        if len(self._samples) == 1:
+            return {}
+        before = self._samples.pop(0)
+        try:
+            return self._between(before, sample)
+        finally:
+            self._free(before)
+
+    def close(self) -> None:
+        """Give the samples back."""
+        while self._samples:
+            self._free(self._samples.pop())
+
+    def _between(self, before: Any, after: Any) -> dict[str, Any]:
+        wanted = self._request()
+        wanted.version, wanted.numMetrics, wanted.sample1, wanted.sample2 = (
+            _GPM_VERSION,
+            len(_GPM_METRICS),
+            before,
+            after,
+        )
+        for at, ident in enumerate(_GPM_METRICS):
+            wanted.metrics[at].metricId = ident
+        if self._ask("nvmlGpmMetricsGet", wanted) is None:
+            return {}
+        told = ((_GPM_METRICS[ident], wanted.metrics[at]) for at, ident in enumerate(_GPM_METRICS))
+        return {name: min(1.0, one.value / _PERCENT) for name, one in told if one.nvmlReturn == 0 and one.value >= 0}
+
+    def _free(self, sample: Any) -> None:
+        self._ask("nvmlGpmSampleFree", sample)

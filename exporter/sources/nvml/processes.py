@@ -26,7 +26,7 @@ ENDED_SECONDS: Final = 5.0
 _UNEXPLAINED: Final = 64 << 20
 
 
-class Users:
+class CardProcesses:
     """The processes of one card or MIG instance, from one reading to the next."""
 
     def __init__(self, library: Library, model: str, handle: Any) -> None:

@@ -11,15 +11,15 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from exporter.evaluate import Told
-    from exporter.pipeline.process_binding import Stay
+    from exporter.evaluate import CycleResult
+    from exporter.pipeline.process_binding import BoundProcess
 
 VERSION: Final = 1
 _MOST: Final = 4096
 _LONGEST_NAME: Final = 64
 
 
-def to_json(told: Told | None, node: str) -> str:
+def to_json(told: CycleResult | None, node: str) -> str:
     """
     `{"version", "node", "processes"}`; a process is on the card for as many times as it stands in the list.
 
@@ -30,12 +30,12 @@ def to_json(told: Told | None, node: str) -> str:
     if found is None or machine is None:
         return json.dumps({"version": VERSION, "node": node, "processes": None})
     busy = {card.uuid: card.busy for card in machine.cards}
-    stays = found.stays[:_MOST]
-    return json.dumps({"version": VERSION, "node": node, "processes": [_process(one, busy) for one in stays]})
+    processes = found.processes[:_MOST]
+    return json.dumps({"version": VERSION, "node": node, "processes": [_process(one, busy) for one in processes]})
 
 
-def _process(one: Stay, busy: dict[str, Any]) -> dict[str, Any]:
-    owner, claim, computed = one.owner, one.claim, busy.get(one.uuid)
+def _process(one: BoundProcess, busy: dict[str, Any]) -> dict[str, Any]:
+    owner, allocation, computed = one.owner, one.allocation, busy.get(one.uuid)
     return {
         "uuid": one.uuid,
         "card": one.index,
@@ -44,8 +44,8 @@ def _process(one: Stay, busy: dict[str, Any]) -> dict[str, Any]:
         "kind": one.process.kind,
         "memory_bytes": one.process.bytes,
         "compute_ratio": None if computed is None else computed.get(one.process.pid, 0.0),
-        "namespace": claim.namespace if claim else owner.namespace if owner else "",
-        "pod": claim.pod if claim else owner.pod if owner else "",
-        "container": claim.container if claim else owner.container if owner else "",
-        "attributed": one.verdict.value,
+        "namespace": allocation.namespace if allocation else owner.namespace if owner else "",
+        "pod": allocation.pod if allocation else owner.pod if owner else "",
+        "container": allocation.container if allocation else owner.container if owner else "",
+        "attributed": one.binding.value,
     }

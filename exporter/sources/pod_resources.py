@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from exporter.pipeline.snapshot import DeviceGrant, KubeletFacts
+from exporter.pipeline.snapshot import DeviceGrant, KubeletSample
 from exporter.sources.errors import SourceError
 from exporter.sources.grpc_channel import Connection, Why
 from isolation.contract import kubelet_api as api
@@ -59,7 +59,7 @@ class KubeletSource:
         self._first: dict[Asked, float] = {}
         """When a pod was first asked for."""
 
-    def read(self, now: float, pods: Collection[Asked] | None = None) -> KubeletFacts:
+    def read(self, now: float, pods: Collection[Asked] | None = None) -> KubeletSample:
         """
         Every grant the kubelet tells of. `now`: monotonic seconds.
 
@@ -67,7 +67,7 @@ class KubeletSource:
         """
         if pods is None:
             self._answers.clear()
-            return KubeletFacts(tuple(self._list()))
+            return KubeletSample(tuple(self._list()))
         return self._each(now, frozenset(pods))
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class KubeletSource:
         for pod in answer.pod_resources:
             yield from _grants(pod)
 
-    def _each(self, now: float, pods: frozenset[Asked]) -> KubeletFacts:
+    def _each(self, now: float, pods: frozenset[Asked]) -> KubeletSample:
         self._answers = {pod: answer for pod, answer in self._answers.items() if pod in pods}
         self._first = {pod: self._first.get(pod, now) for pod in pods}
         if not pods and not self._connection.socket.exists():
@@ -96,7 +96,7 @@ class KubeletSource:
                 "the kubelet's rate limit rejects every call to its pod-resources API: find clients that call it often"
             )
         grants = tuple(grant for pod in sorted(fresh) for grant in self._answers[pod][1])
-        return KubeletFacts(grants, frozenset((pod[0], pod[1]) for pod in pods - fresh))
+        return KubeletSample(grants, frozenset((pod[0], pod[1]) for pod in pods - fresh))
 
     def _order(self, now: float, pods: frozenset[Asked]) -> list[Asked]:
         """New pods, then those that are due, and always somebody: else a kubelet that is gone goes unnoticed."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How many seconds of a card each container has computed.
+Seconds of compute by container.
 
-Pure. The driver's samples are added up by process where they are taken (`exporter.pipeline.busy_time`), so that a
-reading that is lost loses nothing: here only what each total has grown by since it was last put down to somebody.
-What a process that nobody can name computes waits until somebody can, or is forgotten with it.
+`exporter.pipeline.busy_time` adds the driver's samples up by process, so that a lost reading loses nothing. Here each
+total's growth goes to the container of the process. Growth of a process without a known owner waits until the owner
+is known, or is dropped with the process.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from exporter.pipeline.allocations import Key
+    from exporter.pipeline.allocations import AllocationKey
     from exporter.pipeline.attribution import Attribution
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ComputeTotals:
     """One card's totals as far as they have been put down."""
 
     card: float | None = None
@@ -30,31 +30,40 @@ class Work:
     """By pid."""
 
 
-def put_down(found: Attribution, before: Mapping[str, Work]) -> tuple[dict[str, Work], dict[Key, float]]:
+def attribute_compute(
+    found: Attribution, before: Mapping[str, ComputeTotals]
+) -> tuple[dict[str, ComputeTotals], dict[AllocationKey, float]]:
     """
-    The totals now, and seconds since the last time by claim.
+    The totals now, and seconds since the last time by allocation.
 
-    Claims of which it is not known what they compute are missing. A card without its totals keeps the last ones.
+    Allocations whose compute is unknown are missing. A card without its totals keeps the last ones.
     """
-    sources = {claim.key: one.core_source for claim, one in zip(found.placed, found.reading.containers, strict=True)}
+    sources = {
+        allocation.key: one.core_source
+        for allocation, one in zip(found.container_allocations, found.reading.containers, strict=True)
+    }
     seconds = {key: 0.0 for key, source in sources.items() if source}
-    alone = {claim.uuid: claim.key for claim in found.placed if sources[claim.key] == "allocation"}
-    work: dict[str, Work] = {}
+    alone = {
+        allocation.uuid: allocation.key
+        for allocation in found.container_allocations
+        if sources[allocation.key] == "allocation"
+    }
+    work: dict[str, ComputeTotals] = {}
     for uuid, card in found.facts.items():
-        last = before.get(uuid, Work())
+        last = before.get(uuid, ComputeTotals())
         if uuid in alone and card.busy_seconds is not None:
             seconds[alone[uuid]] = _growth(card.busy_seconds, last.card)
         processes = last.processes
         if card.compute_seconds is not None:
-            whose = found.whose[uuid]
-            known = {pid: total for pid, total in card.compute_seconds.items() if pid in whose}
+            key_by_pid = found.key_by_pid[uuid]
+            known = {pid: total for pid, total in card.compute_seconds.items() if pid in key_by_pid}
             for pid, total in known.items():
-                key = whose[pid]
+                key = key_by_pid[pid]
                 if key is not None and sources.get(key) == "nvml":
                     seconds[key] += _growth(total, last.processes.get(pid))
             waiting = {pid: last.processes[pid] for pid in card.compute_seconds if pid in last.processes}
             processes = waiting | known
-        work[uuid] = Work(last.card if card.busy_seconds is None else card.busy_seconds, processes)
+        work[uuid] = ComputeTotals(last.card if card.busy_seconds is None else card.busy_seconds, processes)
     return {**before, **work}, seconds
 
 
