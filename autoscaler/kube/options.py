@@ -19,7 +19,7 @@ from autoscaler.apis.rpc.ports import Settings as PortSettings
 from autoscaler.apis.rpc.server import Files, Port, ServingError
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
-from isolation.kube.listen import Address
+from isolation.kube.options import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

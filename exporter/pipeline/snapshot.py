@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.abi import RegionReading
     from isolation.contract.breach_ring import BreachRecord
-    from isolation.contract.host_allocation import Hold, Process
+    from isolation.contract.host_allocation import HostAllocation, Process
 
 T = TypeVar("T")
 
@@ -229,7 +229,7 @@ class RegionFacts:
 class HoldFacts:
     """One promise that somebody lives on."""
 
-    hold: Hold
+    hold: HostAllocation
     region: RegionFacts | None
     """None: nothing is enforced here."""
     pids: tuple[int, ...] = ()

@@ -16,7 +16,7 @@ from exporter.sources.files import read_whole
 from isolation.contract import abi
 
 if TYPE_CHECKING:
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
 
 TRIES: Final = 3
 PAUSE_SECONDS: Final = 0.001
@@ -34,7 +34,7 @@ def read_limits(path: str) -> abi.Limits:
     return abi.unpack_limits(read_whole(path, abi.LIMITS_BYTES)[0])
 
 
-def difference(hold: Hold, limits: abi.Limits) -> str:
+def difference(hold: HostAllocation, limits: abi.Limits) -> str:
     """In which way the library is told something else than was promised; empty: in none."""
     if limits.promise != hold.id[:_PROMISE_CHARS]:
         return f"the limits file belongs to promise {limits.promise!r}"

@@ -25,7 +25,7 @@ from isolation.contract.abi import LOCK_OFFSET, SLOTS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from isolation.contract.host_allocation import Hold, Process
+    from isolation.contract.host_allocation import HostAllocation, Process
 
 MARKS_SECONDS: Final = 10.0
 """How often every process's environment is asked, where nothing else is left of a hold."""
@@ -41,7 +41,7 @@ class Evidence:
         self._marked: frozenset[tuple[str, int]] = frozenset()
         self._looked_at = float("-inf")
 
-    def lives(self, hold: Hold, folder: str, region: str, members: Iterable[Process], now: float) -> bool:
+    def lives(self, hold: HostAllocation, folder: str, region: str, members: Iterable[Process], now: float) -> bool:
         """Whether a descendant of the command lives, by any evidence there is."""
         return (
             locked(folder)
@@ -58,7 +58,7 @@ class Evidence:
             return False
         return seen is not None and seen.start == member.start
 
-    def _populated(self, hold: Hold) -> bool:
+    def _populated(self, hold: HostAllocation) -> bool:
         """Of a group with the hold's own name in the hierarchy only: the path is somebody's word."""
         path = Path(hold.cgroup)
         if path.name != f"{GROUP}{hold.id}" or Path(self._cgroup) not in path.parents or ".." in path.parts:
@@ -68,7 +68,7 @@ class Evidence:
         except (OSError, UnicodeDecodeError):
             return False
 
-    def _marked_by(self, hold: Hold, now: float) -> bool:
+    def _marked_by(self, hold: HostAllocation, now: float) -> bool:
         if now - self._looked_at >= MARKS_SECONDS:
             self._looked_at = now
             self._marked = frozenset(self._marks())

@@ -37,13 +37,13 @@ from exporter.sources.limits import difference, read_limits
 from exporter.sources.liveness import Evidence
 from exporter.sources.regions import Regions
 from isolation.contract import abi
-from isolation.contract.host_allocation import MOST_CHARS, HoldError, Process, load
+from isolation.contract.host_allocation import MOST_CHARS, HostAllocationError, Process, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from exporter.pipeline.snapshot import RegionFacts
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
 
 _log: Final = logging.getLogger(__name__)
 COMMON_BOOK: Final = Path("/run/gpushare/allocations")
@@ -78,7 +78,7 @@ class _Entry:
     folder: str
     tenant: bool
     stamp: Stamp | None = None
-    hold: Hold | None = None
+    hold: HostAllocation | None = None
     members_stamp: Stamp | None = None
     members: tuple[Process, ...] = ()
     limits_stamp: Stamp | None = None
@@ -199,15 +199,15 @@ def _refresh(entry: _Entry) -> bool:
             entry.hold = _short(hold)
     except FileNotFoundError:
         return False
-    except (OSError, UnicodeDecodeError, HoldError):
+    except (OSError, UnicodeDecodeError, HostAllocationError):
         entry.hold = None
     return True
 
 
-def _short(hold: Hold) -> Hold:
+def _short(hold: HostAllocation) -> HostAllocation:
     """Without what nobody here reads, and with nothing that is longer than a name: thousands of them are kept."""
     if len(hold.slices) > MOST_SLICES or len(hold.id) > MOST_TEXT:
-        raise HoldError("larger than any promise")
+        raise HostAllocationError("larger than any promise")
     texts = {name: getattr(hold, name)[:MOST_TEXT] for name in ("name", "policy", "owner")}
     slices = tuple(replace(part, uuid=part.uuid[:MOST_TEXT]) for part in hold.slices)
     return replace(hold, command=(), slices=slices, **texts)
@@ -221,7 +221,7 @@ def _facts(entry: _Entry, region: RegionFacts | None) -> HoldFacts:
     return HoldFacts(entry.hold, region, pids, entry.limits_error, entry.members, entry.limits_generation)
 
 
-def _may_say(entry: _Entry, hold: Hold, writer: int) -> bool:
+def _may_say(entry: _Entry, hold: HostAllocation, writer: int) -> bool:
     """Whether the writer of the file may speak for that hold: the folder's name is the id, the user is himself."""
     if entry.tenant:
         return writer in {ROOT_UID, os.geteuid()}

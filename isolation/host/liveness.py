@@ -30,7 +30,7 @@ from isolation.host import cgroup, process
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
 
 MARK: Final = "GPUSHARE_PROMISE"
 """Environment variable of the command: the promise id."""
@@ -41,7 +41,7 @@ _OFD_GETLK: Final = 36  # F_OFD_GETLK: linux/include/uapi/asm-generic/fcntl.h
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 
 
-def lives(entry: Hold, folder: Path, boot: str) -> bool:
+def lives(entry: HostAllocation, folder: Path, boot: str) -> bool:
     """Whether a descendant of the command lives, by any evidence there is."""
     if entry.boot != boot:
         return False

@@ -24,7 +24,7 @@ from isolation.kube.access import Access
 from isolation.kube.background import Background
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.store import Store
-from isolation.kube.writes import Leases, Writer
+from isolation.kube.writes import LeaseClient, Writer
 from isolation.release import release
 from isolation.scheduler.admission.supervise import Admission, Cluster
 from isolation.scheduler.binder import Binder
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from isolation.contract.metrics import MetricSpec
-    from isolation.kube.store import Change
+    from isolation.kube.store import ClusterChange
     from isolation.scheduler.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ class Scheduler:
         store = Store(unit_bytes=settings.unit_bytes)
         self.books = Books(policy=settings.policy, unit_bytes=settings.unit_bytes)
         self.picture = Picture(access, self.books, store, settings.namespace)
-        beside = Leases(access, settings.namespace, settings.beside) if settings.beside else None
-        lease = Leases(access, settings.namespace, settings.lease)
+        beside = LeaseClient(access, settings.namespace, settings.beside) if settings.beside else None
+        lease = LeaseClient(access, settings.namespace, settings.lease)
         self.leadership = Leadership(lease, me, beside=beside, host=settings.host)
         self.metrics = Metrics()
         self.binder = Binder(self.books, self._writer, self.leadership.fence, unit_bytes=settings.unit_bytes)
@@ -156,7 +156,7 @@ class Scheduler:
 
     def health(self) -> dict[str, str]:
         """What is wrong, by probe: serving admission needs its process and nothing else."""
-        wrong = {"healthz": self.background.unwell()}
+        wrong = {"healthz": self.background.problems()}
         if self.admission is not None and (problem := self.admission.problem()):
             wrong["readyz"] = problem
         missing = self.picture.missing()
@@ -167,7 +167,7 @@ class Scheduler:
             wrong["leader"] = f"this replica is not the leader; Lease holder: {holder}"
         return wrong
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: ClusterChange) -> None:
         """Pods that are gone wait no longer."""
         if change.pod is None and change.pod_before is not None:
             self.world.waiting.served(change.pod_before.uid)

@@ -24,14 +24,14 @@ from isolation.contract.names import ACK, ALLOCATION, RESERVATION, Dialect
 from isolation.contract.quantity import GIB
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import boottime
-from isolation.kube.writes import REQUEST_SECONDS, Outcome, Target
+from isolation.kube.writes import REQUEST_SECONDS, Outcome, PodRef
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from isolation.contract.model import Pod, Request
     from isolation.kube.election import Fence
-    from isolation.kube.writes import Answer, Whereabouts
+    from isolation.kube.writes import PodLocation, WriteResult
     from isolation.scheduler.core.answers import Assumed
     from isolation.scheduler.core.cache import Books
 
@@ -52,11 +52,11 @@ class Bindings(Protocol):
     """The writes that a bind needs (`isolation.kube.writes.Writer`); ClusterError: nobody knows."""
 
     async def bind(
-        self, pod: Target, node: str, annotations: Mapping[str, str], seconds: float | None = None
-    ) -> Answer:
+        self, pod: PodRef, node: str, annotations: Mapping[str, str], seconds: float | None = None
+    ) -> WriteResult:
         """Node and records in one write, by UID; refused where the pod is bound already."""
 
-    async def placed(self, pod: Target, seconds: float | None = None) -> Whereabouts | None:
+    async def placed(self, pod: PodRef, seconds: float | None = None) -> PodLocation | None:
         """Where the pod is by the server's word; None where there is no such pod."""
 
 
@@ -64,7 +64,7 @@ class Bindings(Protocol):
 class _Job:
     """One pod on its way to one node."""
 
-    target: Target
+    target: PodRef
     node: str
     records: Mapping[str, str]
     wanted: float
@@ -128,7 +128,7 @@ class Binder:
         for late in self._books.overdue(self._wall(), SEEN_SECONDS):
             if late.uid in self._open:
                 continue
-            where = await self._writer.placed(Target(late.namespace, late.name, late.uid))
+            where = await self._writer.placed(PodRef(late.namespace, late.name, late.uid))
             if where is None or where.ended:
                 self._books.pod_gone(late.uid)
             elif where.node:
@@ -154,7 +154,7 @@ class Binder:
         found = self._books.assume(pod, node, self._wall())
         if isinstance(found, Refusal):
             return found.reason
-        job = _Job(Target(pod.namespace, pod.name, pod.uid), node, self._records(pod, found), self._clock())
+        job = _Job(PodRef(pod.namespace, pod.name, pod.uid), node, self._records(pod, found), self._clock())
         self._open[pod.uid] = job
         job.task = asyncio.create_task(self._certain(job))
         return job
@@ -228,7 +228,7 @@ class Binder:
         self._books.undo(uid)
         return job.said
 
-    def _bound(self, job: _Job, where: Whereabouts) -> str:
+    def _bound(self, job: _Job, where: PodLocation) -> str:
         """The pod is bound: by us, then it does not matter which request it was; or by somebody else."""
         uid = job.target.uid
         ours = where.node == job.node and where.annotations.get(ALLOCATION) == job.records[ALLOCATION]
@@ -242,7 +242,7 @@ class Binder:
         log.warning("pod %s is already bound to %s %s", uid, where.node, whose)
         return f"the pod is already bound to {where.node} {whose}"
 
-    def _bound_as(self, uid: str, where: Whereabouts) -> bool:
+    def _bound_as(self, uid: str, where: PodLocation) -> bool:
         """Book what the server says; False: without cards, which the watch will tell where the vendor's record does."""
         try:
             slices = decode_allocation(where.annotations.get(ALLOCATION, "")).slices

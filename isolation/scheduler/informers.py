@@ -25,22 +25,22 @@ from isolation.contract.reservation import Reservation, reservation_of
 from isolation.kube.core.backoff import Pace
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of
-from isolation.kube.informer import Live, Pods
-from isolation.kube.listwatch import Follower, Habits, What
-from isolation.kube.optional_kind import Perhaps
+from isolation.kube.informer import Informer, PodSelection
+from isolation.kube.listwatch import Reflector, Selection, WatchOptions
+from isolation.kube.optional_kind import OptionalKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from isolation.contract.codec.pools import PublishedPool
     from isolation.kube.listwatch import Source
-    from isolation.kube.store import Change, Store
+    from isolation.kube.store import ClusterChange, Store
     from isolation.scheduler.core.cache import Books
 
 log = logging.getLogger(__name__)
 _POOLS: Final = "pools"
 RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
-HABITS: Final = Habits(pace=Pace(longest=5.0))
+HABITS: Final = WatchOptions(pace=Pace(longest=5.0))
 """There are few of us: nobody waits half a minute for a scheduler that does not look whether the server is back."""
 QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)
 """Kinds of which minutes may tell nothing, not even a bookmark: the server ends the watch before silence is trouble."""
@@ -51,18 +51,18 @@ class Picture:
 
     def __init__(self, source: Source, books: Books, store: Store, namespace: str = SYSTEM_NAMESPACE) -> None:
         self.books, self.store = books, store
-        self.live = Live(source, Pods(labels=f"{SHARED}=true"), store, HABITS)
+        self.live = Informer(source, PodSelection(labels=f"{SHARED}=true"), store, HABITS)
         self.reservations = _Reservations(books)
         self.namespaces = _Namespaces(books)
         self.pools = _Pools()
         self.followers = {
             "nodes": self.live.nodes,
             "pods": self.live.pods,
-            "reservations": Follower(Perhaps(source), What(RESERVATIONS_PATH), self.reservations, QUIET),
-            "namespaces": Follower(source, What("/api/v1/namespaces"), self.namespaces, QUIET),
-            _POOLS: Follower(
+            "reservations": Reflector(OptionalKind(source), Selection(RESERVATIONS_PATH), self.reservations, QUIET),
+            "namespaces": Reflector(source, Selection("/api/v1/namespaces"), self.namespaces, QUIET),
+            _POOLS: Reflector(
                 source,
-                What(f"/api/v1/namespaces/{namespace}/configmaps", fields=f"metadata.name={POOLS}"),
+                Selection(f"/api/v1/namespaces/{namespace}/configmaps", fields=f"metadata.name={POOLS}"),
                 self.pools,
                 QUIET,
             ),
@@ -108,7 +108,7 @@ class Picture:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-    def _take(self, change: Change) -> None:
+    def _take(self, change: ClusterChange) -> None:
         """One change into the books; a node may bring room that nobody held before."""
         if change.node is not None:
             self.books.node_is(change.node)

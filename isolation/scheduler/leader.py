@@ -15,17 +15,17 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.kube.core.errors import ClusterError
-from isolation.kube.core.lease import Terms
+from isolation.kube.core.lease import LeaseTiming
 from isolation.kube.election import Election
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from isolation.kube.core.lease import Record
-    from isolation.kube.election import Desk, Fence
+    from isolation.kube.core.lease import LeaseRecord
+    from isolation.kube.election import Fence, LeaseStore
 
 log = logging.getLogger(__name__)
-TERMS: Final = Terms(duration=5.0, act=4.0, retry=1.0, request=2.0)
+TERMS: Final = LeaseTiming(duration=5.0, act=4.0, retry=1.0, request=2.0)
 """A leader that dies is followed after 5 to 6 seconds, as kube-scheduler's Lease is in our configuration."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the Lease of the kube-scheduler beside us."""
@@ -35,16 +35,16 @@ _TICK_SECONDS: Final = 0.1
 class _Gate:
     """The Lease, where a candidate that may not campaign only looks."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: LeaseStore) -> None:
         self._desk = desk
         self.open = True
         self.settled: Callable[[], bool] = lambda: True
 
-    async def read(self, seconds: float) -> Record | None:
+    async def read(self, seconds: float) -> LeaseRecord | None:
         """As it is."""
         return await self._desk.read(seconds)
 
-    async def write(self, wish: Record, seconds: float) -> Record | None:
+    async def write(self, wish: LeaseRecord, seconds: float) -> LeaseRecord | None:
         """
         Giving it back is always allowed, unless something that was sent under it may still take effect.
 
@@ -59,7 +59,7 @@ class Leadership:
     """One candidate; `run` until cancelled, then the Lease is given back."""
 
     def __init__(
-        self, desk: Desk, me: str, *, terms: Terms = TERMS, beside: Desk | None = None, host: str = ""
+        self, desk: LeaseStore, me: str, *, terms: LeaseTiming = TERMS, beside: LeaseStore | None = None, host: str = ""
     ) -> None:
         """`host` begins the identity of the kube-scheduler beside us."""
         self._gate, self._me, self._terms = _Gate(desk), me, terms

@@ -20,7 +20,7 @@ from isolation.kube.informer import NOT_ENDED
 
 if TYPE_CHECKING:
     from isolation.kube.listwatch import Source
-    from isolation.kube.store import Change
+    from isolation.kube.store import ClusterChange
     from isolation.scheduler.informers import Picture
 
 _PAGE: Final = "500"
@@ -84,7 +84,7 @@ class Fresh:
             if not self._running:
                 self._gone.clear()
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: ClusterChange) -> None:
         """A pod that went while an answer is on its way."""
         if self._running and change.pod is None and change.pod_before is not None:
             self._gone.add(change.pod_before.uid)

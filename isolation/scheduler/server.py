@@ -27,7 +27,7 @@ from isolation.scheduler.metrics import CONTENT_TYPE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from isolation.kube.listen import Address
+    from isolation.kube.options import Address
     from isolation.scheduler.extender import Extender
     from isolation.scheduler.metrics import Metrics
     from isolation.scheduler.tls import Certificates

@@ -19,7 +19,7 @@ from isolation.scheduler.informers import RESERVATIONS_PATH
 if TYPE_CHECKING:
     from isolation.contract.reservation import Reservation
     from isolation.kube.access import Access
-    from isolation.kube.writes import Target
+    from isolation.kube.writes import PodRef
 
 
 class Objects:
@@ -48,7 +48,7 @@ class Objects:
             return exc.message or exc.reason
         return ""
 
-    async def wake(self, pod: Target, moment: str) -> str:
+    async def wake(self, pod: PodRef, moment: str) -> str:
         """An update of a waiting pod, at which kube-scheduler tries it again."""
         body = {"metadata": {"uid": pod.uid, "annotations": {WOKEN: moment}}}
         return await self._patch(pod.path, body)

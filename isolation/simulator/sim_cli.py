@@ -22,7 +22,7 @@ from rich.table import Table
 
 from isolation import options
 from isolation.files import write_whole
-from isolation.kube.number import Number
+from isolation.kube.options import NumberType
 from isolation.simulator import openb, plot, sim_report, synthetic
 from isolation.simulator.csvfile import TraceError
 from isolation.simulator.replay import Job, ReplayError, Run, RunError, Trace
@@ -62,7 +62,7 @@ class BadInput(click.ClickException):
 @click.option(
     "--fleet-scale",
     "scale",
-    type=Number(0, synthetic.LARGEST_SCALE, min_open=True),
+    type=NumberType(0, synthetic.LARGEST_SCALE, min_open=True),
     show_default="1",
     help="Size of the --synthetic cluster; 1 is 6,212 cards.",
 )
@@ -75,7 +75,7 @@ class BadInput(click.ClickException):
 )
 @click.option(
     "--demand",
-    type=Number(0, LARGEST_DEMAND, min_open=True),
+    type=NumberType(0, LARGEST_DEMAND, min_open=True),
     default=1.3,
     show_default=True,
     help="GPU requests of all pods that arrive, as a multiple of all cards.",

@@ -29,7 +29,7 @@ from autoscaler.apis.metrics.tls import Door, TlsError
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import boottime
-from isolation.kube.writes import object_of
+from isolation.kube.writes import decode_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -85,7 +85,7 @@ class _Care:
 
     async def trust(self) -> None:
         """Whose certificates vouch; raises ClusterError, TrustError, TlsError."""
-        found = object_of(await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS))
+        found = decode_object(await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS))
         self._door.believe(trust_of(found))
         self.wrong["trust"] = ""
 

@@ -23,7 +23,7 @@ from autoscaler.apis.metrics.core.request import Discovery, attributes_of, quest
 from autoscaler.apis.metrics.core.responses import Problem, Reply
 from autoscaler.apis.metrics.front_proxy import MOST_GROUPS, user_of
 from isolation.kube.core.errors import ClusterError
-from isolation.kube.malformed_requests import bounded
+from isolation.kube.malformed_requests import request_error_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
@@ -122,7 +122,7 @@ async def listening(server: Server, door: Door, host: str, port: int) -> AsyncIt
     web_server = web.Server(
         server.handle,
         access_log=None,
-        logger=bounded(log),
+        logger=request_error_logger(log),
         keepalive_timeout=_IDLE_SECONDS,
         max_headers=_HEADERS,
         handler_cancellation=True,

@@ -15,7 +15,7 @@ from isolation.contract.stack import FIRING
 if TYPE_CHECKING:
     from autoscaler.demo.stack.addresses import Addresses
     from isolation.contract.reading import ContainerReading
-    from isolation.contract.stack import Player, Stack
+    from isolation.contract.stack import Stack, StackWorkload
 
 
 def document(stack: Stack, where: Addresses) -> dict[str, Any]:
@@ -31,13 +31,13 @@ def document(stack: Stack, where: Addresses) -> dict[str, Any]:
     }
 
 
-def measured(stack: Stack, player: Player) -> ContainerReading | None:
+def measured(stack: Stack, player: StackWorkload) -> ContainerReading | None:
     """What the exporter tells of this tenant: a run's pod is its name."""
     found = stack.node.containers if stack.node is not None else ()
     return next((one for one in found if one.pod == player.name), None)
 
 
-def _tenant(player: Player, one: ContainerReading | None) -> dict[str, Any]:
+def _tenant(player: StackWorkload, one: ContainerReading | None) -> dict[str, Any]:
     told: dict[str, Any] = {
         "name": player.name,
         "does": player.does,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.watches import Budget, Stored
     from autoscaler.providers.base import PoolState, ProviderError
     from isolation.contract.model import Node, Pod
-    from isolation.kube.store import View
+    from isolation.kube.store import StoreView
 
 _EMPTY: Final[Mapping[str, Pod]] = {}
 
@@ -49,7 +49,7 @@ class Snapshot:
     """Everything of one moment."""
 
     at: float
-    view: View
+    view: StoreView
     notes: Notes
     reservations: Mapping[str, Stored]
     budgets: Sequence[Budget]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from dashboards.terminal.read.whole_shapes import Meta, NodeShape, PodShape, Spec
     from isolation.contract.model import Node
-    from isolation.kube.store import View
+    from isolation.kube.store import StoreView
 
 _MOST_KEPT: Final = 16_384
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, CodecError, MalformedError)
@@ -56,7 +56,7 @@ class WholeLists:
         self._odd_pods: set[str] = set()
         """What the store has read: should it come twice, the store knows what it said of it."""
 
-    def view(self) -> View:
+    def view(self) -> StoreView:
         """What was read."""
         return self._store.view()
 

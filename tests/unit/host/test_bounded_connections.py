@@ -14,7 +14,7 @@ from support.waiting import soon
 
 from isolation.host import bounded_connections
 from isolation.host.bounded_connections import Limits
-from isolation.kube.listen import Address
+from isolation.kube.options import Address
 from isolation.scheduler.admission.serve import Reviews
 from isolation.scheduler.http import body_of, listener, serving
 

@@ -20,7 +20,7 @@ from support.scheduler_doors import Server, args, extending, node, pod
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.kube.certificate import first_end
-from isolation.kube.listen import Address
+from isolation.kube.options import Address
 from isolation.scheduler import extender
 from isolation.scheduler import metrics as metrics_module
 from isolation.scheduler.core import wire
