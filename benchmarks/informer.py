@@ -25,8 +25,8 @@ from typing import Any
 
 from isolation.kube.access import Access
 from isolation.kube.core.wire import page_of
-from isolation.kube.informer import Live
-from isolation.kube.listwatch import Habits
+from isolation.kube.informer import Informer
+from isolation.kube.listwatch import WatchOptions
 
 FILLER_BYTES = 3000  # what nobody reads of a real pod: managed fields, volumes, statuses
 
@@ -64,7 +64,7 @@ async def follow(kubeconfig: str) -> None:
         plain = await download(access)
     idle, imports = resource.getrusage(resource.RUSAGE_SELF), memory("VmRSS")
     began = time.perf_counter()
-    async with Access(Path(kubeconfig)) as access, Live(access).following() as live:
+    async with Access(Path(kubeconfig)) as access, Informer(access).following() as live:
         await live.synced()
         synced = time.perf_counter() - began
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -98,7 +98,7 @@ async def download(access: Access) -> float:
     """Seconds for the same pages, thrown away: what the server and the wire take."""
     began = time.perf_counter()
     for path in ("/api/v1/nodes", "/api/v1/pods"):
-        query = {"limit": str(Habits().page)}
+        query = {"limit": str(WatchOptions().page)}
         while True:
             page = page_of(await access.page(path, query))
             if not page.metadata.continue_:

@@ -33,7 +33,7 @@ from autoscaler.demo.stack.autoscaler_metrics import Turns
 from autoscaler.demo.stack.demo_stack import StackError
 from autoscaler.demo.stack.optional_stack import Beside
 from isolation import options
-from isolation.kube.number import Number
+from isolation.kube.options import NumberType
 from isolation.simulator.place.manifests import ManifestError
 from isolation.simulator.traces.csvfile import TraceError
 
@@ -126,14 +126,14 @@ class BadInput(click.ClickException):
 )
 @click.option(
     "--speed",
-    type=Number(0, LARGEST_SPEED, min_open=True),
+    type=NumberType(0, LARGEST_SPEED, min_open=True),
     show_default="60; 3600 for a trace",
     help="Seconds of simulated time per second of real time.",
 )
 @click.option(
     "--for",
     "seconds",
-    type=Number(0, 1e9),
+    type=NumberType(0, 1e9),
     metavar="SECONDS",
     help="Stop after this many seconds of real time.",
 )

@@ -42,7 +42,7 @@ from isolation.contract.names import AUTOSCALER
 from isolation.kube.access import Access
 from isolation.kube.background import Background
 from isolation.kube.election import Election, boottime
-from isolation.kube.writes import Leases
+from isolation.kube.writes import LeaseClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ class Autoscaler:
         me = options.identity or f"{options.pod or AUTOSCALER}_{secrets.token_hex(4)}"
         self.telemetry, self.board, self._known = Telemetry(), LatestSnapshot(), KnownPools()
         self.sources = Sources(access, unit_bytes=options.unit_bytes)
-        self.election = Election(Leases(access, options.namespace, options.lease), me)
+        self.election = Election(LeaseClient(access, options.namespace, options.lease), me)
         self.switch = Switch(access, options.namespace, boottime)
         self.file = ConfigFile(options.config)
         self._relay = ProviderGroups((), Occupants(access, time.time)) if options.grpc.changing else None
@@ -115,7 +115,7 @@ class Autoscaler:
             stack.push_async_callback(self.turns.close)
             found = {}
             if self._options.metrics is not None:
-                doors = measured_app(self.telemetry.page, self.background.unwell, self.unready)
+                doors = measured_app(self.telemetry.page, self.background.problems, self.unready)
                 found["metrics"] = await enter(serving(doors, self._options.metrics))
             for name, follower in self.sources.followers.items():
                 await enter(keep(f"watch-{WATCHES.get(name, name)}", follower.run))

@@ -24,10 +24,8 @@ from autoscaler.kube.options import METRICS, Grpc, MetricsApi, Options
 from isolation import logs, options
 from isolation.contract.names import AUTOSCALER
 from isolation.contract.quantity import UNITS
-from isolation.kube import process_options
 from isolation.kube.core.errors import ClusterError
-from isolation.kube.listen import Address, Listen
-from isolation.kube.number import Number
+from isolation.kube.options import Address, AddressType, NumberType, process_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,12 +52,12 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
     given = [
         click.option(
             "--grpc-listen",
-            type=Listen(),
+            type=AddressType(),
             help="Address of gRPC for cluster-autoscaler (cloud provider) and KEDA (scaler), e.g. 0.0.0.0:8086.",
         ),
         click.option(
             "--expander-listen",
-            type=Listen(),
+            type=AddressType(),
             help="Address of the gRPC expander for cluster-autoscaler, e.g. 0.0.0.0:8087.",
         ),
         click.option(
@@ -85,7 +83,9 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             help="Serve custom.metrics.k8s.io or external.metrics.k8s.io; repeat for both.",
         ),
-        click.option("--metrics-api-listen", type=Listen(), help="TLS address of the metrics APIs, e.g. 0.0.0.0:8444."),
+        click.option(
+            "--metrics-api-listen", type=AddressType(), help="TLS address of the metrics APIs, e.g. 0.0.0.0:8444."
+        ),
         click.option(
             "--metrics-api-cert",
             type=_FILE,
@@ -114,7 +114,7 @@ def _grpc(command: Callable[..., None]) -> Callable[..., None]:
     help="Configuration file (pools, limits, metrics); reloaded when it changes.",
 )
 @click.option("--dry-run", is_flag=True, help="Log the actions instead of taking them; change nothing.")
-@process_options.options(metrics=METRICS, lease=AUTOSCALER)
+@process_options(metrics=METRICS, lease=AUTOSCALER)
 @_grpc
 @click.pass_context
 def autoscaler(ctx: click.Context, /, **given: Any) -> None:
@@ -146,7 +146,7 @@ def autoscaler(ctx: click.Context, /, **given: Any) -> None:
 @click.option("--exit-code", is_flag=True, help=f"Exit with status {_WORK} if the plan has actions.")
 @click.option(
     "--timeout",
-    type=Number(1, 600),
+    type=NumberType(1, 600),
     default=60.0,
     show_default=True,
     help="Timeout for reading the cluster, in seconds.",

@@ -14,7 +14,7 @@ from autoscaler.kube.core.conditions import Kind
 from autoscaler.kube.last_look import lost_with
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of, page_of
-from isolation.kube.writes import object_of
+from isolation.kube.writes import decode_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ class Tools:
     async def read(self, path: str) -> dict[str, Any]:
         """One object of this moment, past every cache."""
         try:
-            return object_of(await self.access.send("GET", path))
+            return decode_object(await self.access.send("GET", path))
         except MalformedError as exc:
             raise MalformedError(f"{path}: {exc}") from None
 

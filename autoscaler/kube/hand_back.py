@@ -22,9 +22,9 @@ from isolation.contract.handover import Ours, changes
 from isolation.contract.names import AUTOSCALER, POOLS, SHARED
 from isolation.kube.access import Access
 from isolation.kube.core.errors import ClusterError, NotFoundError
-from isolation.kube.core.lease import Terms
+from isolation.kube.core.lease import LeaseTiming
 from isolation.kube.core.wire import page_of
-from isolation.kube.writes import Leases, Target, object_of
+from isolation.kube.writes import LeaseClient, PodRef, decode_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -69,11 +69,11 @@ async def hand_back(
 ) -> Back:
     """Every pool and every pod; AliveError, ClusterError."""
     async with Access(options.kubeconfig, options.context) as access:
-        leases = Leases(access, options.namespace, options.lease)
+        leases = LeaseClient(access, options.namespace, options.lease)
         before = await leases.read(READ_SECONDS)
         if before is not None and before.holder and not dry_run:
             # its time is another machine's: alive is who renews
-            await sleep(1.5 * Terms().duration)
+            await sleep(1.5 * LeaseTiming().duration)
             now = await leases.read(READ_SECONDS)
             if now is not None and now.version != before.version:
                 raise AliveError(
@@ -97,7 +97,7 @@ async def _pools(access: Access, namespace: str, *, dry_run: bool) -> int:
     """How many pools were published as ours; from now on none is."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/{POOLS}"
     try:
-        found = object_of(await access.send("GET", path))
+        found = decode_object(await access.send("GET", path))
     except NotFoundError:
         return 0
     try:
@@ -121,7 +121,7 @@ async def _wishes(access: Access) -> AsyncIterator[Wish]:
             meta = _POD.decode(raw).metadata
             changed = changes(At(meta.annotations).texts(), Ours())
             if changed:
-                yield Wish(Target(meta.namespace, meta.name, meta.uid), meta.resourceVersion, changed)
+                yield Wish(PodRef(meta.namespace, meta.name, meta.uid), meta.resourceVersion, changed)
         if not page.metadata.continue_:
             return
         query["continue"] = page.metadata.continue_

@@ -20,7 +20,7 @@ from isolation.contract.handover import Ours, changes
 from isolation.contract.model import Phase
 from isolation.contract.names import SCHEDULER
 from isolation.kube.core.errors import ClusterError, ConflictError, NotFoundError
-from isolation.kube.writes import Target
+from isolation.kube.writes import PodRef
 from isolation.placement.node_rules import kind_of, ours_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _NOTHING: Final = Ours()
 class Wish:
     """What one pod's annotations should be instead."""
 
-    pod: Target
+    pod: PodRef
     version: str
     """Of the pod as it was read: a word that its owner has written since is not overwritten."""
     annotations: Mapping[str, str | None]
@@ -83,7 +83,7 @@ def wish_of(pod: Pod, note: PodNote | None, owners: Owners) -> Wish | None:
     if pod.phase is Phase.DONE:
         return None
     changed = changes(note.told, owners.of(pod))
-    return Wish(Target(pod.namespace, pod.name, pod.uid), note.version, changed) if changed else None
+    return Wish(PodRef(pod.namespace, pod.name, pod.uid), note.version, changed) if changed else None
 
 
 class Handover:

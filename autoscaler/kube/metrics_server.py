@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from autoscaler.kube.telemetry.metrics import CONTENT_TYPE
-from isolation.kube.malformed_requests import bounded
+from isolation.kube.malformed_requests import request_error_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from isolation.kube.listen import Address
+    from isolation.kube.options import Address
 
 log = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 75.0
@@ -54,7 +54,11 @@ def measured_app(page: Callable[[], bytes], unwell: Callable[[], str], unready: 
 async def serving(app: web.Application, address: Address) -> AsyncIterator[int]:
     """Serve while the block lasts; the port."""
     runner = web.AppRunner(
-        app, access_log=None, logger=bounded(log), keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=_ENDING_SECONDS
+        app,
+        access_log=None,
+        logger=request_error_logger(log),
+        keepalive_timeout=_IDLE_SECONDS,
+        shutdown_timeout=_ENDING_SECONDS,
     )
     await runner.setup()
     try:

@@ -20,7 +20,7 @@ from autoscaler.apis.rpc.server import GrpcPort, ServingError
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.host.reloading_tls import CertificateFiles
-from isolation.kube.listen import Address
+from isolation.kube.options import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ from autoscaler.kube.persisted import Kept, kept_of
 from isolation.contract.codec.cursor import At, CodecError, decoded, show
 from isolation.contract.names import AUTOSCALER_STATE
 from isolation.kube.core.errors import ConflictError, MalformedError, NotFoundError
-from isolation.kube.writes import object_of
+from isolation.kube.writes import decode_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,7 +152,7 @@ class StateStore:
         """What is remembered; None where nothing is. CodecError where it cannot be believed (a save replaces it)."""
         self._version = self._text = None
         try:
-            found = object_of(await self._access.send("GET", self._one, seconds=_SECONDS))
+            found = decode_object(await self._access.send("GET", self._one, seconds=_SECONDS))
         except NotFoundError:
             return None
         self._version = _version_of(found)
@@ -187,7 +187,7 @@ class StateStore:
                 answer = await self._access.send("PATCH", self._one, body, "merge-patch", _SECONDS)
         except (ConflictError, NotFoundError):
             return Saved.CONFLICT
-        self._version, self._text = _version_of(object_of(answer)), text
+        self._version, self._text = _version_of(decode_object(answer)), text
         return Saved.DONE
 
 

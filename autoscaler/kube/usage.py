@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.apis.metrics.core.readings import CardKey, CardOf, ContainerCardUse, UseSample
 from isolation.contract import metrics
-from isolation.contract.usage_rates import UsageRates
+from isolation.contract.usage_rates import UsageHistory, add_reading, usage_rates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ class Ages:
     def __init__(self, stale_seconds: float, window_seconds: float) -> None:
         self.stale_seconds, self._window = stale_seconds, window_seconds
         self._last: dict[str, tuple[float, float]] = {}
-        self._rates: dict[str, UsageRates[CardKey | str]] = {}
+        self._histories: dict[str, UsageHistory[CardKey | str]] = {}
 
     def joined(
         self, told: Mapping[str, Sequence[Row]], failed: Mapping[str, str], now: float, wall: float | None = None
@@ -114,13 +114,15 @@ class Ages:
                 self._last[node] = (stamp, now if wall is None else now - abs(wall - stamp))
             elif before[0] != stamp:
                 self._last[node] = (stamp, now)
-            rates = self._rates.setdefault(node, UsageRates(self._window)).take(stamp, _seconds(own))
+            history = self._histories.get(node) or UsageHistory(self._window)
+            self._histories[node] = add_reading(history, stamp, _seconds(own))
+            rates = usage_rates(self._histories[node])
             mine = _samples(own, rates)
             samples.update(mine)
             whole.update(_whole(node, own, mine))
             if self._age(node, now) <= self.stale_seconds:
                 heat |= {card: min(1.0, rate.value) for card, rate in rates.items() if isinstance(card, str)}
-        self._rates = {node: rates for node, rates in self._rates.items() if node in told or node in failed}
+        self._histories = {node: kept for node, kept in self._histories.items() if node in told or node in failed}
         self._last = {node: seen for node, seen in self._last.items() if node in told or node in failed}
         stale = {node for node in self._last if self._age(node, now) > self.stale_seconds}
         for node in stale:

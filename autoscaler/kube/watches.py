@@ -25,16 +25,16 @@ from isolation.contract.quantity import GIB
 from isolation.contract.reservation import reservation_of
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of
-from isolation.kube.informer import Live
-from isolation.kube.listwatch import Follower, What
-from isolation.kube.optional_kind import Perhaps
+from isolation.kube.informer import Informer
+from isolation.kube.listwatch import Reflector, Selection
+from isolation.kube.optional_kind import OptionalKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from isolation.contract.reservation import Reservation
-    from isolation.kube.listwatch import Habits, Source
-    from isolation.kube.store import View
+    from isolation.kube.listwatch import Source, WatchOptions
+    from isolation.kube.store import StoreView
 
 log = logging.getLogger(__name__)
 RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
@@ -179,16 +179,16 @@ def _budget(raw: msgspec.Raw, name: str) -> Budget:
 class Sources:
     """The watched cluster, kept up to date while `following` lasts."""
 
-    def __init__(self, source: Source, unit_bytes: int = GIB, habits: Habits | None = None) -> None:
+    def __init__(self, source: Source, unit_bytes: int = GIB, habits: WatchOptions | None = None) -> None:
         self.notes = Notes(unit_bytes=unit_bytes)
-        self.live = Live(source, store=self.notes, habits=habits)
+        self.live = Informer(source, store=self.notes, options=habits)
         self.reservations, self.budgets = _Reservations(), _Budgets()
         kinds = {"nodes": self.live.nodes, "pods": self.live.pods}
-        kinds["reservations"] = Follower(Perhaps(source), What(RESERVATIONS_PATH), self.reservations, habits)
-        kinds["disruption budgets"] = Follower(source, What(BUDGETS_PATH), self.budgets, habits)
-        self.followers: Mapping[str, Follower] = kinds
+        kinds["reservations"] = Reflector(OptionalKind(source), Selection(RESERVATIONS_PATH), self.reservations, habits)
+        kinds["disruption budgets"] = Reflector(source, Selection(BUDGETS_PATH), self.budgets, habits)
+        self.followers: Mapping[str, Reflector] = kinds
 
-    def view(self) -> View:
+    def view(self) -> StoreView:
         """Nodes and pods of this moment."""
         return self.live.view()
 

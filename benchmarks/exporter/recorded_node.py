@@ -28,7 +28,7 @@ from exporter.pipeline.snapshot import (
     RegionSample,
 )
 from isolation.contract.abi import CardBook, RegionReading, SlotReading
-from isolation.contract.host_allocation import Hold, Process, Tenant
+from isolation.contract.host_allocation import HostAllocation, Process, Tenant
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB, MIB
 
@@ -133,7 +133,7 @@ class RecordedNode:
         names = ("production", f"inference-server-7d9f8b6c5-{serial:05d}", "main")
         uuid, room = self.uuids[serial % self.cards], CARD_BYTES // max(8, -(-self.pods // self.cards)) // GIB * GIB
         part = Slice(uuid, serial % self.cards, max(GIB, room), 10)
-        hold = Hold(
+        hold = HostAllocation(
             id=f"promise-{serial}",
             name=names[1],
             boot="b",

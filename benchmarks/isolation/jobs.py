@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract import abi
-from isolation.contract.host_allocation import Hold, dump
+from isolation.contract.host_allocation import HostAllocation, dump
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB
 from isolation.host import process
@@ -154,7 +154,7 @@ class _Box:
         uuid = self.cards[card].uuid
         part = Slice(uuid, card, GIB, job.core)
         me = process.identify(os.getpid())
-        entry = Hold(
+        entry = HostAllocation(
             f"job-{number}", "", process.boot(), time.time(), 0, me, ("x",), (part,), job.policy, online=job.online
         )
         folder = self.home / "book" / entry.id

@@ -34,7 +34,7 @@ from isolation.contract.names import ACK, SHARED
 from isolation.contract.quantity import GIB
 from isolation.kube.election import Fence
 from isolation.kube.store import Store
-from isolation.kube.writes import Answer, Outcome
+from isolation.kube.writes import Outcome, WriteResult
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.core.unschedulable import UnschedulableQueue
@@ -57,10 +57,10 @@ class Instant:
     def __init__(self) -> None:
         self.bound = 0
 
-    async def bind(self, *_: Any) -> Answer:
+    async def bind(self, *_: Any) -> WriteResult:
         """At once."""
         self.bound += 1
-        return Answer(Outcome.DONE)
+        return WriteResult(Outcome.DONE)
 
     async def placed(self, *_: Any) -> None:
         """Never asked here."""

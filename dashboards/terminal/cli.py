@@ -34,7 +34,7 @@ from dashboards.terminal.options import (
 from dashboards.terminal.read.source import CANNOT_READ, CannotReadError, NoSuchError, Reading, Where, read
 from dashboards.terminal.table import BAD, sentence
 from dashboards.terminal.top_view import BY, SORTS, Choice, top_lines
-from isolation.kube.number import Number
+from isolation.kube.options import NumberType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ def _view(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--once", is_flag=True, help="Print one reading and exit, also on a terminal.")
 @click.option("--all", "whole", is_flag=True, help="Show all rows, even if they do not fit on the screen.")
 @click.option(
-    "-w", "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=Number(0.5, 3600), metavar="[SECONDS]",
+    "-w", "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=NumberType(0.5, 3600), metavar="[SECONDS]",
     help="Refresh every SECONDS; 5 if no value is given. In a pipe: print again and again.",
 )  # fmt: skip
 @click.option(
@@ -216,7 +216,7 @@ def inspect(**given: Any) -> None:
 @click.option("--ended", is_flag=True, help="Also show breaches that have ended.")
 @click.option("--exit-code", "strict", is_flag=True, help="Exit with status 1 if a breach is open.")
 @click.option(
-    "-w", "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=Number(0.5, 3600), metavar="[SECONDS]",
+    "-w", "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=NumberType(0.5, 3600), metavar="[SECONDS]",
     help="Refresh every SECONDS; 5 if no value is given.",
 )  # fmt: skip
 @click.option(

@@ -20,7 +20,7 @@ from dashboards.terminal.read.fetch import checked
 from dashboards.terminal.read.source import LOCAL, Where
 from dashboards.terminal.table import NARROWEST, Paper
 from isolation.contract.quantity import UNITS
-from isolation.kube.number import Number
+from isolation.kube.options import NumberType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def where_options(command: F) -> F:
         click.option(
             "--timeout",
             "seconds",
-            type=Number(0.1, 600),
+            type=NumberType(0.1, 600),
             default=60.0,
             show_default=True,
             metavar="SECONDS",

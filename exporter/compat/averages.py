@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.usage_rates import UsageRates
+from isolation.contract.usage_rates import UsageHistory, add_reading, usage_rates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Averages:
     """The counters of one exporter."""
 
     def __init__(self) -> None:
-        self._rates: UsageRates[Key] = UsageRates(WINDOW_SECONDS)
+        self._history: UsageHistory[Key] = UsageHistory(WINDOW_SECONDS)
         self._now: Mapping[Key, Rate] = MappingProxyType({})
 
     def take(self, at: float, found: Attribution) -> None:
@@ -42,7 +42,8 @@ class Averages:
                 counters[_of(one)] = one.compute_seconds
         for uuid, facts in found.facts.items():
             counters |= {(uuid, pid): total for pid, total in (facts.compute_seconds or {}).items()}
-        self._now = self._rates.take(at, counters)
+        self._history = add_reading(self._history, at, counters)
+        self._now = usage_rates(self._history)
 
     def card(self, card: CardReading) -> float | None:
         """Part of the time in which a kernel ran."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.abi import RegionReading
     from isolation.contract.breach_ring import BreachRecord
-    from isolation.contract.host_allocation import Hold, Process
+    from isolation.contract.host_allocation import HostAllocation, Process
 
 T = TypeVar("T")
 
@@ -228,7 +228,7 @@ class RegionSample:
 class HoldSample:
     """One promise that somebody lives on."""
 
-    hold: Hold
+    hold: HostAllocation
     region: RegionSample | None
     """None: nothing is enforced here."""
     pids: tuple[int, ...] = ()

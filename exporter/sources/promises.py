@@ -35,7 +35,7 @@ from exporter.pipeline.snapshot import HoldSample, PromiseSample
 from exporter.sources.errors import SourceError
 from exporter.sources.regions import Regions
 from isolation.contract import abi
-from isolation.contract.host_allocation import MOST_CHARS, HoldError, load
+from isolation.contract.host_allocation import MOST_CHARS, HostAllocationError, load
 from isolation.host import liveness, process
 from isolation.host.files import read_whole
 from isolation.host.liveness import Liveness
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from exporter.pipeline.snapshot import RegionSample
-    from isolation.contract.host_allocation import Hold, Process
+    from isolation.contract.host_allocation import HostAllocation, Process
 
 _log: Final = logging.getLogger(__name__)
 COMMON_BOOK: Final = Path("/run/gpushare/allocations")
@@ -83,7 +83,7 @@ class _AllocationFolder:
     folder: str
     tenant: bool
     stamp: Stamp | None = None
-    hold: Hold | None = None
+    hold: HostAllocation | None = None
     members_stamp: Stamp | None = None
     members: tuple[Process, ...] = ()
     limits_stamp: Stamp | None = None
@@ -204,15 +204,15 @@ def _refresh(entry: _AllocationFolder) -> bool:
             entry.hold = _short(hold)
     except FileNotFoundError:
         return False
-    except (OSError, UnicodeDecodeError, HoldError):
+    except (OSError, UnicodeDecodeError, HostAllocationError):
         entry.hold = None
     return True
 
 
-def _short(hold: Hold) -> Hold:
+def _short(hold: HostAllocation) -> HostAllocation:
     """Without what nobody here reads, and with nothing that is longer than a name: thousands of them are kept."""
     if len(hold.slices) > MOST_SLICES or len(hold.id) > MOST_TEXT:
-        raise HoldError("larger than any promise")
+        raise HostAllocationError("larger than any promise")
     texts = {name: getattr(hold, name)[:MOST_TEXT] for name in ("name", "policy", "owner")}
     slices = tuple(replace(part, uuid=part.uuid[:MOST_TEXT]) for part in hold.slices)
     return replace(hold, command=(), slices=slices, **texts)
@@ -226,7 +226,7 @@ def _facts(entry: _AllocationFolder, region: RegionSample | None) -> HoldSample:
     return HoldSample(entry.hold, region, pids, entry.limits_error, entry.members, entry.limits_generation)
 
 
-def _may_say(entry: _AllocationFolder, hold: Hold, writer: int) -> bool:
+def _may_say(entry: _AllocationFolder, hold: HostAllocation, writer: int) -> bool:
     """Whether the writer of the file may speak for that hold: the folder's name is the id, the user is himself."""
     if entry.tenant:
         return writer in {ROOT_UID, os.geteuid()}
@@ -283,7 +283,7 @@ def _read_limits(path: str) -> abi.Limits:
     return abi.unpack_limits(read_whole(path, abi.LIMITS_BYTES)[0])
 
 
-def _limits_difference(hold: Hold, limits: abi.Limits) -> str:
+def _limits_difference(hold: HostAllocation, limits: abi.Limits) -> str:
     """In which way the library is told something else than was promised; empty: in none."""
     if limits.promise != hold.id[:_PROMISE_CHARS]:
         return f"the limits file belongs to promise {limits.promise!r}"

@@ -25,7 +25,7 @@ MOST_PIDS: Final = 1 << 22
 POLICIES: Final = frozenset(policy.name.lower() for policy in Policy)
 
 
-class HoldError(ValueError):
+class HostAllocationError(ValueError):
     """Text that is no hold of this format; the message says in which way."""
 
 
@@ -49,7 +49,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class HostAllocation:
     """What one command or container holds."""
 
     id: str
@@ -78,7 +78,7 @@ class Hold:
         return self.slices[0].core
 
 
-def dump(hold: Hold) -> str:
+def dump(hold: HostAllocation) -> str:
     """The hold as it stands on disk."""
     record = {
         "format": FORMAT,
@@ -101,19 +101,19 @@ def dump(hold: Hold) -> str:
     return json.dumps(record) + "\n"
 
 
-def load(text: str) -> Hold:
+def load(text: str) -> HostAllocation:
     """The hold that `dump` wrote."""
     if len(text) > MOST_CHARS:
-        raise HoldError("file is too large")
+        raise HostAllocationError("file is too large")
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise HoldError("invalid JSON: truncated or overwritten") from None
+        raise HostAllocationError("invalid JSON: truncated or overwritten") from None
     if not isinstance(record, dict):
-        raise HoldError("not an allocation")
+        raise HostAllocationError("not an allocation")
     if record.get("format") != FORMAT:
-        raise HoldError(f"format {str(record.get('format'))[:20]} is not supported, only format {FORMAT} is")
-    return Hold(
+        raise HostAllocationError(f"format {str(record.get('format'))[:20]} is not supported, only format {FORMAT} is")
+    return HostAllocation(
         id=_name(record, "id"),
         name=_text(record, "name"),
         boot=_name(record, "boot"),
@@ -133,7 +133,7 @@ def load(text: str) -> Hold:
 def _of(record: dict[str, Any], key: str, kind: Any) -> Any:
     value = record.get(key)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise HoldError(f"{key} is missing or not of type {getattr(kind, '__name__', 'number')}")
+        raise HostAllocationError(f"{key} is missing or not of type {getattr(kind, '__name__', 'number')}")
     return value
 
 
@@ -145,67 +145,67 @@ def _name(record: dict[str, Any], key: str) -> str:
     """What stands in paths, environments and tables."""
     value = _text(record, key)
     if not value.isascii() or not value.isprintable():
-        raise HoldError(f"{key} is not a printable ASCII name")
+        raise HostAllocationError(f"{key} is not a printable ASCII name")
     return value
 
 
 def _path(record: dict[str, Any], key: str) -> str:
     value = _text(record, key)
     if not value.isprintable():  # NUL and lone surrogates are no path
-        raise HoldError(f"{key} is not a valid path")
+        raise HostAllocationError(f"{key} is not a valid path")
     return value
 
 
 def _policy(record: dict[str, Any]) -> str:
     value = _text(record, "policy")
     if value not in POLICIES:
-        raise HoldError(f"unknown policy {value[:20]!r}")
+        raise HostAllocationError(f"unknown policy {value[:20]!r}")
     return value
 
 
 def _time(record: dict[str, Any], key: str) -> float:
     value: int | float = _of(record, key, float | int)
     if not 0 <= value < MOST:  # no NaN either
-        raise HoldError(f"{key} is not a valid time")
+        raise HostAllocationError(f"{key} is not a valid time")
     return float(value)
 
 
 def _count(record: dict[str, Any], key: str) -> int:
     value = int(_of(record, key, int))
     if not 0 <= value < MOST:
-        raise HoldError(f"{key} is negative or too large")
+        raise HostAllocationError(f"{key} is negative or too large")
     return value
 
 
 def _word(word: object) -> str:
     if not isinstance(word, str):
-        raise HoldError("command contains an element that is not a string")
+        raise HostAllocationError("command contains an element that is not a string")
     return word
 
 
 def _process(pair: list[Any]) -> Process:
     if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) for n in pair):  # noqa: PLR2004 (a pair)
-        raise HoldError("runner is not a pair of PID and start time")
+        raise HostAllocationError("runner is not a pair of PID and start time")
     pid, started = pair
     if not 0 < pid <= MOST_PIDS or not 0 <= started < MOST:
-        raise HoldError("runner is not a valid process")
+        raise HostAllocationError("runner is not a valid process")
     return Process(pid, started)
 
 
 def _tenant(words: list[Any]) -> Tenant:
     if len(words) != 4 or not all(isinstance(word, str) and word.isprintable() for word in words):  # noqa: PLR2004 (the four names)
-        raise HoldError("pod is not a list of namespace, name, UID and container")
+        raise HostAllocationError("pod is not a list of namespace, name, UID and container")
     return Tenant(*words)
 
 
 def _slices(cards: list[Any]) -> tuple[Slice, ...]:
     if not 0 < len(cards) <= CARDS or not all(isinstance(card, dict) for card in cards):
-        raise HoldError("cards are missing or too many")
+        raise HostAllocationError("cards are missing or too many")
     found = tuple(
         Slice(_name(card, "uuid"), _count(card, "index"), _count(card, "bytes"), _count(card, "core")) for card in cards
     )
     if len({part.uuid for part in found}) != len(found):
-        raise HoldError("two entries for one card")
+        raise HostAllocationError("two entries for one card")
     if any(not part.bytes or part.core > FULL_CORE for part in found):
-        raise HoldError("memory or compute is out of range")
+        raise HostAllocationError("memory or compute is out of range")
     return found

@@ -242,7 +242,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class CardAllocation:
     """What one container may use of one card: the promise as it is enforced and measured."""
 
     promise: str
@@ -315,12 +315,12 @@ class Pod:
         return f"{self.namespace}/{self.name}"
 
     @property
-    def holds(self) -> tuple[Hold, ...]:
+    def holds(self) -> tuple[CardAllocation, ...]:
         """Per container and card; the containers of a pod share one card set."""
         if self.placement is None or self.phase is Phase.DONE:
             return ()
         return tuple(
-            Hold(self.uid, self.key, part.container, at.uuid, at.index, at.bytes, at.core)
+            CardAllocation(self.uid, self.key, part.container, at.uuid, at.index, at.bytes, at.core)
             for part in parts_of(self.request, self.placement)
             for at in part.slices
         )

@@ -189,7 +189,7 @@ class PoolReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingReading:
     """A pod without a place, and why."""
 
     pod: str
@@ -199,7 +199,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class FleetEvent:
     """One thing that was done, and why: for the screen, the log and the tests."""
 
     at: float
@@ -216,8 +216,8 @@ class Frame:
     """Seconds of the fleet's own clock."""
     nodes: tuple[NodeReading, ...]
     pools: tuple[PoolReading, ...]
-    waiting: tuple[Waiting, ...]
-    events: tuple[Happening, ...]
+    waiting: tuple[PendingReading, ...]
+    events: tuple[FleetEvent, ...]
     """The latest, oldest first."""
     counts: tuple[tuple[str, int], ...] = ()
     """Totals since the start, such as pods placed, nodes bought, moves."""

@@ -24,7 +24,7 @@ PENDING: Final = "pending"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StackProcess:
     """One process that belongs to the stack."""
 
     name: str
@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class StackWorkload:
     """One tenant as it was sent on: what was promised, and how it behaves."""
 
     name: str
@@ -47,7 +47,7 @@ class Player:
     promised_core_ratio: float | None
     enforced: bool
     """Whether it runs under the isolation library."""
-    part: Part
+    part: StackProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Alert:
 class Stack:
     """Everything of this machine at one moment."""
 
-    players: tuple[Player, ...]
-    parts: tuple[Part, ...]
+    players: tuple[StackWorkload, ...]
+    parts: tuple[StackProcess, ...]
     node: NodeReading | None
     """As the exporter tells it; None: it does not answer."""
     alerts: tuple[Alert, ...] | None

@@ -45,7 +45,7 @@ class Folder:
     writable: bool
 
 
-class Peek:
+class FileReader:
     """The file system under a root."""
 
     def __init__(self, root: Path = Path("/")) -> None:

@@ -45,14 +45,14 @@ _RETRY: Final = "try again when more memory of the card is free"
 
 
 @dataclass(frozen=True, slots=True)
-class Song:
+class CanaryResult:
     """What the canary said, and how often it was refused by the library."""
 
     said: Mapping[str, Any]
     denied: int
 
 
-def sing(machine: Machine) -> list[Finding]:
+def run_canary(machine: Machine) -> list[Finding]:
     """Promise, run, judge."""
     if (Path(IN_CONTAINER) / "limits" / "limits").exists():
         what = "this process already runs under a promise, so the canary cannot set its own"
@@ -68,10 +68,10 @@ def sing(machine: Machine) -> list[Finding]:
         song = _under_a_promise(card, around)
     except (MachineError, OSError, subprocess.SubprocessError, abi.AbiError) as exc:
         return [unknown(_LOADED, f"the canary could not be run: {exc}", _REINSTALL)]
-    return judged(song, PROMISE)
+    return check_result(song, PROMISE)
 
 
-def sing_inside(environment: Mapping[str, str]) -> list[Finding]:
+def run_canary_inside(environment: Mapping[str, str]) -> list[Finding]:
     """The same in a container that has a promise already, against what its environment tells of it."""
     told = environment.get(ACK.env_container_memory, "")
     if not told.isascii() or not told.isdigit() or len(told) > 6:  # noqa: PLR2004 (a million GiB)
@@ -89,10 +89,10 @@ def sing_inside(environment: Mapping[str, str]) -> list[Finding]:
                 _LOADED, f"cannot read the ledger of this container: {exc}", "check the Events of this pod and its node"
             )
         ]
-    return judged(Song(said, denied), int(told) * GIB)
+    return check_result(CanaryResult(said, denied), int(told) * GIB)
 
 
-def judged(song: Song, promise: int) -> list[Finding]:
+def check_result(song: CanaryResult, promise: int) -> list[Finding]:
     """What the song says about the library."""
     said = song.said
     if "missing" in said:
@@ -124,7 +124,7 @@ def judged(song: Song, promise: int) -> list[Finding]:
     ]
 
 
-def _under_a_promise(card: Card, around: Mapping[str, str]) -> Song:
+def _under_a_promise(card: Card, around: Mapping[str, str]) -> CanaryResult:
     library = native.library_path()
     with tempfile.TemporaryDirectory(prefix="gpushare-canary-") as folder:
         limits, feed, region = (Path(folder) / name for name in ("limits", "feed", "region"))
@@ -139,7 +139,7 @@ def _under_a_promise(card: Card, around: Mapping[str, str]) -> Song:
         env |= {**around, **({"LD_LIBRARY_PATH": paths} if paths else {})}
         env |= {"CUDA_VISIBLE_DEVICES": card.uuid, "LD_PRELOAD": str(library)}
         env |= {"GPUSHARE_LIMITS": str(limits), "GPUSHARE_FEED": str(feed), "GPUSHARE_REGION": str(region)}
-        return Song(_said(env), _denied(region))
+        return CanaryResult(_said(env), _denied(region))
 
 
 def _denied(region: Path) -> int:

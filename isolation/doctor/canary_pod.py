@@ -14,7 +14,7 @@ from isolation.contract.names import ACK
 NAME: Final = "gpushare-canary"
 
 
-def manifest(image: str, namespace: str = "default", node: str = "") -> dict[str, Any]:
+def canary_manifest(image: str, namespace: str = "default", node: str = "") -> dict[str, Any]:
     """One unit of one card, used up to its end; the pod Succeeds where the library limits, and Fails where not."""
     container = {
         "name": "canary",

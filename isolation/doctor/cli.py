@@ -19,7 +19,7 @@ import click
 
 from isolation.contract.names import RUN_DIR
 from isolation.doctor import view
-from isolation.doctor.canary_pod import manifest
+from isolation.doctor.canary_pod import canary_manifest
 from isolation.doctor.checks.finding import exit_status
 from isolation.options import output
 from isolation.release import release
@@ -75,7 +75,7 @@ def doctor(**given: Any) -> None:
     completed.
     """
     if given["canary_pod"]:
-        click.echo(json.dumps(manifest(given["image"], node=given["node"]), indent=2))
+        click.echo(json.dumps(canary_manifest(given["image"], node=given["node"]), indent=2))
         return
     findings: list[Finding] = []
     where = given["where"]
@@ -106,17 +106,17 @@ def _machine(given: dict[str, Any]) -> list[Finding]:
     from isolation.host.machine import NvmlMachine  # noqa: PLC0415
 
     simgpu = given["simgpu"].resolve() if given["simgpu"] else None
-    seen = machine_reader.look(
-        machine_reader.Where(given["root"], simgpu, given["agent_state_dir"], given["kubelet_dir"])
+    seen = machine_reader.read_machine(
+        machine_reader.MachinePaths(given["root"], simgpu, given["agent_state_dir"], given["kubelet_dir"])
     )
-    found = findings.judged(seen)
-    return found + (canary.sing(NvmlMachine(simgpu)) if given["canary"] else [])
+    found = findings.check_machine(seen)
+    return found + (canary.run_canary(NvmlMachine(simgpu)) if given["canary"] else [])
 
 
 def _inside() -> list[Finding]:
     from isolation.doctor import canary  # noqa: PLC0415 (see above)
 
-    return canary.sing_inside(os.environ)
+    return canary.run_canary_inside(os.environ)
 
 
 def _credentials(kubeconfig: Path | None) -> bool:
@@ -129,5 +129,5 @@ async def _cluster(given: dict[str, Any]) -> list[Finding]:
     from isolation.doctor import cluster_reader  # noqa: PLC0415 (not for a machine without one)
     from isolation.doctor.checks.cluster import findings  # noqa: PLC0415
 
-    seen = await cluster_reader.look(given["kubeconfig"], given["context"])
-    return findings.judged(seen, time.time())
+    seen = await cluster_reader.read_cluster(given["kubeconfig"], given["context"])
+    return findings.check_cluster(seen, time.time())

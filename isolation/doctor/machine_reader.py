@@ -11,14 +11,16 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import tomllib
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
+from posixpath import basename, dirname, join, normpath
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.names import RUN_DIR
-from isolation.doctor.bounded_files import Folder, Missing, Peek
-from isolation.doctor.checks.machine.containerd_imports import parts_of
+from isolation.doctor.bounded_files import FileReader, Folder, Missing
 from isolation.doctor.checks.machine.facts import (
     CDI_FOLDERS,
     CONTAINERD,
@@ -39,16 +41,19 @@ from isolation.doctor.checks.machine.facts import (
     MachineFacts,
     Runtime,
 )
-from isolation.doctor.checks.machine.kubelet import flags_of
+from isolation.doctor.checks.machine.kubelet import parse_flags
 from isolation.host.machine import MachineError, NvmlMachine
 from isolation.lib import native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from isolation.doctor.bounded_files import Text
     from isolation.lib.native import Check
 
 _SECONDS: Final = 5.0
+_MOST_IMPORTS: Final = 32
+_CONTAINERD_DIR: Final = "/etc/containerd"
 _NVML_SECONDS: Final = 60.0
 """A card without persistence mode takes seconds to wake, eight of them take many."""
 _MOST_PROCESSES: Final = 200_000
@@ -63,7 +68,7 @@ _MPS: Final = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class MachinePaths:
     """What machine, and where its parts are."""
 
     root: Path = Path("/")
@@ -74,9 +79,9 @@ class Where:
     kubelet_dir: str = "/var/lib/kubelet"
 
 
-def look(where: Where) -> MachineFacts:
+def read_machine(where: MachinePaths) -> MachineFacts:
     """Everything, once."""
-    peek = Peek(where.root)
+    peek = FileReader(where.root)
     kubelet = _kubelet(peek, where)
     unified = peek.exists("/sys/fs/cgroup")
     return MachineFacts(
@@ -129,7 +134,7 @@ def _library() -> tuple[Check, ...] | str:
         return str(exc)
 
 
-def _runtime(peek: Peek, *, local: bool) -> Runtime:
+def _runtime(peek: FileReader, *, local: bool) -> Runtime:
     """`local`: programs of the machine can be asked, since its file system is ours."""
     containerd = next((text for path in _configs(peek) if not isinstance(text := peek.text(path), Missing)), Missing())
     folder = peek.folder(CRIO_PARTS)
@@ -137,7 +142,7 @@ def _runtime(peek: Peek, *, local: bool) -> Runtime:
     sockets = frozenset(path for path in (*CONTAINERD_SOCKETS, CRIO_SOCKET) if peek.exists(path))
     return Runtime(
         containerd=containerd,
-        containerd_parts=tuple(parts_of(containerd, peek)),
+        containerd_parts=tuple(read_containerd_imports(containerd, peek)),
         containerd_version=_told("containerd", "--version") if local else None,
         crio=tuple(peek.text(path) for path in (CRIO, *(f"{CRIO_PARTS}/{name}" for name in names))),
         crio_version=_told("crio", "--version") if local else None,
@@ -146,12 +151,12 @@ def _runtime(peek: Peek, *, local: bool) -> Runtime:
     )
 
 
-def _configs(peek: Peek) -> Iterator[str]:
+def _configs(peek: FileReader) -> Iterator[str]:
     """Where containerd's configuration may be: by the command line of the one that runs, then the usual places."""
     for words in _commands(peek):
         if Path(words[0]).name == "containerd":
             short = words[words.index("-c") + 1 :][:1] if "-c" in words else ()
-            yield from (path for path in (flags_of(words).get("config"), *short) if path)
+            yield from (path for path in (parse_flags(words).get("config"), *short) if path)
     yield from CONTAINERD
 
 
@@ -166,9 +171,9 @@ def _told(*words: str) -> str | None:
     return done.stdout[:1000].decode("utf-8", "replace") if done.returncode == 0 else None
 
 
-def _kubelet(peek: Peek, where: Where) -> Kubelet:
+def _kubelet(peek: FileReader, where: MachinePaths) -> Kubelet:
     running = next((words for words in _commands(peek) if Path(words[0]).name == "kubelet"), ())
-    flags = flags_of(running)
+    flags = parse_flags(running)
     base = flags.get("root-dir") or where.kubelet_dir
     config = flags.get("config") or KUBELET_CONFIG
     return Kubelet(
@@ -179,7 +184,7 @@ def _kubelet(peek: Peek, where: Where) -> Kubelet:
     )
 
 
-def _commands(peek: Peek) -> Iterator[tuple[str, ...]]:
+def _commands(peek: FileReader) -> Iterator[tuple[str, ...]]:
     """The command lines of this machine's processes, as far as /proc shows them; not those of machines inside it."""
     try:
         with os.scandir(peek.inside("/proc")) as entries:
@@ -196,20 +201,20 @@ def _commands(peek: Peek) -> Iterator[tuple[str, ...]]:
                 yield words
 
 
-def _ours(peek: Peek, pid: str) -> bool:
+def _ours(peek: FileReader, pid: str) -> bool:
     """Whether it is in the first process's own namespace: a kubelet in a container is another machine's."""
     first, its = (peek.link(f"/proc/{one}/ns/pid") for one in ("1", pid))
     return first is None or its is None or first == its
 
 
-def _mps(peek: Peek) -> tuple[str, ...] | None:
+def _mps(peek: FileReader) -> tuple[str, ...] | None:
     commands = list(_commands(peek))
     if not commands:
         return None
     return tuple(sorted({name for words in commands if (name := Path(words[0]).name) in _MPS}))
 
 
-def _disk(peek: Peek, path: str) -> Disk:
+def _disk(peek: FileReader, path: str) -> Disk:
     """The file system of the path, or of the nearest folder above it that is there."""
     at = path
     while at != "/" and not peek.exists(at):
@@ -225,7 +230,7 @@ def _disk(peek: Peek, path: str) -> Disk:
 
 def _mount(path: Path) -> tuple[str | None, bool | None]:
     """The file system's name and whether the mount is shared, by our own mount table (proc_pid_mountinfo(5))."""
-    table = Peek().text("/proc/self/mountinfo", 1 << 22)
+    table = FileReader().text("/proc/self/mountinfo", 1 << 22)
     best, kind, shared = "", None, None
     for line in table.splitlines() if isinstance(table, str) else ():
         left, _, right = line.partition(" - ")
@@ -235,3 +240,24 @@ def _mount(path: Path) -> tuple[str | None, bool | None]:
             best, kind = point, right.split(" ", 1)[0] or None
             shared = any(field.startswith("shared:") for field in fields[_POINT + 2 :])
     return kind, shared
+
+
+def read_containerd_imports(text: Text, peek: FileReader) -> Iterator[Text]:
+    """The files that containerd's configuration imports, in its order; bounded, whatever its patterns match."""
+    if not isinstance(text, str):
+        return
+    try:
+        patterns = tomllib.loads(text).get("imports", [])
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
+        return
+    given = 0
+    for pattern in patterns if isinstance(patterns, list) else []:
+        if not isinstance(pattern, str):
+            continue
+        path = normpath(join(_CONTAINERD_DIR, pattern))
+        folder = peek.folder(dirname(path))
+        names = folder.names if isinstance(folder, Folder) else ()
+        for name in names:
+            if fnmatchcase(name, basename(path)) and given < _MOST_IMPORTS:
+                given += 1
+                yield peek.text(join(dirname(path), name))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from isolation.contract import abi
-from isolation.contract.host_allocation import HoldError, load
+from isolation.contract.host_allocation import HostAllocationError, load
 from isolation.host.core.compute_rates import ACTIVE_NS, Tenant, granted
 from isolation.host.files import read_text
 from isolation.host.liveness import REGION
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
     from isolation.contract.model import Slice
     from isolation.host.machine import Machine, Sample
 
@@ -124,12 +124,12 @@ class Pace:
 class Feeder:
     """Keeps the feed of one hold fresh: a turn every `seconds`."""
 
-    def __init__(self, entry: Hold, folder: Path, machine: Machine, policy: abi.Policy) -> None:
+    def __init__(self, entry: HostAllocation, folder: Path, machine: Machine, policy: abi.Policy) -> None:
         self._entry, self._folder, self._machine, self._policy = entry, folder, machine, policy
         self._own = {part.uuid: OwnTime() for part in entry.slices}
         self._feed = [abi.CardFeed(0, 0) for _ in entry.slices]
         self._memory = [CardWatch(at, part.uuid, uuid_of(part.uuid)) for at, part in enumerate(entry.slices)]
-        self._neighbours: tuple[tuple[Hold, Path], ...] = ()
+        self._neighbours: tuple[tuple[HostAllocation, Path], ...] = ()
         self._paces: dict[tuple[str, UUID], Pace] = {}
         self._neighbours_due = self._samples_due = 0.0
         self.seconds = RATE_SECONDS if policy is not abi.Policy.FIXED else SAMPLE_SECONDS
@@ -185,7 +185,7 @@ class Feeder:
         self,
         part: Slice,
         mine: dict[UUID, abi.CardBook],
-        theirs: list[tuple[Hold, dict[UUID, abi.CardBook]]],
+        theirs: list[tuple[HostAllocation, dict[UUID, abi.CardBook]]],
         clock: int,
     ) -> int:
         uuid, others = uuid_of(part.uuid), []
@@ -210,7 +210,7 @@ def uuid_of(card: str) -> UUID:
     return UUID(card.removeprefix("GPU-").removeprefix("MIG-"))
 
 
-def neighbours(folder: Path, entry: Hold) -> tuple[tuple[Hold, Path], ...]:
+def neighbours(folder: Path, entry: HostAllocation) -> tuple[tuple[HostAllocation, Path], ...]:
     """Who else holds something of the same cards, as the book beside us tells; the unreadable are left out."""
     cards, found = {part.uuid for part in entry.slices}, []
     for path in folder.parent.iterdir():
@@ -218,7 +218,7 @@ def neighbours(folder: Path, entry: Hold) -> tuple[tuple[Hold, Path], ...]:
             continue
         try:
             other = load(read_text(path / "promise.json"))
-        except (OSError, UnicodeDecodeError, HoldError):
+        except (OSError, UnicodeDecodeError, HostAllocationError):
             continue
         if other.boot == entry.boot and cards & {part.uuid for part in other.slices}:
             found.append((other, path))
@@ -229,17 +229,17 @@ def _tenant(core: int, policy: str, *, online: bool, active: bool, got: float) -
     return Tenant(core * (abi.PPM // 100), abi.Policy[policy.upper()], online, active, got)
 
 
-def feed_of(folder: Path, entry: Hold) -> Path:
+def feed_of(folder: Path, entry: HostAllocation) -> Path:
     """Where the library reads it: a pod's container has a folder of what it may only read."""
     return folder / FEED if entry.tenant is None else folder / "limits" / FEED
 
 
-def region_of(folder: Path, entry: Hold) -> Path:
+def region_of(folder: Path, entry: HostAllocation) -> Path:
     """Where the library writes: a pod's container has a folder of what it may write."""
     return folder / REGION if entry.tenant is None else folder / "region" / REGION
 
 
-def _books(folder: Path, entry: Hold) -> tuple[abi.CardBook, ...]:
+def _books(folder: Path, entry: HostAllocation) -> tuple[abi.CardBook, ...]:
     """The cards as the container keeps them; empty where that cannot be read (a claim, not a measurement)."""
     try:
         return files.read_cards(region_of(folder, entry))

@@ -31,7 +31,7 @@ from isolation.host.files import open_regular, read_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
 
 MARK: Final = "GPUSHARE_PROMISE"
 """Environment variable of the command: the promise id."""
@@ -56,7 +56,7 @@ class Liveness:
         self._marks_at = float("-inf")
 
     def lives(
-        self, hold: Hold, folder: str | Path, region: str | Path, members: Iterable[Process], now: float = 0.0
+        self, hold: HostAllocation, folder: str | Path, region: str | Path, members: Iterable[Process], now: float = 0.0
     ) -> bool:
         """Whether a descendant of the command lives. `now`: monotonic seconds. NoProcError."""
         return (
@@ -67,7 +67,7 @@ class Liveness:
             or self._marked(hold, now)
         )
 
-    def _marked(self, hold: Hold, now: float) -> bool:
+    def _marked(self, hold: HostAllocation, now: float) -> bool:
         if now - self._marks_at >= self._marks_seconds:
             self._marks_at, self._marks = now, frozenset(self._read_marks())
         return (hold.id, hold.uid) in self._marks
@@ -84,7 +84,7 @@ class Liveness:
                     yield mark, status.uid
 
 
-def lives(entry: Hold, folder: Path, boot: str) -> bool:
+def lives(entry: HostAllocation, folder: Path, boot: str) -> bool:
     """The same for one allocation on this machine, with all that its folder says. Nothing outlives a boot."""
     return entry.boot == boot and Liveness().lives(entry, folder, folder / REGION, members(folder))
 

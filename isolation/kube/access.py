@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from isolation.kube.core.errors import RefusedError
-    from isolation.kube.credentials import Identity
+    from isolation.kube.credentials import Credentials
 
 log = logging.getLogger(__name__)
 _OK_BELOW: Final = 300
@@ -65,7 +65,7 @@ class Deadlines:
 class _Line:
     """One set of credentials and the connections that use them."""
 
-    identity: Identity
+    identity: Credentials
     session: aiohttp.ClientSession
 
     async def close(self) -> None:

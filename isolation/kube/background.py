@@ -92,7 +92,7 @@ class Background:
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
 
-    def unwell(self) -> str:
+    def problems(self) -> str:
         """What fails, by name and with the reason; empty: nothing does."""
         return "; ".join(filter(None, (task.trouble() for task in self._tasks.values())))
 

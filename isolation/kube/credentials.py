@@ -35,7 +35,7 @@ _LONGEST_REASON: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Credentials:
     """One account at one API server."""
 
     host: str
@@ -71,7 +71,7 @@ class Identity:
         return context
 
 
-async def read_credentials(kubeconfig: Path | None, context: str | None) -> Identity:
+async def read_credentials(kubeconfig: Path | None, context: str | None) -> Credentials:
     """The credentials as they are now; raises CredentialsError, in one line."""
     if kubeconfig is None and _HOST in os.environ and "KUBECONFIG" not in os.environ:
         return _read_account()
@@ -93,7 +93,7 @@ def _check_exists(files: str) -> None:
         raise CredentialsError(f"{what}: select another with --kubeconfig or $KUBECONFIG")
 
 
-async def _read_kubeconfig(files: str, context: str | None) -> Identity:
+async def _read_kubeconfig(files: str, context: str | None) -> Credentials:
     # Imported here: it takes 0.2 s and 20 MiB, which a pod with a service account does not need to spend.
     official: Any = import_module("kubernetes.aio.config")
     configuration: Any = import_module("kubernetes.aio.client").Configuration()
@@ -116,7 +116,7 @@ async def _read_kubeconfig(files: str, context: str | None) -> Identity:
 
     paths = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
     authority, certificate, key = (Path(path) if path else None for path in paths)
-    return Identity(
+    return Credentials(
         configuration.host,
         authorization,
         authority,
@@ -141,7 +141,7 @@ def _check_plugin(loader: Any, configuration: Any) -> None:
 # A pod's own account.
 
 
-def _read_account() -> Identity:
+def _read_account() -> Credentials:
     host, port = os.environ.get(_HOST, ""), os.environ.get(_PORT, "")
     authority = _ACCOUNT / "ca.crt"
     if not host or not port:
@@ -150,7 +150,7 @@ def _read_account() -> Identity:
     if not _text(authority):
         raise CredentialsError(f"{authority} is empty: the service account volume is broken, recreate the pod")
     where = f"[{host}]:{port}" if ":" in host or "%" in host else f"{host}:{port}"
-    return Identity(f"https://{where}", token.current, authority)
+    return Credentials(f"https://{where}", token.current, authority)
 
 
 class _AccountToken:

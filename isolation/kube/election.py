@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One holder at a time among replicas: the Lease kept, and the right to act told.
+Leader election among replicas: acquires and renews the Lease, and tells whether this process may act.
 
 Decides when to look and to write; who may act is decided in `lease`. Whoever acts asks `fence`
 at the last moment and gives each request no more time than is left: the right ends by the
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from isolation.kube.core import lease
 from isolation.kube.core.errors import ClusterError
-from isolation.kube.core.lease import Record, Standing, Step, Terms
+from isolation.kube.core.lease import CandidateState, LeaseRecord, LeaseTiming, Step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Desk(Protocol):
-    """Where the Lease is."""
+class LeaseStore(Protocol):
+    """Where the Lease is: `writes.LeaseClient`, or a test's."""
 
-    async def read(self, seconds: float) -> Record | None:
+    async def read(self, seconds: float) -> LeaseRecord | None:
         """The Lease; None where there is none."""
 
-    async def write(self, wish: Record, seconds: float) -> Record | None:
+    async def write(self, record: LeaseRecord, seconds: float) -> LeaseRecord | None:
         """The Lease as it is now; None where somebody else was faster."""
 
 
@@ -65,81 +65,82 @@ class Election:
 
     def __init__(
         self,
-        desk: Desk,
+        store: LeaseStore,
         me: str,
-        terms: Terms | None = None,
+        timing: LeaseTiming | None = None,
         *,
         clock: Callable[[], float] = boottime,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
         """`me` must be this process and no other, also after a restart: a pod's name and something random."""
-        self._desk, self._me, self._terms = desk, me, terms or Terms()
+        self._store, self._me, self._timing = store, me, timing or LeaseTiming()
         self._clock, self._sleep, self._draw = clock, sleep, draw
-        self._standing = Standing()
+        self._state = CandidateState()
         self._releasing = False
 
     def fence(self) -> Fence | None:
         """The right to act at this moment; None without one."""
-        now, standing = self._clock(), self._standing
-        if now >= standing.until or standing.record is None or self._releasing:
+        now, state = self._clock(), self._state
+        if now >= state.until or state.record is None or self._releasing:
             return None
-        return Fence(standing.record.epoch, standing.until)
+        return Fence(state.record.epoch, state.until)
 
     def holder(self) -> str | None:
         """Who holds the Lease by our last look; None where that is unknown."""
-        return self._standing.record.holder if self._standing.record else None
+        return self._state.record.holder if self._state.record else None
 
     async def run(self) -> None:
         """Look, take, renew, until cancelled."""
         try:
             while True:
                 try:
-                    await self.turn()
+                    await self.try_acquire_or_renew()
                 except ClusterError as exc:
                     log.warning("cannot acquire or renew the Lease: %s", exc)
-                await self._sleep(self._terms.retry * (0.75 + 0.25 * self._draw()))
+                await self._sleep(self._timing.retry * (0.75 + 0.25 * self._draw()))
         finally:
             await self._release()
 
-    async def turn(self) -> None:
+    async def try_acquire_or_renew(self) -> None:
         """One look, and at most one write."""
-        record = self._standing.record
+        record = self._state.record
         # A holder writes first and looks only if that fails: one request per renewal.
         if record is None or record.holder != self._me:
-            record = await self._desk.read(self._terms.request)
-            self._standing = lease.saw(self._standing, record, self._me, self._clock(), self._terms)
-        if lease.step(self._standing, self._me, self._clock(), self._terms) is Step.WAIT:
+            record = await self._store.read(self._timing.request)
+            self._state = lease.observe(self._state, record, self._me, self._clock(), self._timing)
+        if lease.choose_step(self._state, self._me, self._clock(), self._timing) is Step.WAIT:
             return
-        before, sent = self._standing, self._clock()
+        before, sent = self._state, self._clock()
         try:
-            got = await self._desk.write(lease.wish(before, self._me, self._terms), self._terms.request)
+            got = await self._store.write(lease.build_record(before, self._me, self._timing), self._timing.request)
         except ClusterError:
-            await self._look()
+            await self._observe()
             raise
         if got is None:
-            await self._look()
+            await self._observe()
             return
-        self._standing = lease.written(before, got, sent, self._clock(), self._terms)
+        self._state = lease.record_write(before, got, sent, self._clock(), self._timing)
         if before.record is None or before.record.holder != self._me:
             log.info("acquired the Lease: epoch=%d", got.epoch)
 
-    async def _look(self) -> None:
+    async def _observe(self) -> None:
         """What is there now, after a write that failed or may have happened."""
-        record = await self._desk.read(self._terms.request)
-        self._standing = lease.saw(self._standing, record, self._me, self._clock(), self._terms)
+        record = await self._store.read(self._timing.request)
+        self._state = lease.observe(self._state, record, self._me, self._clock(), self._timing)
 
     async def _release(self) -> None:
         """First we stop acting, then we say so."""
         self._releasing = True
-        standing, self._standing = self._standing, lease.given_up(self._standing)
-        wish = lease.release(standing)
-        if wish is None or standing.record is None or standing.record.holder != self._me:
+        state, self._state = self._state, lease.stop_acting(self._state)
+        release = lease.build_release(state)
+        if release is None or state.record is None or state.record.holder != self._me:
             return
         with contextlib.suppress(ClusterError):
-            if await asyncio.shield(self._desk.write(wish, self._terms.request)) is None:
+            # Shielded: the process ends by cancellation, and others should not have to wait for the Lease to expire.
+            if await asyncio.shield(self._store.write(release, self._timing.request)) is None:
                 # A renewal that was cut off on the way out has taken effect after all: ours still, in a newer version.
-                record = await asyncio.shield(self._desk.read(self._terms.request))
-                wish = lease.release(replace(standing, record=record))
-                if wish is not None and record is not None and record.holder == self._me:
-                    await asyncio.shield(self._desk.write(wish, self._terms.request))
+                record = await asyncio.shield(self._store.read(self._timing.request))
+                release = lease.build_release(replace(state, record=record))
+                if release is not None and record is not None and record.holder == self._me:
+                    await asyncio.shield(self._store.write(release, self._timing.request))

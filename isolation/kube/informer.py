@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The live picture: nodes and pods of a cluster, kept up to date, as one store.
+Nodes and pods of a cluster, listed and watched into one `Store`.
 
-Decides what is watched: every node, and the pods that `Pods` names. By default that is every
-pod that has not ended, since CPU, memory and pod counts of a node are used by all of them; a
-scheduler extender, whom only nodes with room in those reach, needs the pods with cards alone.
-Finished pods are left out by the server: one that finishes leaves the selection, which arrives
-as its deletion.
+Decides what is watched: every node, and the pods of a `PodSelection`. By default these are all pods that have not
+ended, since all of them use CPU, memory and pod counts of a node; a scheduler extender needs only the pods with cards.
+The API server leaves ended pods out: one that ends leaves the selection, which arrives as its deletion.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from isolation.kube.core.wire import identity_of
-from isolation.kube.listwatch import Follower, Habits, What
+from isolation.kube.listwatch import Reflector, Selection, WatchOptions
 from isolation.kube.store import Store
 
 if TYPE_CHECKING:
@@ -27,13 +25,13 @@ if TYPE_CHECKING:
     import msgspec
 
     from isolation.kube.listwatch import Source
-    from isolation.kube.store import View
+    from isolation.kube.store import StoreView
 
 NOT_ENDED: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class PodSelection:
     """Which pods, apart from ended ones."""
 
     labels: str = ""
@@ -43,11 +41,11 @@ class Pods:
     node: str = ""
     """Only those bound to this node, for an agent; empty is all."""
 
-    def what(self) -> What:
+    def selection(self) -> Selection:
         """As a request."""
         path = f"/api/v1/namespaces/{self.namespace}/pods" if self.namespace else "/api/v1/pods"
         fields = f"{NOT_ENDED},spec.nodeName={self.node}" if self.node else NOT_ENDED
-        return What(path, self.labels, fields)
+        return Selection(path, self.labels, fields)
 
 
 class _Nodes:
@@ -63,7 +61,7 @@ class _Nodes:
         self._store.node_gone(identity_of(raw).name)
 
     def only(self, keys: frozenset[str]) -> None:
-        self._store.keep_nodes(keys)
+        self._store.retain_nodes(keys)
 
 
 class _Pods:
@@ -79,22 +77,26 @@ class _Pods:
         self._store.pod_gone(identity_of(raw).uid)
 
     def only(self, keys: frozenset[str]) -> None:
-        self._store.keep_pods(keys)
+        self._store.retain_pods(keys)
 
 
-class Live:
+class Informer:
     """A store that follows the cluster while `following` lasts."""
 
     def __init__(
-        self, source: Source, pods: Pods | None = None, store: Store | None = None, habits: Habits | None = None
+        self,
+        source: Source,
+        pods: PodSelection | None = None,
+        store: Store | None = None,
+        options: WatchOptions | None = None,
     ) -> None:
         self.store = store or Store()
-        node = (pods or Pods()).node
-        nodes = What("/api/v1/nodes", fields=f"metadata.name={node}" if node else "")
-        self.nodes = Follower(source, nodes, _Nodes(self.store), habits)
-        self.pods = Follower(source, (pods or Pods()).what(), _Pods(self.store), habits)
+        node = (pods or PodSelection()).node
+        nodes = Selection("/api/v1/nodes", fields=f"metadata.name={node}" if node else "")
+        self.nodes = Reflector(source, nodes, _Nodes(self.store), options)
+        self.pods = Reflector(source, (pods or PodSelection()).selection(), _Pods(self.store), options)
 
-    def view(self) -> View:
+    def view(self) -> StoreView:
         """The reading of this moment."""
         return self.store.view()
 
@@ -110,7 +112,7 @@ class Live:
         await self.pods.synced.wait()
 
     @contextlib.asynccontextmanager
-    async def following(self) -> AsyncIterator[Live]:
+    async def following(self) -> AsyncIterator[Informer]:
         """Follow in the background; what breaks a follower for good breaks the block, as itself."""
         try:
             async with asyncio.TaskGroup() as group:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One kind of object, listed and then watched without end, whatever happens to the connection.
+List and watch of one kind of object, without end, whatever happens to the connection (client-go calls it a reflector).
 
-Decides when to list, when to resume, when a silence is a dead connection and how long to pause;
-`Sink` decides what an object means, `Source` how bytes travel. While nothing can be reached the
-last picture stands. What a list names counts at once, what it does not name goes when its last
-page is here: in between a hold is rather counted twice than not at all.
+Decides when to list, when to resume a watch, when a silence is a dead connection, and how long to pause. What an object
+means is the `Sink`'s business, how bytes travel the `Source`'s. While the server cannot be reached the sink keeps what
+it has. Objects of a list count at once; objects that it does not name go with its last page: while a list is read a
+card is rather counted twice than not at all.
 
 Facts used: a bookmark comes about once a minute where asked for, if anything happened; a watch ends at the server's
-`timeoutSeconds`; 410 means list anew, also between two pages, whose first page's version was
-compacted away. Kubernetes, "API concepts" (efficient detection of changes; large results).
+`timeoutSeconds`; 410 means list again, also between two pages, when the first page's version was compacted away.
+Source: Kubernetes, "API concepts" (efficient detection of changes; large results).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _PAGED_ATTEMPTS: Final = 2
 """After so many lists that outlived their version the next one comes in one piece."""
-_AT_A_STRETCH: Final = 50
+_YIELD_EVERY: Final = 50
 """Objects of a list that are read before others get their turn: some milliseconds."""
 _SHORT_SECONDS: Final = 1.0
 
@@ -61,7 +61,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class What:
+class Selection:
     """Which objects."""
 
     path: str
@@ -75,7 +75,7 @@ class What:
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class WatchOptions:
     """How often, how much, how long."""
 
     page: int = PAGE
@@ -88,7 +88,7 @@ class Habits:
 
 
 @dataclass(slots=True)
-class Count:
+class WatchCounters:
     """What happened so far: for metrics and for tests."""
 
     lists: int = 0
@@ -99,26 +99,26 @@ class Count:
     """Objects of which not even the name could be read."""
 
 
-class Follower:
+class Reflector:
     """Keeps a sink up to date; `run` ends only by cancellation."""
 
     def __init__(
         self,
         source: Source,
-        what: What,
+        selection: Selection,
         sink: Sink,
-        habits: Habits | None = None,
+        options: WatchOptions | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self._source, self._what, self._sink, self._draw = source, what, sink, draw
-        self._habits = habits or Habits()
+        self._source, self._selection, self._sink, self._draw = source, selection, sink, draw
+        self._options = options or WatchOptions()
         self._version: str | None = None
         self._outlived = 0
         self.synced = asyncio.Event()
         """Set once the first list is complete; stays set."""
         self.heard: float | None = None
         """When the server last said anything about this, on the monotonic clock."""
-        self.count = Count()
+        self.count = WatchCounters()
 
     @property
     def version(self) -> int | None:
@@ -136,43 +136,45 @@ class Follower:
                 await self._watch()
                 failures += 1
             except GoneError:
-                log.info("relisting %s: resource version %s has expired", self._what.path, self._version)
+                log.info("relisting %s: resource version %s has expired", self._selection.path, self._version)
                 self._version = None
                 # The server answers again: what came before it forgot us counts no more.
                 failures = forgotten = forgotten + 1
             except ClusterError as exc:
-                failures, forgotten = self._failures(failures, began), 0
+                failures, forgotten = self._count_failures(failures, began), 0
                 asked = exc.retry_after if isinstance(exc, RefusedError) else None
                 level = logging.WARNING if failures else logging.INFO
-                log.log(level, "cannot list or watch %s: %s (consecutive_failures=%d)", self._what.path, exc, failures)
+                log.log(
+                    level, "cannot list or watch %s: %s (consecutive_failures=%d)", self._selection.path, exc, failures
+                )
             else:
                 # A watch that ends at once is a failure too: without a pause it would be a storm.
                 failures = 0 if time.monotonic() - began >= _SHORT_SECONDS else failures
                 forgotten = 0
             self.count.failures += failures > 0
-            await asyncio.sleep(delay(failures, self._draw(), self._habits.pace, asked))
+            await asyncio.sleep(delay(failures, self._draw(), self._options.pace, asked))
 
-    def _failures(self, so_far: int, began: float) -> int:
+    def _count_failures(self, so_far: int, began: float) -> int:
         """
         Failures in a row, beginning anew where the server was heard for a while in between.
 
         A watch to which it agreed and of which nothing came may be dead or only quiet (a server whose store moves no
         version on sends no bookmarks either): looking again at once tells.
         """
-        if self.heard is not None and self.heard >= began and time.monotonic() - began >= self._habits.idle_seconds:
+        if self.heard is not None and self.heard >= began and time.monotonic() - began >= self._options.idle_seconds:
             return 0
         return 1 if self.heard is not None and self.heard - began >= _SHORT_SECONDS else so_far + 1
 
     async def _list(self) -> None:
         """Every page; then what none of them named is gone."""
         self.count.lists += 1
-        query = self._what.query()
+        query = self._selection.query()
         if self._outlived < _PAGED_ATTEMPTS:
-            query["limit"] = str(self._habits.page)
+            query["limit"] = str(self._options.page)
         keys: set[str] = set()
         version = ""
         try:
-            async with aclosing(list_pages(self._source, self._what.path, query)) as pages:
+            async with aclosing(list_pages(self._source, self._selection.path, query)) as pages:
                 async for page in pages:
                     self.heard = time.monotonic()
                     version = page.metadata.resourceVersion
@@ -180,11 +182,12 @@ class Follower:
                         key = self._put(raw)
                         if key is not None:
                             keys.add(key)
-                        if i % _AT_A_STRETCH == 0:
+                        if i % _YIELD_EVERY == 0:
                             await asyncio.sleep(0)
         except GoneError:
             self._outlived += 1
             raise
+        # Only a whole list can say what is gone: a failed one has removed nothing.
         self._sink.only(frozenset(keys))
         self._outlived = 0
         self._version = version
@@ -193,20 +196,20 @@ class Follower:
     async def _watch(self) -> None:
         """Until the server ends it."""
         self.count.watches += 1
-        seconds = self._habits.watch_seconds * (1.0 + 0.5 * self._draw())
-        query = self._what.query() | {
+        seconds = self._options.watch_seconds * (1.0 + 0.5 * self._draw())
+        query = self._selection.query() | {
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version or "",
             "timeoutSeconds": str(max(1, int(seconds))),
         }
-        async with aclosing(self._source.lines(self._what.path, query, self._habits.idle_seconds)) as lines:
+        async with aclosing(self._source.lines(self._selection.path, query, self._options.idle_seconds)) as lines:
             async for line in lines:
                 self.heard = time.monotonic()
                 if line:
-                    self._take(line)
+                    self._apply_event(line)
 
-    def _take(self, line: bytes) -> None:
+    def _apply_event(self, line: bytes) -> None:
         event = event_of(line)
         if event.type == "ERROR":
             raise refusal(0, event.object)
@@ -214,7 +217,8 @@ class Follower:
         if event.type == "BOOKMARK":
             self._version = who.resourceVersion or self._version
             return
-        if not self._is_news(who.resourceVersion):
+        # A resumed watch may repeat events; one that was applied twice would undo a newer one.
+        if not self._is_new(who.resourceVersion):
             return
         self.count.events += 1
         if event.type == "DELETED":
@@ -225,7 +229,7 @@ class Follower:
             raise MalformedError(f"unknown type of watch event: {event.type[:40]!r}")
         self._version = who.resourceVersion or self._version
 
-    def _is_news(self, version: str) -> bool:
+    def _is_new(self, version: str) -> bool:
         """Versions of one kind grow with every event; one not above the last was already told."""
         last = self._version or ""
         if not (_is_number(version) and _is_number(last)):
@@ -238,7 +242,7 @@ class Follower:
             return self._sink.put(raw)
         except MalformedError as exc:
             self.count.broken += 1
-            log.error("cannot read object of %s: %s", self._what.path, exc)  # noqa: TRY400 (no stack: the input is at fault)
+            log.error("cannot read object of %s: %s", self._selection.path, exc)  # noqa: TRY400 (no stack: the input is at fault)
             return None
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a server's log says of requests that are no HTTP: one line now and then, nothing of what was sent.
+Log lines about requests that are not HTTP: one now and then, with nothing of what was sent.
 
 aiohttp writes a traceback for each of them, with the sender's bytes in it: whoever reaches a port could fill the log
 and write into it what it likes. Decides which errors are the caller's doing; defects of ours keep their traces.
@@ -23,8 +23,8 @@ _CALLERS: Final = (HttpProcessingError, RequestPayloadError, ConnectionResetErro
 _MOST_ADDRESS: Final = 64
 
 
-class Once(logging.Filter):
-    """Lets one record through in so many seconds, short and with the number of those before it."""
+class RequestErrorFilter(logging.Filter):
+    """Lets one record of a caller's mistake through per `EVERY_SECONDS`, short and with their number."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ class Once(logging.Filter):
         return True
 
 
-def bounded(log: logging.Logger) -> logging.Logger:
+def request_error_logger(log: logging.Logger) -> logging.Logger:
     """For a server of aiohttp's (`logger=`): beneath this log, and never more of what callers do than one line."""
     below = log.getChild("http")
-    if not any(isinstance(one, Once) for one in below.filters):
-        below.addFilter(Once())
+    if not any(isinstance(one, RequestErrorFilter) for one in below.filters):
+        below.addFilter(RequestErrorFilter())
     return below

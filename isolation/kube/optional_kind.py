@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A kind that may not be installed in a cluster: then there is none of it, and it is looked for again.
+A kind that may not be installed in a cluster (a CustomResourceDefinition): an empty list, and another try later.
 
 Decides that "not found" of a whole kind is an answer and no failure; what an object means is the sink's.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from isolation.kube.listwatch import Source
 
 log = logging.getLogger(__name__)
-_LOOK_AGAIN_SECONDS: Final = 15.0
+_RETRY_SECONDS: Final = 15.0
 """It may be installed later."""
 
 
-class Perhaps:
+class OptionalKind:
     """A source whose kind may not be installed: then there is none of it."""
 
     def __init__(self, source: Source) -> None:
@@ -51,4 +51,4 @@ class Perhaps:
         except NotFoundError:
             # the server has spoken: what it does not have is not old news
             yield b""
-            await asyncio.sleep(min(idle_seconds, _LOOK_AGAIN_SECONDS))
+            await asyncio.sleep(min(idle_seconds, _RETRY_SECONDS))

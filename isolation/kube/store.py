@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is known of the cluster: nodes and pods by what the API server said last.
+Nodes and pods of a cluster as the API server showed them last, as values of the model.
 
-Decides what an object's JSON does to the picture, without I/O and without a clock. What cannot
+Decides how an object's JSON changes them, without I/O and without a clock. What cannot
 be read stays visible and is never guessed: an unreadable object keeps its last readable value
 (a pod that holds a card must not seem to have let go of it), a pod whose request makes no
-sense stands among the refused. Which objects arrive, in which order, is `follow`'s business.
+sense stands among the refused. Which objects arrive, and in which order, is decided in `listwatch`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_ASKED: Final = frozenset({"nodeName", "priority", "preemptionPolicy"})
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ClusterChange:
     """One object before and after; None is absent. Exactly one pair is filled."""
 
     node_before: Node | None = None
@@ -47,7 +47,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedPod:
     """A pod whose request no fleet could serve, so that it is not in the model."""
 
     key: str
@@ -57,11 +57,11 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class StoreView:
     """One consistent reading; never changes again."""
 
     cluster: Cluster
-    refused: Mapping[str, Refused]
+    refused: Mapping[str, RefusedPod]
     """By UID."""
     unreadable: Mapping[str, str]
     """What cannot be read, by `node/<name>` or `pod/<UID>`, with the reason."""
@@ -76,25 +76,25 @@ class Store:
         self._dialect, self._unit = dialect, unit_bytes
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
-        self._refused: dict[str, Refused] = {}
+        self._refused: dict[str, RefusedPod] = {}
         self._unreadable: dict[str, str] = {}
         self._by_index: dict[str, dict[str, bytes]] = {}
         """By node and UID, pods whose record names cards by index: read again when the node's cards change."""
         self._requests: dict[bytes, Request | Refusal] = {}
         """What templates ask for: replicas are read once and share one request."""
         self._read_annotations = frozenset({ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation})
-        self._listeners: list[Callable[[Change], None]] = []
+        self._listeners: list[Callable[[ClusterChange], None]] = []
         self._generation = 0
-        self._view: View | None = None
+        self._view: StoreView | None = None
 
-    def listen(self, listener: Callable[[Change], None]) -> None:
+    def listen(self, listener: Callable[[ClusterChange], None]) -> None:
         """Call this with every change, in order, at once; it must not block and what it raises is only logged."""
         self._listeners.append(listener)
 
-    def view(self) -> View:
+    def view(self) -> StoreView:
         """The reading of this moment; made once per change that somebody looks at."""
         if self._view is None:
-            self._view = View(
+            self._view = StoreView(
                 cluster=Cluster(tuple(self.nodes.values()), tuple(self.pods.values())),
                 refused=MappingProxyType(dict(self._refused)),
                 unreadable=MappingProxyType(dict(self._unreadable)),
@@ -116,7 +116,7 @@ class Store:
         before = self.nodes.get(name)
         if before != node:
             self.nodes[name] = node
-            self._tell(Change(node_before=before, node=node))
+            self._tell(ClusterChange(node_before=before, node=node))
             if before is None or before.cards != node.cards:
                 self._read_again(name)
         return name
@@ -126,7 +126,7 @@ class Store:
         self._can_read(f"node/{name}")
         before = self.nodes.pop(name, None)
         if before is not None:
-            self._tell(Change(node_before=before))
+            self._tell(ClusterChange(node_before=before))
 
     # Pods.
 
@@ -144,7 +144,7 @@ class Store:
             self._touch()
         before = self.pods.pop(uid, None)
         if before is not None:
-            self._tell(Change(pod_before=before))
+            self._tell(ClusterChange(pod_before=before))
 
     def _read(self, uid: str, raw: msgspec.Raw) -> None:
         try:
@@ -157,7 +157,7 @@ class Store:
         self._can_read(f"pod/{uid}")
         if isinstance(pod, Refusal):
             self.pod_gone(uid)
-            self._refused[uid] = Refused(_key(wire), pod, wire.get("spec", {}).get("nodeName") or "")
+            self._refused[uid] = RefusedPod(_key(wire), pod, wire.get("spec", {}).get("nodeName") or "")
             self._touch()
             return
         if self._refused.pop(uid, None) is not None:
@@ -166,7 +166,7 @@ class Store:
         before = self.pods.get(uid)
         if before != pod:
             self.pods[uid] = pod
-            self._tell(Change(pod_before=before, pod=pod))
+            self._tell(ClusterChange(pod_before=before, pod=pod))
 
     def _asked(self, wire: PodWire) -> Request | Refusal:
         """What the pod asks for, read once per template; raises CodecError. The key holds all that it depends on."""
@@ -216,14 +216,14 @@ class Store:
 
     # Whole lists.
 
-    def keep_nodes(self, names: Iterable[str]) -> None:
+    def retain_nodes(self, names: Iterable[str]) -> None:
         """Every node but these is gone."""
         wanted = frozenset(names)
         known = self.nodes.keys() | {key[5:] for key in self._unreadable if key.startswith("node/")}
         for name in known - wanted:
             self.node_gone(name)
 
-    def keep_pods(self, uids: Iterable[str]) -> None:
+    def retain_pods(self, uids: Iterable[str]) -> None:
         """Every pod but these is gone."""
         wanted = frozenset(uids)
         known = self.pods.keys() | self._refused.keys()
@@ -245,7 +245,7 @@ class Store:
         self._generation += 1
         self._view = None
 
-    def _tell(self, change: Change) -> None:
+    def _tell(self, change: ClusterChange) -> None:
         self._touch()
         for listener in self._listeners:
             try:

@@ -25,7 +25,7 @@ from isolation.kube.core.errors import (
     ServerError,
     TooManyRequestsError,
 )
-from isolation.kube.core.lease import Record
+from isolation.kube.core.lease import LeaseRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ _LONGEST_NAME: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PodRef:
     """One pod, and no other of its name."""
 
     namespace: str
@@ -70,7 +70,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WriteResult:
     """The outcome, and what the server said."""
 
     outcome: Outcome
@@ -82,7 +82,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
+class PodLocation:
     """Where a pod is by the server's word."""
 
     node: str
@@ -99,8 +99,8 @@ class Writer:
         self._access, self._me = access, me
 
     async def bind(
-        self, pod: Target, node: str, annotations: Mapping[str, str], seconds: float | None = None
-    ) -> Answer:
+        self, pod: PodRef, node: str, annotations: Mapping[str, str], seconds: float | None = None
+    ) -> WriteResult:
         """
         Node and records in one write; refused where the UID is another's or the pod is bound already.
 
@@ -119,19 +119,19 @@ class Writer:
         }
         return await self._pod_write("POST", f"{pod.path}/binding", body, seconds)
 
-    async def placed(self, pod: Target, seconds: float | None = None) -> Whereabouts | None:
+    async def placed(self, pod: PodRef, seconds: float | None = None) -> PodLocation | None:
         """Where the pod is, by UID, asked of the server itself; None where it is no more."""
         try:
-            found = object_of(await self._access.send("GET", pod.path, seconds=seconds))
+            found = decode_object(await self._access.send("GET", pod.path, seconds=seconds))
         except NotFoundError:
             return None
         meta = found.get("metadata") or {}
         if meta.get("uid") != pod.uid:
             return None
         node, phase = (found.get("spec") or {}).get("nodeName") or "", (found.get("status") or {}).get("phase")
-        return Whereabouts(node, meta.get("annotations") or {}, ended=phase in ("Succeeded", "Failed"))
+        return PodLocation(node, meta.get("annotations") or {}, ended=phase in ("Succeeded", "Failed"))
 
-    async def evict(self, pod: Target, seconds: float | None = None) -> Answer:
+    async def evict(self, pod: PodRef, seconds: float | None = None) -> WriteResult:
         """Through the Eviction API, which keeps disruption budgets; DONE means that the pod is ending."""
         body = {
             "apiVersion": "policy/v1",
@@ -141,12 +141,12 @@ class Writer:
         }
         return await self._pod_write("POST", f"{pod.path}/eviction", body, seconds)
 
-    async def delete(self, pod: Target, seconds: float | None = None) -> Answer:
+    async def delete(self, pod: PodRef, seconds: float | None = None) -> WriteResult:
         """Past disruption budgets, for a pod that must not go on."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
         return await self._pod_write("DELETE", pod.path, body, seconds)
 
-    async def state_resources(self, node: str, amounts: Mapping[str, int], seconds: float | None = None) -> Answer:
+    async def state_resources(self, node: str, amounts: Mapping[str, int], seconds: float | None = None) -> WriteResult:
         """Plain amounts of a node's status that no device plugin owns, capacity and allocatable alike."""
         stated = {name: str(amount) for name, amount in amounts.items()}
         body = {"status": {"capacity": stated, "allocatable": stated}}
@@ -155,21 +155,21 @@ class Writer:
 
     async def label_node(
         self, node: str, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
-    ) -> Answer:
+    ) -> WriteResult:
         """A node's labels and annotations; None removes one."""
         body = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
         return await self._pod_write("PATCH", f"/api/v1/nodes/{quote(node, safe='')}", body, None, "merge-patch")
 
     async def _pod_write(
         self, method: str, path: str, body: object, seconds: float | None, kind: str = "json"
-    ) -> Answer:
+    ) -> WriteResult:
         try:
             await self._access.send(method, path, body, kind, seconds)
         except RefusedError as exc:
             return _answer(exc)
-        return Answer(Outcome.DONE)
+        return WriteResult(Outcome.DONE)
 
-    async def event(self, about: Target, reason: str, note: str, *, warning: bool = False) -> Answer:
+    async def event(self, about: PodRef, reason: str, note: str, *, warning: bool = False) -> WriteResult:
         """One line in the pod's history. `reason` is one CamelCase word."""
         now = dt.datetime.now(dt.UTC)
         stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -199,7 +199,7 @@ class Writer:
         return await self._pod_write("POST", path, body, None)
 
 
-class Leases:
+class LeaseClient:
     """One Lease object, read and written under its version."""
 
     def __init__(self, access: Access, namespace: str, name: str) -> None:
@@ -207,14 +207,14 @@ class Leases:
         self._all = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
         self._one = f"{self._all}/{quote(name, safe='')}"
 
-    async def read(self, seconds: float) -> Record | None:
+    async def read(self, seconds: float) -> LeaseRecord | None:
         """The Lease from the server's store, not from a cache; None where there is none."""
         try:
-            return _record(object_of(await self._access.send("GET", self._one, seconds=seconds)))
+            return _record(decode_object(await self._access.send("GET", self._one, seconds=seconds)))
         except NotFoundError:
             return None
 
-    async def write(self, wish: Record, seconds: float) -> Record | None:
+    async def write(self, wish: LeaseRecord, seconds: float) -> LeaseRecord | None:
         """The Lease as it is now; None where somebody else was faster."""
         stamp = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {
@@ -227,21 +227,21 @@ class Leases:
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
         method, path = ("PUT", self._one) if wish.version else ("POST", self._all)
         try:
-            return _record(object_of(await self._access.send(method, path, body, seconds=seconds)))
+            return _record(decode_object(await self._access.send(method, path, body, seconds=seconds)))
         except (ConflictError, NotFoundError):
             return None
 
 
-def _answer(exc: RefusedError) -> Answer:
+def _answer(exc: RefusedError) -> WriteResult:
     said = exc.message or exc.reason
     if isinstance(exc, NotFoundError):
-        return Answer(Outcome.GONE, said)
+        return WriteResult(Outcome.GONE, said)
     if isinstance(exc, TooManyRequestsError | ServerError):
-        return Answer(Outcome.BLOCKED, said, exc.retry_after)
-    return Answer(Outcome.REFUSED, said)
+        return WriteResult(Outcome.BLOCKED, said, exc.retry_after)
+    return WriteResult(Outcome.REFUSED, said)
 
 
-def object_of(text: bytes) -> dict[str, Any]:
+def decode_object(text: bytes) -> dict[str, Any]:
     """An answer that is one object; MalformedError."""
     try:
         found = json.loads(text)
@@ -252,7 +252,7 @@ def object_of(text: bytes) -> dict[str, Any]:
     return found
 
 
-def _record(lease: dict[str, Any]) -> Record:
+def _record(lease: dict[str, Any]) -> LeaseRecord:
     meta, spec = lease.get("metadata") or {}, lease.get("spec") or {}
     version, holder = meta.get("resourceVersion"), spec.get("holderIdentity") or ""
     seconds, epoch = spec.get("leaseDurationSeconds") or 0, spec.get("leaseTransitions") or 0
@@ -260,4 +260,4 @@ def _record(lease: dict[str, Any]) -> Record:
         raise MalformedError("Lease has no resourceVersion, or its holderIdentity is not a string")
     if not isinstance(seconds, int) or not isinstance(epoch, int):
         raise MalformedError("Lease has a leaseDurationSeconds or leaseTransitions that is not an integer")
-    return Record(version, holder, float(seconds), epoch)
+    return LeaseRecord(version, holder, float(seconds), epoch)

@@ -25,7 +25,7 @@ from isolation.host.machine import NvmlMachine
 from isolation.kube.access import Access
 from isolation.kube.background import Background
 from isolation.kube.core.errors import CredentialsError
-from isolation.kube.listwatch import Follower, What
+from isolation.kube.listwatch import Reflector, Selection
 from isolation.kube.writes import Writer
 from isolation.node.agent import Agent
 from isolation.node.inventory import NodeInventory
@@ -115,8 +115,8 @@ class NodeAgent:
         self.registrar = Registrar(self.plugin, settings.plugins, ACK.memory)
         self._memory = settings.run_dir / "pods.json"
         self._node = NodeWatch(node, self.inventory)
-        what = What("/api/v1/nodes", fields=f"metadata.name={node}")
-        self._node_follower = Follower(access, what, self._node)
+        what = Selection("/api/v1/nodes", fields=f"metadata.name={node}")
+        self._node_follower = Reflector(access, what, self._node)
         self.status = NodeStatus(writer, node, self._node, self.inventory)
         self.background = Background()
         self._reading: asyncio.Task[bool] | None = None
@@ -132,7 +132,7 @@ class NodeAgent:
             enter, tasks = stack.enter_async_context, self.background
             self.pods.sight.recall(self._memory)
             stack.push_async_callback(self.resources.close)
-            await enter(serving(self._settings, self.metrics.page, tasks.unwell, self.not_ready))
+            await enter(serving(self._settings, self.metrics.page, tasks.problems, self.not_ready))
             for name, follower in (*self.pods.followers.items(), ("watch-node", self._node_follower)):
                 await enter(tasks.keep(name, follower.run))
             await enter(tasks.cycles("memory", self._remember))

@@ -18,7 +18,7 @@ import click
 from isolation import logs
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB, UNITS
-from isolation.kube.listen import Address, Listen
+from isolation.kube.options import Address, AddressType
 from isolation.node.inventory import Terms
 from isolation.node.overlimit import KILL, REPORT, OverLimit
 from isolation.node.settings import CGROUP, KUBELET_DIR, PORT, Settings
@@ -140,7 +140,7 @@ _USUAL: Final = Settings(node="")
 @click.option(
     "--listen",
     "--metrics-listen",
-    type=Listen(),
+    type=AddressType(),
     default=f"{_USUAL.host}:{PORT}",
     show_default=True,
     metavar="HOST:PORT",

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract import abi
-from isolation.contract.host_allocation import Hold, HoldError, Tenant, dump, load
+from isolation.contract.host_allocation import HostAllocation, HostAllocationError, Tenant, dump, load
 from isolation.contract.names import ACK, CDI_DIR, RUN_DIR
 from isolation.contract.quantity import GIB
 from isolation.files import replace_file
@@ -171,10 +171,10 @@ class NodeDelivery:
         files.create_region(folder / REGION, ident)
         label(folder / REGION)
 
-    def _hold(self, promise: Promise, policy: str, before: Hold | None) -> Hold:
+    def _hold(self, promise: Promise, policy: str, before: HostAllocation | None) -> HostAllocation:
         pod = promise.pod
         same = before is not None and before.id == promise.id and before.boot == self._boot
-        return Hold(
+        return HostAllocation(
             id=promise.id,
             name=pod.name,
             boot=self._boot,
@@ -226,10 +226,10 @@ def _check(edits: Edits, run_dir: Path) -> None:
             raise UndeliverableError(f"{source} is missing or not a regular file: the agent restores {run_dir}")
 
 
-def _read_hold(folder: Path) -> Hold | None:
+def _read_hold(folder: Path) -> HostAllocation | None:
     try:
         return load(read_text(folder / HOLD))
-    except (OSError, UnicodeDecodeError, HoldError):
+    except (OSError, UnicodeDecodeError, HostAllocationError):
         return None
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import AbiError, Policy
-from isolation.contract.host_allocation import Hold, HoldError, load
+from isolation.contract.host_allocation import HostAllocation, HostAllocationError, load
 from isolation.host.feed import Feeder
 from isolation.host.files import read_text
 from isolation.node.overlimit import OverLimit, OverLimitWatch
@@ -39,13 +39,13 @@ class Feeding:
         self,
         alloc: Path,
         machine: Machine,
-        processes: Callable[[Hold], frozenset[int] | None],
+        processes: Callable[[HostAllocation], frozenset[int] | None],
         boot: str,
         policy: OverLimit = OverLimit(),  # noqa: B008 (frozen)
     ) -> None:
         self._alloc, self._machine, self._processes, self._boot = alloc, machine, processes, boot
         self._policy = policy
-        self._feeders: dict[str, tuple[Hold, Feeder, OverLimitWatch]] = {}
+        self._feeders: dict[str, tuple[HostAllocation, Feeder, OverLimitWatch]] = {}
         self._due = 0.0
 
     def __len__(self) -> int:
@@ -85,12 +85,12 @@ class Feeding:
                 feeder = Feeder(hold, folder, self._machine, Policy[hold.policy.upper()])
                 self._feeders[ident] = (hold, feeder, OverLimitWatch(self._policy))
 
-    def _holds(self) -> Iterator[tuple[str, tuple[Hold, Path]]]:
+    def _holds(self) -> Iterator[tuple[str, tuple[HostAllocation, Path]]]:
         """Holds of this boot that the library enforces."""
         for folder in sorted(self._alloc.iterdir()) if self._alloc.is_dir() else ():
             try:
                 hold = load(read_text(folder / "promise.json"))
-            except (OSError, UnicodeDecodeError, HoldError):
+            except (OSError, UnicodeDecodeError, HostAllocationError):
                 continue
             if hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():
                 yield folder.name, (hold, folder)

@@ -21,7 +21,7 @@ from isolation.contract.quantity import show_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
 
 _log: Final = logging.getLogger(__name__)
 REPORT: Final = "report"
@@ -46,7 +46,9 @@ class OverLimitWatch:
         self._policy = policy
         self._row = 0
 
-    def judge(self, hold: Hold, used: Iterable[int | None], processes: Callable[[], frozenset[int] | None]) -> None:
+    def judge(
+        self, hold: HostAllocation, used: Iterable[int | None], processes: Callable[[], frozenset[int] | None]
+    ) -> None:
         """One more sample; `used`: bytes by card in the hold's order, None where they cannot be told."""
         pairs = zip(hold.slices, used, strict=True)
         over = [

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from isolation.contract.model import Card
-    from isolation.kube.writes import Answer, Writer
+    from isolation.kube.writes import Writer, WriteResult
     from isolation.node.inventory import NodeInventory
 
 log = logging.getLogger(__name__)
@@ -208,7 +208,7 @@ class NodeStatus:
             self._watch.said = _over(self._watch.said, wrong)
             return True
 
-    async def _write(self, wrong: Said) -> list[Answer]:
+    async def _write(self, wrong: Said) -> list[WriteResult]:
         answers = []
         if wrong.resources:
             answers.append(await self._writer.state_resources(self._node, wrong.resources))

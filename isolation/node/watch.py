@@ -25,8 +25,8 @@ from isolation.contract.names import EXEMPT
 from isolation.kube.core.errors import ClusterError, MalformedError, NotFoundError
 from isolation.kube.core.wire import identity_of, page_of
 from isolation.kube.informer import NOT_ENDED
-from isolation.kube.listwatch import Follower, Habits, What
-from isolation.kube.writes import Outcome, Target
+from isolation.kube.listwatch import Reflector, Selection, WatchOptions
+from isolation.kube.writes import Outcome, PodRef
 from isolation.node import memory
 from isolation.node.bound import bound_of
 from isolation.node.world import UnreachableError
@@ -159,11 +159,11 @@ class NodePods:
     def __init__(self, access: Access, writer: Writer, node: str) -> None:
         self._access, self._writer = access, writer
         self.sight = Sight()
-        self._what = What(_PODS, fields=f"{NOT_ENDED},spec.nodeName={node}")
-        self.follower = Follower(access, self._what, self.sight)
-        exempt = What("/api/v1/namespaces", labels=f"{EXEMPT}=true")
-        namespaces = Follower(access, exempt, _Namespaces(self.sight), Habits(idle_seconds=_QUIET_SECONDS))
-        self.followers: Mapping[str, Follower] = {"watch-pods": self.follower, "watch-namespaces": namespaces}
+        self._what = Selection(_PODS, fields=f"{NOT_ENDED},spec.nodeName={node}")
+        self.follower = Reflector(access, self._what, self.sight)
+        exempt = Selection("/api/v1/namespaces", labels=f"{EXEMPT}=true")
+        namespaces = Reflector(access, exempt, _Namespaces(self.sight), WatchOptions(idle_seconds=_QUIET_SECONDS))
+        self.followers: Mapping[str, Reflector] = {"watch-pods": self.follower, "watch-namespaces": namespaces}
         """By name of the task that runs each."""
 
     def bound(self) -> Iterable[Bound]:
@@ -207,7 +207,7 @@ class NodePods:
 
     async def delete(self, pod: Bound, reason: str) -> None:
         """See `world.Pods`. The Event comes first: afterwards there is nothing to read it at."""
-        target = Target(pod.namespace, pod.name, pod.uid)
+        target = PodRef(pod.namespace, pod.name, pod.uid)
         with contextlib.suppress(ClusterError):  # a pod that must go does not stay for want of an Event
             await self._writer.event(target, "WrongDevices", reason, warning=True)
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from isolation.kube.malformed_requests import bounded
+from isolation.kube.malformed_requests import request_error_logger
 from isolation.node.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ async def serving(
 
     app = web.Application(client_max_size=1 << 10)
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/readyz", readyz)])
-    runner = web.AppRunner(app, access_log=None, logger=bounded(log), handle_signals=False, shutdown_timeout=0.5)
+    runner = web.AppRunner(
+        app, access_log=None, logger=request_error_logger(log), handle_signals=False, shutdown_timeout=0.5
+    )
     await runner.setup()
     try:
         try:

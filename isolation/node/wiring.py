@@ -27,7 +27,7 @@ from isolation.node.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
     from isolation.node.backend import Backend
     from isolation.node.hardware import Hardware
     from isolation.node.settings import Settings
@@ -76,7 +76,7 @@ def feeding_of(settings: Settings, pods: Callable[[], Mapping[str, Bound]]) -> F
     """Whoever tells containers their own GPU time; `pods`: by UID, also from another thread."""
     cgroups = KernelCgroups(settings.cgroup)
 
-    def processes(hold: Hold) -> frozenset[int] | None:
+    def processes(hold: HostAllocation) -> frozenset[int] | None:
         tenant = hold.tenant
         pod = pods().get(tenant.uid) if tenant is not None else None
         if tenant is None or pod is None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from isolation.contract.abi import Policy
-from isolation.contract.host_allocation import Hold
+from isolation.contract.host_allocation import HostAllocation
 from isolation.contract.model import Refusal
 from isolation.host import cgroup, process
 from isolation.run import listing, wait_queue
@@ -113,7 +113,7 @@ def _write(options: Options, book: Book, placement: Placement, cards: Sequence[C
     ident = f"{PREFIX}{secrets.token_hex(6)}"
     draft = book.draft(ident)
     group = cgroup.create(ident, draft.folder / GROUP)
-    entry = Hold(
+    entry = HostAllocation(
         id=ident,
         name=options.name or Path(options.command[0]).name or ident,
         boot=process.boot(),
@@ -136,7 +136,7 @@ def _write(options: Options, book: Book, placement: Placement, cards: Sequence[C
         raise BookError(f"{book.home}: cannot write allocation: {exc}") from None
 
 
-def _explained(refusal: Refusal, cards: Sequence[Card], held: Sequence[Hold]) -> str:
+def _explained(refusal: Refusal, cards: Sequence[Card], held: Sequence[HostAllocation]) -> str:
     """The reason, then who holds what, as text for the error stream."""
     told = [refusal.reason, *listing.taken(cards, held), listing.listed(held, time.time(), console(stderr=True))]
     return "\n".join(line for line in told if line)
@@ -170,7 +170,7 @@ class _Progress:
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._said, self._at, self._reason = False, 0.0, ""
 
-    def line(self, reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: float) -> None:
+    def line(self, reason: str, cards: Sequence[Card], held: Sequence[HostAllocation], seconds: float) -> None:
         """Say how things stand."""
         short = reason.partition(": ")[0] if self._terminal else reason
         text = listing.waiting(short, cards, held, seconds)

@@ -28,7 +28,7 @@ from isolation.lib import files
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
     from isolation.contract.model import Card, Slice
 
 LIMITS: Final = "limits"
@@ -50,7 +50,7 @@ class Command:
     group: str
 
 
-def promise(entry: Hold, folder: Path, policy: abi.Policy, models: Mapping[str, str]) -> None:
+def promise(entry: HostAllocation, folder: Path, policy: abi.Policy, models: Mapping[str, str]) -> None:
     """Write the limits, the feed and an empty region where the library will look. `models`: product by uuid."""
     cards = tuple(_limit(part, policy, models.get(part.uuid, ""), online=entry.online) for part in entry.slices)
     files.write_limits(folder / LIMITS, abi.Limits(1, entry.id, cards))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
     from isolation.contract.model import Card
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -29,7 +29,7 @@ _GAP: Final = 2
 """Columns between columns of the table."""
 
 
-def as_json(held: Sequence[Hold]) -> dict[str, Any]:
+def as_json(held: Sequence[HostAllocation]) -> dict[str, Any]:
     """The holds in the shape that programs read."""
     return {
         "allocations": [
@@ -51,7 +51,7 @@ def as_json(held: Sequence[Hold]) -> dict[str, Any]:
     }
 
 
-def rows(held: Sequence[Hold], now: float) -> list[tuple[str, ...]]:
+def rows(held: Sequence[HostAllocation], now: float) -> list[tuple[str, ...]]:
     """One row per hold, in the order of HEADINGS."""
     return [
         (
@@ -69,7 +69,7 @@ def rows(held: Sequence[Hold], now: float) -> list[tuple[str, ...]]:
     ]
 
 
-def listed(held: Sequence[Hold], now: float, console: Console) -> str:
+def listed(held: Sequence[HostAllocation], now: float, console: Console) -> str:
     """The holds as a table on a terminal, else as lines whose fields tabs divide; empty where there are none."""
     found = rows(held, now)
     if not found:
@@ -91,7 +91,7 @@ def listed(held: Sequence[Hold], now: float, console: Console) -> str:
     return text.get().rstrip("\n")
 
 
-def taken(cards: Sequence[Card], held: Sequence[Hold]) -> list[str]:
+def taken(cards: Sequence[Card], held: Sequence[HostAllocation]) -> list[str]:
     """A line per card: what is taken of it, and by whom."""
     lines = []
     for card in cards:
@@ -102,7 +102,7 @@ def taken(cards: Sequence[Card], held: Sequence[Hold]) -> list[str]:
     return lines
 
 
-def waiting(reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: float) -> str:
+def waiting(reason: str, cards: Sequence[Card], held: Sequence[HostAllocation], seconds: float) -> str:
     """One line of progress: how long, for what, and who is in the way."""
     uuids = {card.uuid for card in cards}
     holders = [entry for entry in held if uuids & {part.uuid for part in entry.slices}]
@@ -110,7 +110,7 @@ def waiting(reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: f
     return f"waiting {ago(seconds)}: {reason}" + (f"; in use by {by}" if by else "")
 
 
-def words(entry: Hold) -> str:
+def words(entry: HostAllocation) -> str:
     """The command as one short line."""
     return cut(printable(" ".join(entry.command)), _COMMAND_CHARS)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.host_allocation import Hold, HoldError, dump, load
+from isolation.contract.host_allocation import HostAllocation, HostAllocationError, dump, load
 from isolation.host import cgroup, liveness, process
 from isolation.host.files import read_text
 
@@ -53,7 +53,7 @@ class BookError(Exception):
 class Held:
     """A hold and where it stands."""
 
-    entry: Hold
+    entry: HostAllocation
     folder: Path
 
 
@@ -169,7 +169,7 @@ class Book:
                 _forget(path)
 
     @staticmethod
-    def _read(folder: Path) -> Hold:
+    def _read(folder: Path) -> HostAllocation:
         if not (folder.name.startswith(PREFIX) or (folder / HOLD).exists()):
             raise BookError(f"{folder.parent} holds other files ({folder}): choose another directory with --state-dir")
         advice = f"if its processes have ended, remove {folder}; until then gpushare run fails"
@@ -178,7 +178,7 @@ class Book:
         except (OSError, UnicodeDecodeError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
             raise BookError(f"cannot read {folder / HOLD} ({why}): {advice}") from None
-        except HoldError as exc:
+        except HostAllocationError as exc:
             raise BookError(f"cannot use {folder / HOLD} ({exc}): {advice}") from None
         if entry.id != folder.name:
             raise BookError(f"{folder / HOLD} belongs to allocation {entry.id[:40]!r}: {advice}")
@@ -196,7 +196,7 @@ class Book:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return Draft(folder, lock)
 
-    def publish(self, draft: Draft, entry: Hold) -> Held:
+    def publish(self, draft: Draft, entry: HostAllocation) -> Held:
         """From here on the hold counts. Durable before it is seen."""
         folder = self.home / entry.id
         with (draft.folder / HOLD).open("x", encoding="utf-8") as file:

@@ -25,7 +25,7 @@ from isolation.kube.access import Access
 from isolation.kube.background import Background
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.store import Store
-from isolation.kube.writes import Leases, Writer
+from isolation.kube.writes import LeaseClient, Writer
 from isolation.release import release
 from isolation.scheduler.admission.supervise import AdmissionProcess, ClusterFeed
 from isolation.scheduler.binder import Binder
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from isolation.contract.metrics import MetricSpec
-    from isolation.kube.store import Change
+    from isolation.kube.store import ClusterChange
     from isolation.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
@@ -68,8 +68,8 @@ class Scheduler:
         store = Store(unit_bytes=settings.unit_bytes)
         self.cache = SchedulerCache(policy=settings.policy, unit_bytes=settings.unit_bytes)
         self.informers = Informers(access, self.cache, store, settings.namespace)
-        beside = Leases(access, settings.namespace, settings.beside) if settings.beside else None
-        lease = Leases(access, settings.namespace, settings.lease)
+        beside = LeaseClient(access, settings.namespace, settings.beside) if settings.beside else None
+        lease = LeaseClient(access, settings.namespace, settings.lease)
         self.leadership = Leadership(lease, me, beside=beside, host=settings.host)
         self.metrics = Metrics()
         self.binder = Binder(self.cache, self._writer, self.leadership.fence, unit_bytes=settings.unit_bytes)
@@ -167,7 +167,7 @@ class Scheduler:
 
     def health(self) -> dict[str, str]:
         """What is wrong, by probe; admission is ready when its process is, synced or not."""
-        problems = {"healthz": self.background.unwell()}
+        problems = {"healthz": self.background.problems()}
         if self.admission is not None and (problem := self.admission.problem()):
             problems["readyz"] = problem
         missing = self.informers.missing()
@@ -178,7 +178,7 @@ class Scheduler:
             problems["leader"] = f"this replica is not the leader; Lease holder: {holder}"
         return problems
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: ClusterChange) -> None:
         """Remove pods that are gone from the unschedulable queue."""
         if change.pod is None and change.pod_before is not None:
             self.context.unschedulable.remove(change.pod_before.uid)

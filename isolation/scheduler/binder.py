@@ -24,14 +24,14 @@ from isolation.contract.names import ACK, ALLOCATION, RESERVATION, Dialect
 from isolation.contract.quantity import GIB
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import boottime
-from isolation.kube.writes import REQUEST_SECONDS, Outcome, Target
+from isolation.kube.writes import REQUEST_SECONDS, Outcome, PodRef
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from isolation.contract.model import Pod, Request
     from isolation.kube.election import Fence
-    from isolation.kube.writes import Answer, Whereabouts
+    from isolation.kube.writes import PodLocation, WriteResult
     from isolation.scheduler.core.cache import AssumedPlacement, SchedulerCache
 
 log = logging.getLogger(__name__)
@@ -51,11 +51,11 @@ class BindingWriter(Protocol):
     """The requests that a bind needs (`isolation.kube.writes.Writer`); ClusterError: the outcome is unknown."""
 
     async def bind(
-        self, pod: Target, node: str, annotations: Mapping[str, str], seconds: float | None = None
-    ) -> Answer:
+        self, pod: PodRef, node: str, annotations: Mapping[str, str], seconds: float | None = None
+    ) -> WriteResult:
         """Node and records in one write, by UID; refused where the pod is bound already."""
 
-    async def placed(self, pod: Target, seconds: float | None = None) -> Whereabouts | None:
+    async def placed(self, pod: PodRef, seconds: float | None = None) -> PodLocation | None:
         """Where the API server says that the pod is; None: there is no such pod."""
 
 
@@ -63,7 +63,7 @@ class BindingWriter(Protocol):
 class _PendingBinding:
     """One pod on its way to one node."""
 
-    target: Target
+    target: PodRef
     node: str
     records: Mapping[str, str]
     requested: float
@@ -128,7 +128,7 @@ class Binder:
         for late in self._cache.find_overdue(self._wall(), OBSERVED_SECONDS):
             if late.uid in self._open:
                 continue
-            where = await self._writer.placed(Target(late.namespace, late.name, late.uid))
+            where = await self._writer.placed(PodRef(late.namespace, late.name, late.uid))
             if where is None or where.ended:
                 self._cache.remove_pod(late.uid)
             elif where.node:
@@ -154,7 +154,7 @@ class Binder:
         found = self._cache.assume(pod, node, self._wall())
         if isinstance(found, Refusal):
             return found.reason
-        job = _PendingBinding(Target(pod.namespace, pod.name, pod.uid), node, self._records(pod, found), self._clock())
+        job = _PendingBinding(PodRef(pod.namespace, pod.name, pod.uid), node, self._records(pod, found), self._clock())
         self._open[pod.uid] = job
         job.task = asyncio.create_task(self._run_until_certain(job))
         return job
@@ -230,7 +230,7 @@ class Binder:
         self._cache.forget(uid)
         return job.message
 
-    def _settle_bound(self, job: _PendingBinding, where: Whereabouts) -> str:
+    def _settle_bound(self, job: _PendingBinding, where: PodLocation) -> str:
         """The pod is bound: by us (whichever of the requests it was), or by another client."""
         uid = job.target.uid
         ours = where.node == job.node and where.annotations.get(ALLOCATION) == job.records[ALLOCATION]
@@ -245,7 +245,7 @@ class Binder:
         log.warning("cannot bind pod: it is already bound %s: uid=%s node=%s", binder, uid, where.node)
         return f"the pod is already bound to {where.node} {binder}"
 
-    def _record_binding(self, uid: str, where: Whereabouts) -> bool:
+    def _record_binding(self, uid: str, where: PodLocation) -> bool:
         """Put what the pod says into the cache; False: it has no record of ours (the watch may read the vendor's)."""
         try:
             slices = decode_allocation(where.annotations.get(ALLOCATION, "")).slices

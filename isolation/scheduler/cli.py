@@ -20,9 +20,8 @@ import yaml
 from isolation import logs
 from isolation.contract.names import SCHEDULER
 from isolation.contract.quantity import UNITS
-from isolation.kube import process_options
 from isolation.kube.core.errors import CredentialsError
-from isolation.kube.listen import Address, Listen, address
+from isolation.kube.options import Address, AddressType, parse_address, process_options
 from isolation.placement.policy import DEFAULT, POLICIES
 from isolation.scheduler.core import kube_scheduler_config as kube
 from isolation.scheduler.settings import ADMISSION, METRICS, SIDECAR, SchedulerSettings
@@ -37,7 +36,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--admission-listen",
     "admission",
-    type=Listen(),
+    type=AddressType(),
     default=ADMISSION,
     show_default=True,
     help="Address for HTTPS: admission webhooks, served by a child process. none: disabled.",
@@ -57,7 +56,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--extender-listen",
     "sidecar",
-    type=Listen(),
+    type=AddressType(),
     default=SIDECAR,
     show_default=True,
     help="Loopback address for plain HTTP, used by the kube-scheduler in the same pod. none: disabled.",
@@ -65,7 +64,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--extender-tls-listen",
     "extender",
-    type=Listen(),
+    type=AddressType(),
     default="none",
     show_default=True,
     help="Address for HTTPS: scheduler extender and classic gpushare paths, for a kube-scheduler elsewhere.",
@@ -103,7 +102,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="Until the autoscaler has published its pools: allow requests larger than any current node "
     "(larger nodes may be added later), with a warning.",
 )
-@process_options.options(metrics=METRICS, lease=SCHEDULER)
+@process_options(metrics=METRICS, lease=SCHEDULER)
 @click.pass_context
 def scheduler(ctx: click.Context, /, **given: Any) -> None:
     """
@@ -138,7 +137,7 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:
 def print_config(*, existing: bool, sidecar: str) -> None:
     """Print the kube-scheduler configuration that calls this extender."""
     try:
-        if address(sidecar) is None:
+        if parse_address(sidecar) is None:
             raise click.UsageError(
                 "--extender-listen none leaves no extender to call: set an address, or use --existing-scheduler"
             )

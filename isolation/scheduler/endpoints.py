@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from isolation.host.reloading_tls import ReloadingTls
-    from isolation.kube.listen import Address
+    from isolation.kube.options import Address
     from isolation.scheduler.extender import Extender
     from isolation.scheduler.metrics import Metrics
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 from aiohttp import web
 
 from isolation.host.bounded_connections import Bounded, Connection, Limits
-from isolation.kube.malformed_requests import bounded
+from isolation.kube.malformed_requests import request_error_logger
 
 if TYPE_CHECKING:
     import logging
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from typing import Any
 
-    from isolation.kube.listen import Address
+    from isolation.kube.options import Address
 
     Work = Callable[[], Coroutine[Any, Any, None]]
     Keep = Callable[[Work], contextlib.AbstractAsyncContextManager[None]]
@@ -75,7 +75,7 @@ async def serve(
     runner = web.AppRunner(
         app,
         access_log=None,
-        logger=bounded(log),
+        logger=request_error_logger(log),
         keepalive_timeout=_IDLE_SECONDS,
         lingering_time=_LINGER_SECONDS,
         shutdown_timeout=_SHUTDOWN_SECONDS,

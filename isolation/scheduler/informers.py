@@ -25,22 +25,22 @@ from isolation.contract.reservation import Reservation, reservation_of
 from isolation.kube.core.backoff import Pace
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of
-from isolation.kube.informer import Live, Pods
-from isolation.kube.listwatch import Follower, Habits, What
-from isolation.kube.optional_kind import Perhaps
+from isolation.kube.informer import Informer, PodSelection
+from isolation.kube.listwatch import Reflector, Selection, WatchOptions
+from isolation.kube.optional_kind import OptionalKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from isolation.contract.codec.pools import PublishedPool
     from isolation.kube.listwatch import Source
-    from isolation.kube.store import Change, Store
+    from isolation.kube.store import ClusterChange, Store
     from isolation.scheduler.core.cache import SchedulerCache
 
 log = logging.getLogger(__name__)
 _POOLS: Final = "pools"
 RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
-HABITS: Final = Habits(pace=Pace(longest=5.0))
+HABITS: Final = WatchOptions(pace=Pace(longest=5.0))
 """A shorter back-off than usual: there are few replicas, and all pods with shares wait for them."""
 QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)
 """For kinds that can be quiet for minutes, without a bookmark: the server ends the watch before it counts as dead."""
@@ -51,18 +51,18 @@ class Informers:
 
     def __init__(self, source: Source, cache: SchedulerCache, store: Store, namespace: str = SYSTEM_NAMESPACE) -> None:
         self.cache, self.store = cache, store
-        self.live = Live(source, Pods(labels=f"{SHARED}=true"), store, HABITS)
+        self.live = Informer(source, PodSelection(labels=f"{SHARED}=true"), store, HABITS)
         self.reservations = _ReservationHandler(cache)
         self.namespaces = _NamespaceHandler(cache)
         self.pools = _PoolHandler()
         self.followers = {
             "nodes": self.live.nodes,
             "pods": self.live.pods,
-            "reservations": Follower(Perhaps(source), What(RESERVATIONS_PATH), self.reservations, QUIET),
-            "namespaces": Follower(source, What("/api/v1/namespaces"), self.namespaces, QUIET),
-            _POOLS: Follower(
+            "reservations": Reflector(OptionalKind(source), Selection(RESERVATIONS_PATH), self.reservations, QUIET),
+            "namespaces": Reflector(source, Selection("/api/v1/namespaces"), self.namespaces, QUIET),
+            _POOLS: Reflector(
                 source,
-                What(f"/api/v1/namespaces/{namespace}/configmaps", fields=f"metadata.name={POOLS}"),
+                Selection(f"/api/v1/namespaces/{namespace}/configmaps", fields=f"metadata.name={POOLS}"),
                 self.pools,
                 QUIET,
             ),
@@ -108,7 +108,7 @@ class Informers:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: ClusterChange) -> None:
         """Put one change into the cache; a node may bring free cards."""
         if change.node is not None:
             self.cache.set_node(change.node)

@@ -14,17 +14,17 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.kube.core.errors import ClusterError
-from isolation.kube.core.lease import Terms
+from isolation.kube.core.lease import LeaseTiming
 from isolation.kube.election import Election
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from isolation.kube.core.lease import Record
-    from isolation.kube.election import Desk, Fence
+    from isolation.kube.core.lease import LeaseRecord
+    from isolation.kube.election import Fence, LeaseStore
 
 log = logging.getLogger(__name__)
-TERMS: Final = Terms(duration=5.0, act=4.0, retry=1.0, request=2.0)
+TERMS: Final = LeaseTiming(duration=5.0, act=4.0, retry=1.0, request=2.0)
 """A dead leader is replaced after 5 to 6 seconds, as kube-scheduler's is by our configuration of it."""
 READ_SECONDS: Final = 1.0
 """Between two reads of kube-scheduler's Lease."""
@@ -34,16 +34,16 @@ _TICK_SECONDS: Final = 0.1
 class _GatedLease:
     """The Lease; a candidate that may not campaign only reads it."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: LeaseStore) -> None:
         self._desk = desk
         self.open = True
         self.settled: Callable[[], bool] = lambda: True
 
-    async def read(self, seconds: float) -> Record | None:
+    async def read(self, seconds: float) -> LeaseRecord | None:
         """Read the Lease."""
         return await self._desk.read(seconds)
 
-    async def write(self, wish: Record, seconds: float) -> Record | None:
+    async def write(self, wish: LeaseRecord, seconds: float) -> LeaseRecord | None:
         """
         Write the Lease; releasing it is always allowed, unless a request sent under it may still take effect.
 
@@ -58,7 +58,7 @@ class Leadership:
     """One candidate; `run` until cancelled, then the Lease is released."""
 
     def __init__(
-        self, desk: Desk, me: str, *, terms: Terms = TERMS, beside: Desk | None = None, host: str = ""
+        self, desk: LeaseStore, me: str, *, terms: LeaseTiming = TERMS, beside: LeaseStore | None = None, host: str = ""
     ) -> None:
         """`host`: prefix of the identity of the kube-scheduler in this pod."""
         self._gate, self._me, self._terms = _GatedLease(desk), me, terms

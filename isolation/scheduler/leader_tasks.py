@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.reservation import Reservation
 from isolation.kube.core.errors import ClusterError
-from isolation.kube.writes import Outcome, Target
+from isolation.kube.writes import Outcome, PodRef
 from isolation.scheduler.core.reservations import PREEMPTION
 
 if TYPE_CHECKING:
@@ -212,5 +212,5 @@ class LeaderTasks:
         return True
 
 
-def _target(pod: Pod) -> Target:
-    return Target(pod.namespace, pod.name, pod.uid)
+def _target(pod: Pod) -> PodRef:
+    return PodRef(pod.namespace, pod.name, pod.uid)

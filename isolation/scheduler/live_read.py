@@ -19,7 +19,7 @@ from isolation.kube.informer import NOT_ENDED
 
 if TYPE_CHECKING:
     from isolation.kube.listwatch import Source
-    from isolation.kube.store import Change
+    from isolation.kube.store import ClusterChange
     from isolation.scheduler.informers import Informers
 
 _PAGE: Final = "500"
@@ -83,7 +83,7 @@ class LiveRead:
             if not self._running:
                 self._gone.clear()
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: ClusterChange) -> None:
         """Remember pods that go while a list is under way."""
         if self._running and change.pod is None and change.pod_before is not None:
             self._gone.add(change.pod_before.uid)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from isolation.kube.listen import Address
+    from isolation.kube.options import Address
 
 ADMISSION: Final = "0.0.0.0:8443"
 SIDECAR: Final = "127.0.0.1:8442"

@@ -19,7 +19,7 @@ from isolation.scheduler.informers import RESERVATIONS_PATH
 if TYPE_CHECKING:
     from isolation.contract.reservation import Reservation
     from isolation.kube.access import Access
-    from isolation.kube.writes import Target
+    from isolation.kube.writes import PodRef
 
 
 class ObjectWriter:
@@ -48,7 +48,7 @@ class ObjectWriter:
             return exc.message or exc.reason
         return ""
 
-    async def requeue(self, pod: Target, moment: str) -> str:
+    async def requeue(self, pod: PodRef, moment: str) -> str:
         """Update an unschedulable pod: kube-scheduler then retries it."""
         body = {"metadata": {"uid": pod.uid, "annotations": {WOKEN: moment}}}
         return await self._patch(pod.path, body)

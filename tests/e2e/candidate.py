@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 
 from isolation.kube.access import Access
-from isolation.kube.core.lease import Terms
+from isolation.kube.core.lease import LeaseTiming
 from isolation.kube.election import Election, boottime
-from isolation.kube.writes import Leases
+from isolation.kube.writes import LeaseClient
 
 
-def terms_of(duration: float) -> Terms:
+def terms_of(duration: float) -> LeaseTiming:
     """Terms with that duration, and looks as often as ever."""
-    return Terms(duration=duration, act=0.75 * duration, retry=0.4, request=0.25 * duration)
+    return LeaseTiming(duration=duration, act=0.75 * duration, retry=0.4, request=0.25 * duration)
 
 
 async def main(kubeconfig: str, name: str, out: str, duration: str) -> None:
@@ -28,7 +28,7 @@ async def main(kubeconfig: str, name: str, out: str, duration: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with Access(Path(kubeconfig)) as access:
-        election = Election(Leases(access, "default", "tested"), name, terms_of(float(duration)))
+        election = Election(LeaseClient(access, "default", "tested"), name, terms_of(float(duration)))
         running = asyncio.create_task(election.run())
         with Path(out).open("a") as log:  # noqa: ASYNC230 (a line to memory)
             while not stop.is_set():

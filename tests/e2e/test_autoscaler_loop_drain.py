@@ -17,7 +17,7 @@ from autoscaler.core.plan import CancelDrain, Drain, Evict
 from autoscaler.kube.last_look import lost_with, node_of
 from isolation.contract.names import MOVED
 from isolation.kube.access import Access
-from isolation.kube.writes import Target, Writer
+from isolation.kube.writes import PodRef, Writer
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
@@ -183,7 +183,7 @@ def test_the_api_servers_own_list_tells_who_would_be_lost_with_a_node(plane):
             try:
                 for name, node_name in (("runs", "lost-node"), ("over", "lost-node"), ("elsewhere", "other")):
                     made = await client.create(share_pod(name, 0, schedulerName="nobody"))
-                    target = Target("default", name, made["metadata"]["uid"])
+                    target = PodRef("default", name, made["metadata"]["uid"])
                     assert await Writer(access, "test").bind(target, node_name, {})
                 # bound from the start: the garbage collector deletes what belongs to a DaemonSet that there is not
                 pod = share_pod("agent", 0, nodeName="lost-node")

@@ -17,17 +17,20 @@ from isolation.kube import credentials
 from isolation.kube.access import Access
 from isolation.kube.core.backoff import Pace
 from isolation.kube.core.errors import GoneError
-from isolation.kube.informer import Live, Pods
-from isolation.kube.listwatch import Habits
+from isolation.kube.informer import Informer, PodSelection
+from isolation.kube.listwatch import WatchOptions
 
-QUICK = Habits(page=7, pace=Pace(first=0.05, longest=0.5))
+QUICK = WatchOptions(page=7, pace=Pace(first=0.05, longest=0.5))
 NODES = "/api/v1/nodes"
 
 
 @contextlib.asynccontextmanager
 async def following(plane, kubeconfig=None, habits=QUICK, pods=None):
     """A live view of this plane, synced."""
-    async with Access(kubeconfig or plane.kubeconfig) as access, Live(access, pods, habits=habits).following() as live:
+    async with (
+        Access(kubeconfig or plane.kubeconfig) as access,
+        Informer(access, pods, options=habits).following() as live,
+    ):
         await asyncio.wait_for(live.synced(), 20)
         yield live
 
@@ -93,8 +96,8 @@ def test_pods_of_one_node_or_of_one_label_alone(plane):
                 pod["metadata"]["labels"] = {"mine": label}
                 await client.create(pod)
             async with (
-                following(plane, pods=Pods(node="part-0")) as agent,
-                following(plane, pods=Pods(labels="mine=no")) as extender,
+                following(plane, pods=PodSelection(node="part-0")) as agent,
+                following(plane, pods=PodSelection(labels="mine=no")) as extender,
             ):
                 seen = [{pod.name for pod in live.view().cluster.pods} for live in (agent, extender)]
                 nodes = set(agent.store.nodes)
@@ -180,7 +183,7 @@ def test_a_list_whose_version_is_compacted_between_two_pages_begins_anew(plane):
                         await asyncio.to_thread(plane.restart_apiserver)
                     return answer
 
-            async with Live(Source(), habits=QUICK).following() as live:
+            async with Informer(Source(), habits=QUICK).following() as live:
                 await asyncio.wait_for(live.synced(), PATIENCE_SECONDS)
                 assert names == names_in(live, "paged")
                 return live.nodes.count.lists
@@ -213,8 +216,8 @@ def test_a_server_that_falls_silent_is_noticed_and_found_again(plane):
     """
 
     async def story():
-        habits = Habits(pace=Pace(0.05, 0.3), idle_seconds=1.0, watch_seconds=2.0)
-        async with following(plane, habits=habits) as live, connected(plane) as client:
+        habits = WatchOptions(pace=Pace(0.05, 0.3), idle_seconds=1.0, watch_seconds=2.0)
+        async with following(plane, options=habits) as live, connected(plane) as client:
             plane.freeze("kube-apiserver")
             try:
                 await until(lambda: live.nodes.count.failures >= 2)
@@ -261,7 +264,7 @@ def test_credentials_are_read_again_when_the_server_no_longer_takes_them(plane, 
     async def story():
         async with connected(plane) as client:
             good = await token_of(client, f"renewed-{where}")
-            async with Access(config) as access, Live(access, habits=QUICK).following() as live:
+            async with Access(config) as access, Informer(access, habits=QUICK).following() as live:
                 await until(lambda: live.nodes.count.failures >= 2)
                 token.write_text(good)
                 await asyncio.wait_for(live.synced(), PATIENCE_SECONDS)
@@ -276,7 +279,7 @@ def test_an_api_server_that_is_down_is_asked_at_a_bounded_pace(plane):
     """
 
     async def story():
-        async with following(plane, habits=Habits(pace=Pace(0.2, 2.0))) as live:
+        async with following(plane, habits=WatchOptions(pace=Pace(0.2, 2.0))) as live:
             await asyncio.to_thread(plane.kill, "kube-apiserver")
             before = live.nodes.count.watches
             await asyncio.sleep(5)

@@ -11,10 +11,10 @@ from e2e.kubelets import share_pod, shared_node
 
 from isolation.kube.access import Access
 from isolation.kube.core.errors import RefusedError
-from isolation.kube.core.lease import Terms
+from isolation.kube.core.lease import LeaseTiming
 from isolation.kube.election import Election
-from isolation.kube.informer import Live
-from isolation.kube.writes import Leases, Target, Writer
+from isolation.kube.informer import Informer
+from isolation.kube.writes import LeaseClient, PodRef, Writer
 
 GROUP = "rbac.authorization.k8s.io"
 RIGHTS = [
@@ -45,14 +45,14 @@ def test_everything_works_with_the_rights_that_are_documented(plane):
     config = plane.kubeconfig_for("gpushare-test")
 
     async def story():
-        async with connected(plane) as client, Access(config) as access, Live(access).following() as live:
+        async with connected(plane) as client, Access(config) as access, Informer(access).following() as live:
             await grant(client, "gpushare-test")
             await client.create(shared_node("rights"))
             made = await client.create(share_pod("rights", schedulerName="nobody"))
-            pod = Target("default", "rights", made["metadata"]["uid"])
+            pod = PodRef("default", "rights", made["metadata"]["uid"])
             await asyncio.wait_for(live.synced(), 30)
             writer = Writer(access, "test")
-            await Election(Leases(access, "default", "rights"), "me", Terms()).turn()
+            await Election(LeaseClient(access, "default", "rights"), "me", LeaseTiming()).turn()
             done = [
                 await writer.bind(pod, "rights", {}),
                 await writer.event(pod, "Tried", "it works"),
@@ -79,7 +79,7 @@ def test_a_lease_that_may_not_be_read_is_no_right(plane):
 
     async def story():
         async with Access(config) as access:
-            election = Election(Leases(access, "default", "rights"), "me")
+            election = Election(LeaseClient(access, "default", "rights"), "me")
             with pytest.raises(RefusedError) as refused:
                 await election.turn()
             return refused.value.status, election.fence()

@@ -13,7 +13,7 @@ from e2e.kubelets import Kubelets, share_pod, shared_node
 from isolation.contract.names import ALLOCATION
 from isolation.kube.access import Access, Deadlines
 from isolation.kube.core.errors import UnreachableError
-from isolation.kube.writes import Outcome, Target, Writer
+from isolation.kube.writes import Outcome, PodRef, Writer
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -28,7 +28,7 @@ async def writing(plane, deadlines=None):
 def target_of(pod, uid=None):
     """What names this pod."""
     meta = pod["metadata"]
-    return Target(meta["namespace"], meta["name"], uid or meta["uid"])
+    return PodRef(meta["namespace"], meta["name"], uid or meta["uid"])
 
 
 @contextlib.asynccontextmanager
@@ -53,7 +53,7 @@ def test_a_binding_carries_node_and_records_in_one_write(plane):
             first = await writer.bind(target_of(pod), "n1", {ALLOCATION: "{}"})
             again = await writer.bind(target_of(pod), "n2", {ALLOCATION: "no"})
             after = await writer.placed(target_of(pod))
-            nobody = await writer.bind(Target("default", "no-such", "u"), "n1", {})
+            nobody = await writer.bind(PodRef("default", "no-such", "u"), "n1", {})
             stranger = await writer.placed(target_of(pod, "another-uid"))
             return [a.outcome for a in (other, first, again, nobody)], before.node, after, stranger
 

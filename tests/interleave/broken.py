@@ -15,7 +15,7 @@ from interleave.replica import Parts
 
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import Fence
-from isolation.kube.writes import Answer, Outcome, Whereabouts
+from isolation.kube.writes import Outcome, PodLocation, WriteResult
 from isolation.node.agent import Agent
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core.cache import SchedulerCache
@@ -58,16 +58,16 @@ class Trustful:
     def __init__(self, writer: Any) -> None:
         self._writer = writer
 
-    async def bind(self, *arguments: Any) -> Answer:
+    async def bind(self, *arguments: Any) -> WriteResult:
         """A time-out is a refusal."""
         try:
             return await self._writer.bind(*arguments)
         except ClusterError as exc:
-            return Answer(Outcome.REFUSED, str(exc))
+            return WriteResult(Outcome.REFUSED, str(exc))
 
-    async def placed(self, *_: Any) -> Whereabouts:
+    async def placed(self, *_: Any) -> PodLocation:
         """Nobody asks."""
-        return Whereabouts("", {})
+        return PodLocation("", {})
 
 
 class Unfenced(Leadership):

@@ -47,13 +47,13 @@ def run_time(loop: VirtualLoop, draw: random.Random) -> Iterator[None]:
     """Every clock is the loop's, every draw the seed's."""
     clock = LoopTime(loop)
     election = functools.partial(Election, clock=loop.time, draw=draw.random)
-    follower = functools.partial(listwatch.Follower, draw=draw.random)
+    follower = functools.partial(listwatch.Reflector, draw=draw.random)
     with contextlib.ExitStack() as stack:
         for module in (listwatch, watch, informers):
             stack.enter_context(patch.object(module, "time", clock))
         for module in (watch, informers):
-            stack.enter_context(patch.object(module, "Follower", follower))
-        stack.enter_context(patch("isolation.kube.informer.Follower", follower))
+            stack.enter_context(patch.object(module, "Reflector", follower))
+        stack.enter_context(patch("isolation.kube.informer.Reflector", follower))
         stack.enter_context(patch.object(leader, "Election", election))
         # Its looks at its own fence cost steps and decide nothing.
         stack.enter_context(patch.object(leader, "_TICK_SECONDS", 0.5))

@@ -20,9 +20,9 @@ from interleave.loop import Process
 from interleave.wire import Wire
 
 from isolation.contract.names import ACK, SCHEDULER
-from isolation.kube.core.lease import Terms
+from isolation.kube.core.lease import LeaseTiming
 from isolation.kube.election import Election
-from isolation.kube.writes import Leases
+from isolation.kube.writes import LeaseClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 VERB_SECONDS: Final = 5.0
 ASLEEP_SECONDS: Final = 300.0
-TERMS: Final = Terms(duration=5.0, act=3.0, retry=1.0, request=1.5)
+TERMS: Final = LeaseTiming(duration=5.0, act=3.0, retry=1.0, request=1.5)
 LEASE: Final = ("kube-system", "kube-scheduler")
 
 
@@ -90,7 +90,7 @@ class KubeScheduler:
 
     async def _live(self) -> None:
         loop, draw = self._net.loop, self._net.draw
-        desk = Leases(Wire(self._net, self.process.name), *LEASE)  # type: ignore[arg-type]
+        desk = LeaseClient(Wire(self._net, self.process.name), *LEASE)  # type: ignore[arg-type]
         me = f"{self.name}_{draw.getrandbits(32):08x}"
         election = self._election = Election(desk, me, TERMS, clock=loop.time, draw=draw.random)
         loop.spawn(self.process, election.run(), f"lease of {self.process.name}")

@@ -21,7 +21,7 @@ from interleave.wire import Wire
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.kube.store import Store
-from isolation.kube.writes import Leases, Writer
+from isolation.kube.writes import LeaseClient, Writer
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.core.unschedulable import UnschedulableQueue
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from interleave.wire import Net
 
-    from isolation.kube.store import Change
+    from isolation.kube.store import ClusterChange
 
 BESIDE: Final = ("kube-system", "kube-scheduler")
 
@@ -91,8 +91,8 @@ class Replica:
         cache = self.cache = self._parts.cache()
         store = Store()
         informers = Informers(wire, cache, store)
-        ours = Leases(wire, SYSTEM_NAMESPACE, SCHEDULER)
-        leadership = self._parts.leadership(ours, me, beside=Leases(wire, *BESIDE), host=self.name)
+        ours = LeaseClient(wire, SYSTEM_NAMESPACE, SCHEDULER)
+        leadership = self._parts.leadership(ours, me, beside=LeaseClient(wire, *BESIDE), host=self.name)
         writer = Writer(wire, me)
         binder = self._parts.binder(cache, writer, leadership.fence, clock=loop.time, wall=self.now)
         leadership.release_when(binder.settled)
@@ -134,7 +134,7 @@ class Replica:
                 process.mourners.remove(mourner)
 
 
-def _forget(change: Change, waiting: UnschedulableQueue) -> None:
+def _forget(change: ClusterChange, waiting: UnschedulableQueue) -> None:
     if change.pod is None and change.pod_before is not None:
         waiting.remove(change.pod_before.uid)
 

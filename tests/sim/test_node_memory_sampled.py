@@ -22,7 +22,7 @@ from support.waiting import PATIENCE_SECONDS
 pytest.importorskip("pynvml")
 
 from isolation.contract import abi
-from isolation.contract.host_allocation import Hold, Process, Tenant, dump
+from isolation.contract.host_allocation import HostAllocation, Process, Tenant, dump
 from isolation.contract.model import Slice
 from isolation.host.machine import NvmlMachine
 from isolation.lib import files, native
@@ -42,7 +42,7 @@ class Pod:
         for part in ("limits", "region"):
             (self.folder / part).mkdir(parents=True)
         uuid = card.uuid
-        hold = Hold(
+        hold = HostAllocation(
             id=f"uid-{name}.main",
             name=name,
             boot=BOOT,

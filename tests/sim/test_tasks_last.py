@@ -22,7 +22,7 @@ from autoscaler.kube.app import Autoscaler
 from autoscaler.kube.options import Options
 from isolation.contract.names import ACK
 from isolation.kube.core.errors import RefusedError
-from isolation.kube.listen import Address
+from isolation.kube.options import Address
 from isolation.node import app as node_app
 from isolation.node.app import NodeAgent
 from isolation.node.settings import Settings as NodeSettings
@@ -174,7 +174,7 @@ def test_a_task_that_meets_an_oserror_wherever_it_stands_goes_on(process, monkey
                     lambda all_of=there: all_of - Counter(lasting(but).values()),
                 )
                 walked[name] += 1
-            return walked, made.background.unwell()
+            return walked, made.background.problems()
 
     walked, unwell = asyncio.run(story())
     assert ("", True) == (unwell, walked.total() >= 7), walked
@@ -193,7 +193,7 @@ def test_a_task_that_is_gone_is_named_by_healthz(process, monkeypatch):
                 if task.get_coro().__qualname__.endswith("forever"):
                     task.cancel()
                     await soon(task.done)
-            return made.background.unwell(), set(names(made))
+            return made.background.problems(), set(names(made))
 
     unwell, known = asyncio.run(story())
     assert known == {part.split()[1] for part in unwell.split("; ")}

@@ -18,7 +18,7 @@ from isolation.contract.codec import encode_allocation, encode_cards
 from isolation.contract.model import Ask, Card, Placement, Request, Slice
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Monitoring, Probe, Secret, Workload
-from isolation.doctor.checks.cluster.read import node_facts, pod_facts, unit_of
+from isolation.doctor.checks.cluster.parse import node_facts, pod_facts, unit_of
 
 NOW = 1_800_000_000.0
 CARDS = (Card("GPU-a", 0, 15 * GIB), Card("GPU-b", 1, 15 * GIB))

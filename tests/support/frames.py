@@ -9,12 +9,12 @@ from isolation.contract.quantity import GIB
 from isolation.contract.reading import (
     CardReading,
     ContainerReading,
+    FleetEvent,
     Frame,
-    Happening,
     Hardware,
     NodeReading,
+    PendingReading,
     PoolReading,
-    Waiting,
 )
 
 
@@ -135,13 +135,13 @@ def small_fleet():
         ],
         pools=[PoolReading("shared", 3, 1, 1, 8), PoolReading("whole", 1, 0, 0, 4), PoolReading("spare", 0, 0, 0, 2)],
         waiting=[
-            Waiting("team/big", 42.0, "card_too_small", "20 GiB per card, but no card offers more than 15 GiB"),
-            Waiting("team/next", 5.0, "fragmented", "4 GiB per card on 2 cards: no node has them free together"),
+            PendingReading("team/big", 42.0, "card_too_small", "20 GiB per card, but no card offers more than 15 GiB"),
+            PendingReading("team/next", 5.0, "fragmented", "4 GiB per card on 2 cards: no node has them free together"),
         ],
         events=[
-            Happening(690.0, "place", "team/tiny", "on shared-2, card 0"),
-            Happening(700.0, "scale_up", "shared-3", "team/next needs 2 cards with 4 GiB each"),
-            Happening(740.0, "drain", "shared-2", "its 1 pod fits on shared-1"),
+            FleetEvent(690.0, "place", "team/tiny", "on shared-2, card 0"),
+            FleetEvent(700.0, "scale_up", "shared-3", "team/next needs 2 cards with 4 GiB each"),
+            FleetEvent(740.0, "drain", "shared-2", "its 1 pod fits on shared-1"),
         ],
         counts=[("pods_placed", 7), ("nodes_added", 3)],
         phantoms=1,

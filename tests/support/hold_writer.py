@@ -18,7 +18,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from isolation.contract import abi
-from isolation.contract.host_allocation import Hold, Process, dump
+from isolation.contract.host_allocation import HostAllocation, Process, dump
 from isolation.contract.model import Slice
 from isolation.lib import files
 
@@ -42,7 +42,7 @@ class HoldWriter:
         (self.proc / "sys/kernel/random/boot_id").write_text(f"{BOOT}\n")
         self.locks: dict[Path, int] = {}
 
-    def hold(self, ident, **more) -> Hold:
+    def hold(self, ident, **more) -> HostAllocation:
         """A promise of 5 GiB and 30 % of one card."""
         fields = {
             "id": ident,
@@ -55,7 +55,7 @@ class HoldWriter:
             "slices": (Slice(f"GPU-{CARD}", 0, 5 << 30, 30),),
             "policy": "fixed",
         }
-        return Hold(**(fields | more))
+        return HostAllocation(**(fields | more))
 
     def run(self, ident, *, lock=True, members=(), book=None, **more) -> Path:
         """As `gpushare run` leaves it; the lock is what its command inherits."""

@@ -27,7 +27,7 @@ from exporter.pipeline.snapshot import (
     Snapshot,
 )
 from isolation.contract.abi import CardBook, RegionReading, SlotReading
-from isolation.contract.host_allocation import Hold, Process, Tenant
+from isolation.contract.host_allocation import HostAllocation, Process, Tenant
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB, MIB
 
@@ -76,7 +76,7 @@ def region(
 
 def hold(name="job", *, ident=None, gib=5, core=0, index=0, tenant=None, policy="fixed", slices=None):
     """A hold: of `gpushare run`, or of a pod's container (`tenant`: namespace, pod, uid, container)."""
-    return Hold(
+    return HostAllocation(
         id=ident or f"run-{name}",
         name=name,
         boot="b",

@@ -37,7 +37,7 @@ from exporter.http.router import MetricsRouter
 from exporter.http.server import MetricsServer
 from exporter.settings import ExporterSettings
 from isolation.contract import abi
-from isolation.contract.host_allocation import Hold, Process, Tenant, dump
+from isolation.contract.host_allocation import HostAllocation, Process, Tenant, dump
 from isolation.contract.model import Slice
 from isolation.lib import files
 from isolation.simgpu.report import card_uuid
@@ -134,7 +134,7 @@ class World:
         (folder / "region").mkdir()
         slices = tuple(Slice(self.uuids[index], index, gib * GIB, core) for index, gib in cards.items())
         tenant = Tenant(pod.namespace, pod.name, pod.uid, container)
-        hold = Hold(ident, pod.name, BOOT, 1.7e9, 0, Process(1, 1), (), slices, policy, tenant=tenant)
+        hold = HostAllocation(ident, pod.name, BOOT, 1.7e9, 0, Process(1, 1), (), slices, policy, tenant=tenant)
         if policy != "none":
             limits = tuple(
                 abi.CardLimit(UUID(part.uuid.removeprefix("GPU-")), part.bytes, 0, core * 10_000) for part in slices

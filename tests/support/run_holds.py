@@ -7,7 +7,7 @@ import contextlib
 import os
 import subprocess
 
-from isolation.contract.host_allocation import Hold, Process
+from isolation.contract.host_allocation import HostAllocation, Process
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 from isolation.host import process
@@ -28,7 +28,7 @@ def entry(ident="run-1", **more):
         "slices": (Slice("GPU-0", 0, gib(5)),),
         "policy": "fixed",
     }
-    return Hold(**(given | more))
+    return HostAllocation(**(given | more))
 
 
 def hold(book, **more):

@@ -17,9 +17,9 @@ from isolation.contract.model import Card
 from isolation.contract.names import ACK, CARDS, SHARED
 from isolation.contract.quantity import GIB
 from isolation.kube.core.errors import RefusedError
-from isolation.kube.core.lease import Record, Terms
+from isolation.kube.core.lease import LeaseRecord, LeaseTiming
 from isolation.kube.store import Store
-from isolation.kube.writes import Answer, Outcome, Whereabouts
+from isolation.kube.writes import Outcome, PodLocation, WriteResult
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.core.unschedulable import UnschedulableQueue
@@ -31,7 +31,7 @@ from isolation.scheduler.live_read import LiveRead
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
-TERMS = Terms(duration=400.0, act=300.0, retry=0.2, request=50.0)
+TERMS = LeaseTiming(duration=400.0, act=300.0, retry=0.2, request=50.0)
 
 
 @dataclass
@@ -73,12 +73,14 @@ class Server:
         await feed.put(json.dumps({"type": kind, "object": thing}).encode())
         await asyncio.wait_for(feed.join(), PATIENCE_SECONDS)
 
-    async def bind(self, pod: Any, node: str, annotations: Mapping[str, str], _seconds: float | None = None) -> Answer:
+    async def bind(
+        self, pod: Any, node: str, annotations: Mapping[str, str], _seconds: float | None = None
+    ) -> WriteResult:
         """Always well."""
         self.bindings.append((pod.uid, node, annotations))
-        return Answer(Outcome.DONE)
+        return WriteResult(Outcome.DONE)
 
-    async def placed(self, _pod: Any, _seconds: float | None = None) -> Whereabouts | None:
+    async def placed(self, _pod: Any, _seconds: float | None = None) -> PodLocation | None:
         """Nobody asks where answers never fail."""
         return None
 
@@ -87,13 +89,13 @@ class Server:
 class Desk:
     """A Lease in memory."""
 
-    record: Record | None = None
+    record: LeaseRecord | None = None
 
-    async def read(self, _seconds: float) -> Record | None:
+    async def read(self, _seconds: float) -> LeaseRecord | None:
         """As it is."""
         return self.record
 
-    async def write(self, wish: Record, _seconds: float) -> Record | None:
+    async def write(self, wish: LeaseRecord, _seconds: float) -> LeaseRecord | None:
         """Under its version."""
         if (self.record.version if self.record else "") != wish.version:
             return None
@@ -108,7 +110,7 @@ async def extending(
     """The verbs over this server, synced and leading."""
     cache, store = SchedulerCache(), Store()
     informers = Informers(server, cache, store)
-    leadership = Leadership(desk or Desk(Record("1", "", 0.4, 0)), "me", terms=TERMS)
+    leadership = Leadership(desk or Desk(LeaseRecord("1", "", 0.4, 0)), "me", terms=TERMS)
     binder = Binder(cache, server, leadership.fence)
     world = SchedulerContext(
         informers, leadership, binder, LiveRead(server, informers), UnschedulableQueue(), GIB, clock

@@ -16,7 +16,7 @@ from isolation.contract.quantity import gib
 from isolation.contract.reservation import Reservation
 from isolation.kube.core.errors import UnreachableError
 from isolation.kube.election import Fence
-from isolation.kube.writes import Answer, Outcome, Whereabouts
+from isolation.kube.writes import Outcome, PodLocation, WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ class Server:
     under_way: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
     """By UID, where and with which records: requests that nobody has answered and that were not carried out."""
 
-    async def bind(self, target: Any, node: str, annotations: Any, seconds: float | None = None) -> Answer:
+    async def bind(self, target: Any, node: str, annotations: Any, seconds: float | None = None) -> WriteResult:
         """As `Writer.bind`."""
         assert seconds is None or seconds > 0
         self.posts += 1
@@ -77,22 +77,22 @@ class Server:
             self.under_way[target.uid] = node, dict(annotations)
             raise UnreachableError("request timed out after 5.0 s")
         if step in ("blocked", "refused"):
-            return Answer(Outcome(step), "as scripted")
+            return WriteResult(Outcome(step), "as scripted")
         if target.uid not in self.alive:
-            return Answer(Outcome.GONE, "pods not found")
+            return WriteResult(Outcome.GONE, "pods not found")
         if target.uid in self.nodes:
-            return Answer(Outcome.REFUSED, f"pod is already assigned to node {self.nodes[target.uid]}")
+            return WriteResult(Outcome.REFUSED, f"pod is already assigned to node {self.nodes[target.uid]}")
         self.nodes[target.uid] = node
         self.records[target.uid] = dict(annotations)
         if step == "lost":
             raise UnreachableError("request timed out after 5.0 s")
-        return Answer(Outcome.DONE)
+        return WriteResult(Outcome.DONE)
 
     def arrive(self, uid: str) -> None:
         """A request that was taken for lost is carried out after all."""
         self.nodes[uid], self.records[uid] = self.under_way.pop(uid)
 
-    async def placed(self, target: Any, seconds: float | None = None) -> Whereabouts | None:
+    async def placed(self, target: Any, seconds: float | None = None) -> PodLocation | None:
         """As `Writer.placed`."""
         assert seconds is None or seconds > 0
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ class Server:
             raise UnreachableError("no answer")
         if target.uid not in self.alive:
             return None
-        return Whereabouts(self.nodes.get(target.uid, ""), self.records.get(target.uid, {}), target.uid in self.ended)
+        return PodLocation(self.nodes.get(target.uid, ""), self.records.get(target.uid, {}), target.uid in self.ended)
 
     def seen(self, what: Pod) -> Pod:
         """The pod as a watch of this server shows it."""

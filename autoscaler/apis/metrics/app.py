@@ -30,7 +30,7 @@ from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.host.reloading_tls import CertificateFiles, TlsError
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import boottime
-from isolation.kube.writes import object_of
+from isolation.kube.writes import decode_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -86,7 +86,7 @@ class _Checks:
 
     async def trust(self) -> None:
         """Whose certificates vouch; raises ClusterError, TrustError, TlsError."""
-        found = object_of(await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS))
+        found = decode_object(await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS))
         self._tls.set_trust(parse_trust(found))
         self.wrong["trust"] = ""
 

@@ -23,7 +23,7 @@ from autoscaler.apis.metrics.core.request import DiscoveryRequest, make_attribut
 from autoscaler.apis.metrics.core.responses import JsonReply, StatusReply
 from autoscaler.apis.metrics.front_proxy import MOST_GROUPS, parse_user
 from isolation.kube.core.errors import ClusterError
-from isolation.kube.malformed_requests import bounded
+from isolation.kube.malformed_requests import request_error_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
@@ -122,7 +122,7 @@ async def serve(server: MetricsApiServer, tls: MetricsTls, host: str, port: int)
     web_server = web.Server(
         server.handle,
         access_log=None,
-        logger=bounded(log),
+        logger=request_error_logger(log),
         keepalive_timeout=_IDLE_SECONDS,
         max_headers=_HEADERS,
         handler_cancellation=True,

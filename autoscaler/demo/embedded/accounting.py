@@ -11,7 +11,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.quantity import GIB
-from isolation.contract.reading import Happening
+from isolation.contract.reading import FleetEvent
 
 if TYPE_CHECKING:
     from autoscaler.demo.embedded.clock import Agenda
@@ -43,7 +43,7 @@ class Ledger:
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
-        self._latest: deque[Happening] = deque(maxlen=KEPT)
+        self._latest: deque[FleetEvent] = deque(maxlen=KEPT)
         self._counts: Counter[str] = Counter()
         self._promised_rate = 0
         self._promised_at = 0.0
@@ -56,7 +56,7 @@ class Ledger:
     def say(self, kind: str, subject: str, reason: str, *counted: str) -> None:
         """Note one thing, and count it under these totals."""
         self.happened += 1
-        self._latest.append(Happening(self._agenda.now, kind, subject, reason))
+        self._latest.append(FleetEvent(self._agenda.now, kind, subject, reason))
         self.count(*counted)
 
     def count(self, *counted: str) -> None:
@@ -78,7 +78,7 @@ class Ledger:
         self._used += byte_seconds
 
     @property
-    def latest(self) -> tuple[Happening, ...]:
+    def latest(self) -> tuple[FleetEvent, ...]:
         """The latest events, oldest first."""
         return tuple(self._latest)
 

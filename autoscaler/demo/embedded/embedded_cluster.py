@@ -21,7 +21,7 @@ from autoscaler.core.state import AutoscalerState
 from autoscaler.demo.embedded.fake_cluster import World
 from autoscaler.demo.embedded.readings import Viewer
 from autoscaler.demo.embedded.usage import used_byte_seconds
-from isolation.contract.reading import Frame, Waiting
+from isolation.contract.reading import Frame, PendingReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -128,16 +128,16 @@ class Embedded:
             for reason, pods in news.items():
                 self.world.ledger.say(kind, list_names(pods), reason, *counted * len(pods))
 
-    def _waiting(self, pod: Pod) -> Waiting:
+    def _waiting(self, pod: Pod) -> PendingReading:
         seconds, want = self.now - pod.created, self.memory.demand
         refusal = self.world.scheduler.refusal(pod.request)
         if want is not None:
             refusal = want.unplaceable.get(pod.uid) or want.capped.get(pod.uid) or refusal
         if refusal is None:
-            return Waiting(pod.key, seconds, "scheduling", "waiting for the next scheduling cycle")
+            return PendingReading(pod.key, seconds, "scheduling", "waiting for the next scheduling cycle")
         home = None if want is None else want.nominations.get(pod.uid)
         reason = refusal.reason if home is None else f"node {home.machine} is being added for it: {shorten(refusal)}"
-        return Waiting(pod.key, seconds, refusal.why.value, reason)
+        return PendingReading(pod.key, seconds, refusal.why.value, reason)
 
     def _phantoms(self) -> int:
         return len(find_fragmented(self.world.seen(), self.world.scheduler.pending))

@@ -28,7 +28,7 @@ from autoscaler.demo.stack import cleanup, cuda_workload, prometheus_config, wor
 from autoscaler.demo.stack.addresses import HOST, Addresses, Ports, Tools, addresses
 from autoscaler.demo.stack.reports import read_alerts, read_page
 from autoscaler.demo.stack.supervisor import BARE, Crew, Job, environment
-from isolation.contract.stack import PENDING, STARTING, UP, Part, Player, Stack
+from isolation.contract.stack import PENDING, STARTING, UP, Stack, StackProcess, StackWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,7 +246,7 @@ class Stage:
             players=self._players(parts),
             parts=(
                 *(part for name, part in parts.items() if name not in names),
-                Part("autoscaler", UP, f"{self.addresses.autoscaler}/metrics"),
+                StackProcess("autoscaler", UP, f"{self.addresses.autoscaler}/metrics"),
             ),
             node=node,
             alerts=alerts,
@@ -255,15 +255,15 @@ class Stage:
         )
 
     @staticmethod
-    def _players(parts: dict[str, Part]) -> tuple[Player, ...]:
+    def _players(parts: dict[str, StackProcess]) -> tuple[StackWorkload, ...]:
         return tuple(
-            Player(
+            StackWorkload(
                 role.name,
                 role.does,
                 role.promised_bytes,
                 role.promised_core_ratio,
                 role.enforced,
-                parts.get(role.name, Part(role.name, STARTING)),
+                parts.get(role.name, StackProcess(role.name, STARTING)),
             )
             for role in workloads.ROLES
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autoscaler.demo.stack.addresses import Addresses
     from autoscaler.demo.stack.autoscaler_metrics import Turns
     from isolation.contract.reading import ContainerReading
-    from isolation.contract.stack import Player, Stack
+    from isolation.contract.stack import Stack, StackWorkload
 
 
 class Beside:
@@ -94,7 +94,7 @@ def document(stack: Stack, where: Addresses) -> dict[str, Any]:
     """As JSON takes it; what cannot be told is null."""
     return {
         "addresses": asdict(where),
-        "tenants": [_tenant(player, measured(stack, player)) for player in stack.players],
+        "tenants": [_tenant(workload, measured(stack, workload)) for workload in stack.workloads],
         "cards": [asdict(card) for card in stack.node.cards] if stack.node is not None else None,
         "processes": [asdict(part) for part in stack.parts],
         "alerts": None if stack.alerts is None else [asdict(alert) for alert in stack.alerts],
@@ -103,32 +103,32 @@ def document(stack: Stack, where: Addresses) -> dict[str, Any]:
     }
 
 
-def measured(stack: Stack, player: Player) -> ContainerReading | None:
+def measured(stack: Stack, workload: StackWorkload) -> ContainerReading | None:
     """What the exporter tells of this tenant: a run's pod is its name."""
     found = stack.node.containers if stack.node is not None else ()
-    return next((one for one in found if one.pod == player.name), None)
+    return next((one for one in found if one.pod == workload.name), None)
 
 
-def _tenant(player: Player, one: ContainerReading | None) -> dict[str, Any]:
+def _tenant(workload: StackWorkload, one: ContainerReading | None) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "name": player.name,
-        "does": player.does,
-        "enforced": player.enforced,
-        "promised_bytes": player.promised_bytes,
-        "promised_core_ratio": player.promised_core_ratio,
-        "state": player.part.state,
-        "restarts": player.part.restarts,
-        "remark": player.part.remark,
+        "name": workload.name,
+        "does": workload.does,
+        "enforced": workload.enforced,
+        "promised_bytes": workload.promised_bytes,
+        "promised_core_ratio": workload.promised_core_ratio,
+        "state": workload.part.state,
+        "restarts": workload.part.restarts,
+        "remark": workload.part.remark,
     }
     names = ("promise", "index", "used_bytes", "used_core_ratio", "denied", "over_limit_seconds")
     told |= {name: None if one is None else getattr(one, name) for name in names}
     used = None if one is None else one.used_bytes
-    return {**told, "over_bytes": None if used is None else max(0, used - player.promised_bytes)}
+    return {**told, "over_bytes": None if used is None else max(0, used - workload.promised_bytes)}
 
 
 def words(stack: Stack) -> str:
     """Two lines for people."""
-    found = [(player, measured(stack, player)) for player in stack.players]
+    found = [(workload, measured(stack, workload)) for workload in stack.workloads]
     refused = sum(one.denied or 0 for _, one in found if one is not None)
     over = [p.name for p, one in found if one is not None and (one.used_bytes or 0) > p.promised_bytes]
     firing = sorted({f"{one.name} {one.subject}".strip() for one in stack.alerts or () if one.state == FIRING})

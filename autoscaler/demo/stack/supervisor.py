@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.demo.stack import cleanup, parent_death
-from isolation.contract.stack import DOWN, STARTING, UP, Part
+from isolation.contract.stack import DOWN, STARTING, UP, StackProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,10 +60,10 @@ class Standing:
     due: float | None = 0.0
     """When it is to be started; None: it runs, or is given up."""
     tries: int = 0
-    part: Part = field(init=False)
+    part: StackProcess = field(init=False)
 
     def __post_init__(self) -> None:
-        self.part = Part(self.job.name, STARTING, self.job.url)
+        self.part = StackProcess(self.job.name, STARTING, self.job.url)
 
 
 class Crew:
@@ -87,7 +87,7 @@ class Crew:
         self.happened: list[str] = []
 
     @property
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, StackProcess]:
         """Every process by name."""
         return {one.job.name: one.part for one in self._standing}
 

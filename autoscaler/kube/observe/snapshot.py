@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.watches import Budget, Stored
     from autoscaler.providers.base import PoolState, ProviderError
     from isolation.contract.model import Pod
-    from isolation.kube.store import View
+    from isolation.kube.store import StoreView
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Snapshot:
     """Everything of one moment, copied from what goes on changing."""
 
     at: float
-    view: View
+    view: StoreView
     node_notes: Mapping[str, NodeNote]
     """By name."""
     pod_notes: Mapping[str, PodNote]

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from isolation.contract.model import Node, Pod, Slice
-    from isolation.kube.store import Refused, View
+    from isolation.kube.store import RefusedPod, StoreView
 
 
-def fleet_nodes(view: View) -> list[FleetNode]:
+def fleet_nodes(view: StoreView) -> list[FleetNode]:
     """Nodes that serve cards."""
     return [_node(node) for node in view.cluster.nodes if node.mode is not Mode.NONE and node.cards]
 
 
-def fleet_pods(view: View) -> list[FleetPod]:
+def fleet_pods(view: StoreView) -> list[FleetPod]:
     """Pods that use cards or wait for some, and pods with an invalid request; not those that have ended."""
     nodes = {node.name: node for node in view.cluster.nodes}
     pods = [_pod(pod, nodes) for pod in view.cluster.pods if pod.request.cards and pod.phase is not Phase.DONE]
@@ -53,6 +53,6 @@ def _name_cards(slices: tuple[Slice, ...], node: Node | None) -> tuple[Slice, ..
     return tuple(replace(part, uuid=uuids.get(part.uuid, part.uuid)) for part in slices)
 
 
-def _refused_pod(uid: str, refused: Refused) -> FleetPod:
+def _refused_pod(uid: str, refused: RefusedPod) -> FleetPod:
     namespace, _, name = refused.key.partition("/")
     return FleetPod(namespace, name, uid, refused.node, Wanted(), fault=refused.refusal.reason)

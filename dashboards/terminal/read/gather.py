@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dashboards.terminal.breaches.values import Breached
     from dashboards.terminal.read.fleet import FleetNode, FleetPod
     from isolation.kube.access import Access
-    from isolation.kube.store import View
+    from isolation.kube.store import StoreView
 
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
@@ -221,7 +221,7 @@ async def reservations(access: Access, notes: list[str]) -> list[Reservation]:
     return found
 
 
-def _complaints(view: View, nodes: Iterable[FleetNode], pods: Iterable[FleetPod]) -> list[str]:
+def _complaints(view: StoreView, nodes: Iterable[FleetNode], pods: Iterable[FleetPod]) -> list[str]:
     notes = [f"cannot read {key}: {why}" for key, why in islice(view.unreadable.items(), _MOST_UNREADABLE)]
     if len(view.unreadable) > len(notes):
         notes.append(f"cannot read {len(view.unreadable) - len(notes)} more objects")

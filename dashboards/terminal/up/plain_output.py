@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from isolation.contract.reading import Frame, Happening
+    from isolation.contract.reading import FleetEvent, Frame
     from isolation.contract.stack import Stack
 
 STATUS_SECONDS: Final = 5.0
@@ -27,7 +27,7 @@ STATUS_SECONDS: Final = 5.0
 GAP: Final = "earlier events were dropped and are not shown"
 
 
-def fresh(before: Sequence[Happening], after: Sequence[Happening]) -> tuple[Sequence[Happening], bool]:
+def fresh(before: Sequence[FleetEvent], after: Sequence[FleetEvent]) -> tuple[Sequence[FleetEvent], bool]:
     """
     What is new in `after`, where both are the latest of one log that drops its oldest.
 
@@ -61,7 +61,7 @@ class Lines:
         self._clock = clock
         self._every = every
         self._last: float | None = None
-        self._seen: Sequence[Happening] = ()
+        self._seen: Sequence[FleetEvent] = ()
         self._said: set[tuple[str, str]] = set()
         self._stack: Stack | None = None
 

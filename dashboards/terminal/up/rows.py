@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dashboards.terminal.bars import Signs
     from dashboards.terminal.up.totals import CardUse, Memory, PodUse, PoolUse
-    from isolation.contract.reading import Happening, NodeReading, Waiting
+    from isolation.contract.reading import FleetEvent, NodeReading, PendingReading
 
 TITLE_STYLE: Final = "bold cyan"
 DIM: Final = "bright_black"
@@ -163,7 +163,7 @@ def waiting_header(width: int) -> Text:
     return _title(column("PENDING POD", 23) + column("FOR", 10) + "REASON", width)
 
 
-def waiting_row(pod: Waiting, width: int) -> Text:
+def waiting_row(pod: PendingReading, width: int) -> Text:
     """One pod without a place, with the sentence that says why."""
     return Text.assemble(
         (column(pod.pod, 22) + " ", "yellow"), column(clock(pod.seconds), 9), " ", column(pod.reason, width - 33)
@@ -175,12 +175,12 @@ def happening_header(width: int) -> Text:
     return _title(column("AUTOSCALER", 12) + "ACTION AND REASON", width)
 
 
-def happening_row(event: Happening, width: int) -> Text:
+def happening_row(event: FleetEvent, width: int) -> Text:
     """One thing that was done."""
     return Text.assemble((column(clock(event.at), 11) + " ", DIM), column(happening_text(event), width - 12))
 
 
-def happening_text(event: Happening) -> str:
+def happening_text(event: FleetEvent) -> str:
     """One thing that was done, as a sentence without its time."""
     return f"{event.kind} {event.subject}: {event.reason}" if event.reason else f"{event.kind} {event.subject}"
 

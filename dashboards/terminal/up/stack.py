@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dashboards.terminal.bars import Signs
     from isolation.contract.reading import ContainerReading
-    from isolation.contract.stack import Alert, Part, Player, Stack
+    from isolation.contract.stack import Alert, Stack, StackProcess, StackWorkload
 
 NAME_CELLS: Final = 10
 _FIGURES: Final = 6 + 9 + 9 + 8 + 11
@@ -63,7 +63,7 @@ def stack_lines(stack: Stack, width: int, room: int, signs: Signs = BLOCKS) -> l
     return lines
 
 
-def _reading(stack: Stack, player: Player) -> ContainerReading | None:
+def _reading(stack: Stack, player: StackWorkload) -> ContainerReading | None:
     """What is measured of a tenant: its pod bears its name."""
     found = stack.node.containers if stack.node is not None else ()
     return next((one for one in found if one.pod == player.name), None)
@@ -81,7 +81,7 @@ def _tenants(stack: Stack, signs: Signs) -> Block:
     return Block(min(len(pairs), _MOST_TENANTS) + 1, len(pairs) + 1, draw)
 
 
-def _over(player: Player, one: ContainerReading | None) -> int:
+def _over(player: StackWorkload, one: ContainerReading | None) -> int:
     return 0 if one is None or one.used_bytes is None else max(0, one.used_bytes - player.promised_bytes)
 
 
@@ -100,7 +100,7 @@ def _tenant_header(width: int) -> Text:
     return Text(column(left + right + ("  WHAT IT DOES" if _words(width) else ""), width), rows.TITLE_STYLE)
 
 
-def _tenant_row(player: Player, one: ContainerReading | None, largest: int, width: int, signs: Signs) -> Text:
+def _tenant_row(player: StackWorkload, one: ContainerReading | None, largest: int, width: int, signs: Signs) -> Text:
     name = Text(column(player.name, NAME_CELLS))
     if one is None or player.part.state == DOWN:
         told = player.part.remark or (NOT_MEASURED if player.part.state == UP else player.part.state)
@@ -196,7 +196,7 @@ def _where(stack: Stack, width: int) -> Block:
     return Block(1, len(lines), lambda _, __: lines)
 
 
-def _part(part: Part) -> Text:
+def _part(part: StackProcess) -> Text:
     if part.state == UP:
         return Text.assemble(printable(part.name), " ", (part.url, "underline"), "   ")
     return Text.assemble(printable(part.name), " ", (printable(part.remark or part.state), "yellow"), "   ")

@@ -23,7 +23,7 @@ _LONGEST_DURATION: Final = 600.0  # a Lease that says more was written by nobody
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseTiming:
     """How long everything may take, in seconds; the defaults tolerate clocks that run 20 % apart."""
 
     duration: float = 8.0
@@ -41,7 +41,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LeaseRecord:
     """What the Lease says."""
 
     version: str
@@ -52,16 +52,16 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CandidateState:
     """What one candidate knows."""
 
-    record: Record | None = None
-    """As seen last; None where there is no Lease, or none was seen yet."""
-    seen: float = NEVER
-    """When this version was seen first."""
+    record: LeaseRecord | None = None
+    """As read last; None where there is no Lease, or it was not read yet."""
+    observed: float = NEVER
+    """When we read this version first."""
     until: float = NEVER
     """We may act before this moment."""
-    ripe: float = NEVER
+    matures: float = NEVER
     """A renewal sent before this moment gives no right: the Lease is too young."""
 
 
@@ -74,53 +74,57 @@ class Step(Enum):
     WAIT = "wait"
 
 
-def saw(standing: Standing, record: Record | None, me: str, now: float, terms: Terms) -> Standing:
+def observe(
+    state: CandidateState, record: LeaseRecord | None, me: str, now: float, timing: LeaseTiming
+) -> CandidateState:
     """After a look at the Lease whose answer came at `now`: another's name in it ends our time at once."""
     if record is None or record.holder != me:
-        until = ripe = NEVER
+        until = matures = NEVER
     else:
         # Ours, where there was none: a creation of ours whose answer was lost.
-        until, ripe = standing.until, now + terms.duration if standing.record is None else standing.ripe
-    if record is not None and standing.record is not None and record.version == standing.record.version:
-        return Standing(record, standing.seen, until, ripe)
-    return Standing(record, now, until, ripe)
+        until, matures = state.until, now + timing.duration if state.record is None else state.matures
+    if record is not None and state.record is not None and record.version == state.record.version:
+        return CandidateState(record, state.observed, until, matures)
+    return CandidateState(record, now, until, matures)
 
 
-def step(standing: Standing, me: str, now: float, terms: Terms) -> Step:
+def choose_step(state: CandidateState, me: str, now: float, timing: LeaseTiming) -> Step:
     """What a candidate that has just looked does next."""
-    record = standing.record
+    record = state.record
     if record is None:
         return Step.CREATE
     if record.holder == me:
         return Step.RENEW
     if not record.holder:
         return Step.TAKE
-    wait = record.duration if 0 < record.duration <= _LONGEST_DURATION else terms.duration
-    return Step.TAKE if now >= standing.seen + wait else Step.WAIT
+    wait = record.duration if 0 < record.duration <= _LONGEST_DURATION else timing.duration
+    return Step.TAKE if now >= state.observed + wait else Step.WAIT
 
 
-def written(standing: Standing, record: Record, sent: float, now: float, terms: Terms) -> Standing:
+def record_write(
+    state: CandidateState, record: LeaseRecord, sent: float, now: float, timing: LeaseTiming
+) -> CandidateState:
     """After the server took our write, which we began to send at `sent`."""
-    if standing.record is None:
-        return Standing(record, now, NEVER, now + terms.duration)
-    until = sent + terms.act if sent >= standing.ripe else NEVER
-    return Standing(record, now, max(standing.until, until), standing.ripe)
+    if state.record is None:
+        return CandidateState(record, now, NEVER, now + timing.duration)
+    until = sent + timing.act if sent >= state.matures else NEVER
+    return CandidateState(record, now, max(state.until, until), state.matures)
 
 
-def given_up(standing: Standing) -> Standing:
+def stop_acting(state: CandidateState) -> CandidateState:
     """We do not act any more, whatever the Lease says."""
-    return replace(standing, until=NEVER)
+    return replace(state, until=NEVER)
 
 
-def wish(standing: Standing, me: str, terms: Terms) -> Record:
+def build_record(state: CandidateState, me: str, timing: LeaseTiming) -> LeaseRecord:
     """What we would write: the version is the one that must still be there."""
-    old = standing.record
+    old = state.record
     if old is None:
-        return Record("", me, terms.duration, 0)
-    return Record(old.version, me, terms.duration, old.epoch + (old.holder != me))
+        return LeaseRecord("", me, timing.duration, 0)
+    return LeaseRecord(old.version, me, timing.duration, old.epoch + (old.holder != me))
 
 
-def release(standing: Standing) -> Record | None:
+def build_release(state: CandidateState) -> LeaseRecord | None:
     """What to write so that the next one need not wait; None where we never had the right to act."""
-    old = standing.record
-    return None if old is None or standing.until == NEVER else replace(old, holder="", duration=1.0)
+    old = state.record
+    return None if old is None or state.until == NEVER else replace(old, holder="", duration=1.0)

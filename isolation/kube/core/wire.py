@@ -129,7 +129,7 @@ class Event(msgspec.Struct):
     object: msgspec.Raw
 
 
-class Identity(msgspec.Struct):
+class ObjectIdentity(msgspec.Struct):
     """Who any object is, read without the rest of it."""
 
     name: str = ""
@@ -138,7 +138,7 @@ class Identity(msgspec.Struct):
 
 
 class _Whole(msgspec.Struct):
-    metadata: Identity
+    metadata: ObjectIdentity
 
 
 NODE: Final = msgspec.json.Decoder(NodeWire)
@@ -168,7 +168,7 @@ def event_of(line: bytes) -> Event:
         raise MalformedError(f"invalid watch event: {exc}") from None
 
 
-def identity_of(raw: msgspec.Raw) -> Identity:
+def identity_of(raw: msgspec.Raw) -> ObjectIdentity:
     """Who an object is; raises MalformedError."""
     try:
         return _WHOLE.decode(raw).metadata

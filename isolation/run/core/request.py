@@ -19,7 +19,7 @@ from isolation.placement.engine import Engine
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from isolation.contract.host_allocation import Hold
+    from isolation.contract.host_allocation import HostAllocation
     from isolation.contract.model import Card
 
 HERE: Final = "here"
@@ -70,7 +70,9 @@ class Wanted:
         return Request(cards=self.cards, card_bytes=each, card_core=self.core // self.cards, owner=owner)
 
 
-def choose(wanted: Wanted, cards: Sequence[Card], held: Sequence[Hold], choice: CardChoice) -> Placement | Refusal:
+def choose(
+    wanted: Wanted, cards: Sequence[Card], held: Sequence[HostAllocation], choice: CardChoice
+) -> Placement | Refusal:
     """Which cards the command gets beside what is held, or why none."""
     request = wanted.request()
     if not cards:
@@ -93,7 +95,9 @@ def choose(wanted: Wanted, cards: Sequence[Card], held: Sequence[Hold], choice: 
     return Refusal(found.why if found.why not in FOR_EVER else Why.CARDS, _full(request, usable, held, len(others)))
 
 
-def _place(request: Request, cards: Sequence[Card], held: Sequence[Hold], choice: CardChoice) -> Placement | Refusal:
+def _place(
+    request: Request, cards: Sequence[Card], held: Sequence[HostAllocation], choice: CardChoice
+) -> Placement | Refusal:
     mode = Mode.CORE_MEM if request.card_core else Mode.CGPU
     node = Node(HERE, tuple(cards), mode, choice, cpu_milli=_PLENTY, memory_bytes=_PLENTY, pods=_MANY)
     engine = Engine((node,))
@@ -127,7 +131,7 @@ def _never(request: Request, sound: Sequence[Card], sick: int, why: Why) -> Refu
     return Refusal(why, f"{asked}: {advice}")
 
 
-def _full(request: Request, usable: Sequence[Card], held: Sequence[Hold], others: int) -> str:
+def _full(request: Request, usable: Sequence[Card], held: Sequence[HostAllocation], others: int) -> str:
     free = {card.uuid: [card.allocatable_bytes, FULL_CORE] for card in usable}
     for entry in held:
         for part in entry.slices:

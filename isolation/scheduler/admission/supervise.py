@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.metrics import MetricSpec
     from isolation.kube.gauges import Rows
-    from isolation.kube.store import Change
+    from isolation.kube.store import ClusterChange
     from isolation.scheduler.informers import Informers
     from isolation.scheduler.metrics import Metrics
     from isolation.scheduler.settings import SchedulerSettings
@@ -102,7 +102,7 @@ class ClusterFeed:
             self._fleet_stale = False
         return self._fleet
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: ClusterChange) -> None:
         if change.pod is not None:
             key = change.pod.namespace, change.pod.name
             if self._shared.get(key) == change.pod.uid:

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from isolation import options
 from isolation.files import write_whole
-from isolation.kube.number import Number
+from isolation.kube.options import NumberType
 from isolation.placement.policy import POLICIES
 from isolation.simulator.sim import plot, report
 from isolation.simulator.sim.parallel import cores, replay_all
@@ -108,7 +108,7 @@ class BadInput(click.ClickException):
 @click.option(
     "--fleet-scale",
     "scale",
-    type=Number(0, synthetic.LARGEST_SCALE, min_open=True),
+    type=NumberType(0, synthetic.LARGEST_SCALE, min_open=True),
     show_default="1",
     help="Size of the --synthetic cluster; 1 is 6,212 cards.",
 )
@@ -121,7 +121,7 @@ class BadInput(click.ClickException):
 )
 @click.option(
     "--demand",
-    type=Number(0, LARGEST_DEMAND, min_open=True),
+    type=NumberType(0, LARGEST_DEMAND, min_open=True),
     default=1.3,
     show_default=True,
     help="GPU requests of all pods that arrive, as a multiple of all cards.",

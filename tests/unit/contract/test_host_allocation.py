@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolation.contract.host_allocation import Hold, HoldError, Process, Tenant, dump, load
+from isolation.contract.host_allocation import HostAllocation, HostAllocationError, Process, Tenant, dump, load
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 
@@ -29,7 +29,7 @@ def entry(**more):
         "slices": (Slice("GPU-0", 0, gib(5), 30),),
         "policy": "fixed",
     }
-    return Hold(**(given_ | more))
+    return HostAllocation(**(given_ | more))
 
 
 def changed(**fields):
@@ -71,7 +71,7 @@ def test_what_is_no_hold_is_refused_with_the_reason(text, complaint):
     """
     A misread hold would be sold twice: nothing is guessed.
     """
-    with pytest.raises(HoldError, match=complaint):
+    with pytest.raises(HostAllocationError, match=complaint):
         load(text)
 
 
@@ -80,7 +80,7 @@ def test_no_text_breaks_the_reader(text):
     """
     Any text is an entry or a complaint, never another failure.
     """
-    with pytest.raises(HoldError):
+    with pytest.raises(HostAllocationError):
         load(text)
 
 
@@ -91,7 +91,7 @@ def test_a_cut_entry_is_never_believed(length):
     """
     whole = dump(entry())
     if length < len(whole) - 1:
-        with pytest.raises(HoldError):
+        with pytest.raises(HostAllocationError):
             load(whole[:length])
 
 
@@ -105,5 +105,5 @@ def test_a_containers_hold_carries_its_pod_and_comes_back_the_same():
 @pytest.mark.parametrize("pod", [[], ["a", "b", "c"], ["a", "b", "c", 4], "abcd"])
 def test_half_a_tenant_is_refused(pod):
     """A container whose names are not all there is nobody's."""
-    with pytest.raises(HoldError, match="pod"):
+    with pytest.raises(HostAllocationError, match="pod"):
         load(changed(pod=pod))

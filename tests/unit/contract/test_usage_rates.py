@@ -23,7 +23,7 @@ from isolation.contract.metrics import (
     SAMPLE_TIME,
 )
 from isolation.contract.model import Ask, Phase, Placement, Pod, Request, Slice
-from isolation.contract.usage_rates import UsageRates
+from isolation.contract.usage_rates import UsageHistory, add_reading, usage_rates
 
 GIB = 1 << 30
 HOUR = 3600
@@ -35,6 +35,18 @@ POD = Pod(
     Placement("n1", (Slice("GPU-1", 0, GIB),)),
     phase=Phase.RUNNING,
 )
+
+
+class Rates:
+    """A history that is kept, and its averages after each reading."""
+
+    def __init__(self, window):
+        self.history = UsageHistory(window)
+
+    def take(self, stamp, counters):
+        """The averages at that moment."""
+        self.history = add_reading(self.history, stamp, counters)
+        return usage_rates(self.history)
 
 
 def computed(moment, burst, every, phase):
@@ -102,7 +114,7 @@ def test_hpa_and_keda_are_told_what_bursts_come_to(pattern):
 
 def test_a_counter_that_begins_again_is_not_negative():
     """An exporter that was restarted counts from 0; what its counter stands at then has been computed since."""
-    rates = UsageRates(60.0)
+    rates = Rates(60.0)
     stamps = [(0, 100.0), (15, 103.0), (30, 1.0), (45, 4.0)]
 
     found = [dict(rates.take(stamp, {"a": total})).get("a") for stamp, total in stamps]
@@ -113,7 +125,7 @@ def test_a_counter_that_begins_again_is_not_negative():
 
 def test_a_counter_that_appears_began_at_zero():
     """A container that came after the last reading has used what its counter says since then."""
-    rates = UsageRates(60.0)
+    rates = Rates(60.0)
     rates.take(0, {"old": 5.0})
     rates.take(15, {"old": 6.0})
 
@@ -125,7 +137,7 @@ def test_a_counter_that_appears_began_at_zero():
 
 def test_a_clock_that_is_set_back_begins_anew():
     """No average over a time that never was."""
-    rates = UsageRates(60.0)
+    rates = Rates(60.0)
     rates.take(100, {"a": 5.0})
 
     assert {} == rates.take(50, {"a": 6.0})

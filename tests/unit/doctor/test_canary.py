@@ -12,8 +12,8 @@ from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.quantity import GIB, MIB
 from isolation.doctor import canary
-from isolation.doctor.canary import Song, judged, sing, sing_inside
-from isolation.doctor.canary_pod import manifest
+from isolation.doctor.canary import CanaryResult, check_result, run_canary, run_canary_inside
+from isolation.doctor.canary_pod import canary_manifest
 from isolation.doctor.checks.finding import State
 from isolation.host.machine import NvmlMachine
 from isolation.lib import native
@@ -54,7 +54,7 @@ def test_a_library_that_does_nothing_is_found_out(library, monkeypatch, tmp_path
     monkeypatch.setattr(native, "library_path", lambda: dummy)
 
     with boxes("t4") as box:
-        found = sing(NvmlMachine(box.path))
+        found = run_canary(NvmlMachine(box.path))
 
     assert [("canary.loaded", State.PROBLEM)] == [(one.check, one.state) for one in found]
     assert library != dummy
@@ -75,7 +75,7 @@ def test_each_song_has_its_meaning(changed, denied, expected):
     """
     What is not refused, and what is refused by somebody else.
     """
-    assert expected == [one.state for one in judged(Song(WELL | changed, denied), GIB)]
+    assert expected == [one.state for one in check_result(CanaryResult(WELL | changed, denied), GIB)]
 
 
 @pytest.mark.parametrize("said", [{}, {"init": 100}, {"init": 0, "device": 0, "context": 2}])
@@ -83,7 +83,7 @@ def test_where_cuda_does_not_start_nothing_is_claimed(said):
     """
     A full card or a missing device says nothing about the library.
     """
-    assert [State.UNKNOWN] == [one.state for one in judged(Song(said, 0), GIB)]
+    assert [State.UNKNOWN] == [one.state for one in check_result(CanaryResult(said, 0), GIB)]
 
 
 @pytest.mark.parametrize("told", ["", "x", "9999999", "１"])  # noqa: RUF001 (a digit that is none for us)
@@ -91,14 +91,14 @@ def test_inside_a_container_without_share_nothing_is_claimed(told):
     """
     The variable must be a plain number.
     """
-    assert [State.UNKNOWN] == [one.state for one in sing_inside({"ALIYUN_COM_GPU_MEM_CONTAINER": told})]
+    assert [State.UNKNOWN] == [one.state for one in run_canary_inside({"ALIYUN_COM_GPU_MEM_CONTAINER": told})]
 
 
 def test_the_canary_pod_asks_for_one_unit_and_nothing_else():
     """
     It runs the check of the inside of a container, unprivileged.
     """
-    pod = manifest("registry/x:1", node="n1")
+    pod = canary_manifest("registry/x:1", node="n1")
     [container] = pod["spec"]["containers"]
 
     assert {"aliyun.com/gpu-mem": "1"} == container["resources"]["limits"]

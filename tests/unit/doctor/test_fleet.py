@@ -15,16 +15,16 @@ from support.doctor_facts import CARDS, NOW, WEBHOOK, certificate, facts, has, n
 from isolation.contract.codec import encode_allocation
 from isolation.contract.model import Ask, Placement, Request, Slice
 from isolation.contract.quantity import GIB
-from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Secret, Untold, Workload
-from isolation.doctor.checks.cluster.findings import judged
-from isolation.doctor.checks.cluster.read import asks_for_shares, node_facts, workload
+from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Secret, Unavailable, Workload
+from isolation.doctor.checks.cluster.findings import check_cluster
+from isolation.doctor.checks.cluster.parse import asks_for_shares, node_facts, workload
 from isolation.doctor.checks.finding import State
 from isolation.host.core.certificate import ends
 
 
 def found(**changed):
     """States by check."""
-    return {one.check: one.state for one in judged(facts(**changed), NOW)}
+    return {one.check: one.state for one in check_cluster(facts(**changed), NOW)}
 
 
 QUOTA = 'pods "gpushare-doctor" is forbidden: exceeded quota: few'
@@ -55,7 +55,7 @@ def test_who_refused_the_senseless_pod_decides_what_to_do(words, state, fix):
     """
     Only our own refusal shows that requests are checked; the advice fits whoever else it was.
     """
-    told = next(one for one in judged(facts(bad=Probe(words)), NOW) if one.check == "cluster.admission_denies")
+    told = next(one for one in check_cluster(facts(bad=Probe(words)), NOW) if one.check == "cluster.admission_denies")
 
     assert state == told.state
     assert fix in told.fix
@@ -66,7 +66,7 @@ def test_a_cluster_in_which_all_is_well_is_told_so():
     """
     No warning without a cause.
     """
-    told = judged(facts(), NOW)
+    told = check_cluster(facts(), NOW)
 
     assert [] == [one for one in told if one.state is not State.OK]
     assert len({one.check for one in told}) == len(told)
@@ -83,14 +83,14 @@ def webhook_serves(pem):
         ({"version": "v1.29.3"}, "cluster.server_version", State.PROBLEM),
         ({"version": "v1.40.0"}, "cluster.server_version", State.OK),
         ({"version": "weird"}, "cluster.server_version", State.UNKNOWN),
-        ({"version": Untold("refused")}, "cluster.server_version", State.UNKNOWN),
+        ({"version": Unavailable("refused")}, "cluster.server_version", State.UNKNOWN),
         ({"definition": None}, "cluster.reservations", State.PROBLEM),
         (
             {"definition": {"spec": {"versions": [{"name": "v2", "served": True}]}}},
             "cluster.reservations",
             State.PROBLEM,
         ),
-        ({"definition": Untold("403")}, "cluster.reservations", State.UNKNOWN),
+        ({"definition": Unavailable("403")}, "cluster.reservations", State.UNKNOWN),
         ({"webhooks": ()}, "cluster.webhook", State.PROBLEM),
         (
             {"webhooks": ({"metadata": {"name": "gpushare-a"}, "webhooks": [{"failurePolicy": "Ignore"}]},)},
@@ -117,7 +117,7 @@ def webhook_serves(pem):
         ({"good": Probe(shared=True, scheduler="volcano")}, "cluster.admission", State.WARNING),
         ({"bad": Probe()}, "cluster.admission_denies", State.PROBLEM),
         ({"bad": Probe("exceeded quota")}, "cluster.admission_denies", State.UNKNOWN),
-        ({"bad": Untold("away")}, "cluster.admission_denies", State.UNKNOWN),
+        ({"bad": Unavailable("away")}, "cluster.admission_denies", State.UNKNOWN),
         (webhook_serves(certificate(-1)), "cluster.webhook_certificate", State.PROBLEM),
         (webhook_serves(certificate(3)), "cluster.webhook_certificate", State.WARNING),
         (webhook_serves(b"nonsense"), "cluster.webhook_certificate", State.PROBLEM),
@@ -140,7 +140,7 @@ def webhook_serves(pem):
         ),
         ({"lease": {"spec": {"holderIdentity": "p", "renewTime": "noon"}}}, "cluster.scheduler_leader", State.UNKNOWN),
         ({"rights": {}}, "cluster.rights", State.PROBLEM),
-        ({"rights": Untold("403")}, "cluster.rights", State.UNKNOWN),
+        ({"rights": Unavailable("403")}, "cluster.rights", State.UNKNOWN),
         ({"rights": {"x may list pods": False}}, "cluster.rights", State.PROBLEM),
         ({"rights": {"x may list pods": None}}, "cluster.rights", State.UNKNOWN),
         ({"workloads": ()}, "cluster.components", State.PROBLEM),
@@ -156,7 +156,7 @@ def webhook_serves(pem):
             "cluster.ack",
             State.OK,
         ),
-        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": Untold("403")}, "cluster.ack", State.UNKNOWN),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": Unavailable("403")}, "cluster.ack", State.UNKNOWN),
         ({"nodes": (node(mode="cgqu"),)}, "cluster.modes", State.PROBLEM),
         ({"nodes": (node(mode="mig"),)}, "cluster.modes", State.OK),
         ({"nodes": ()}, "cluster.nodes", State.WARNING),
@@ -177,7 +177,7 @@ def webhook_serves(pem):
         ({"items": [share("a", annotation=record("a", 2, "GPU-gone"))]}, "cluster.overcommit", State.WARNING),
         ({"items": [share("a", on="", scheduler="volcano")]}, "cluster.pending", State.PROBLEM),
         ({"items": [share("a", on="")]}, "cluster.pending", State.WARNING),
-        ({"pods": Untold("403")}, "cluster.pods", State.UNKNOWN),
+        ({"pods": Unavailable("403")}, "cluster.pods", State.UNKNOWN),
         ({"items": [has(share("a"), "GPU-a-_-0", "GPU-a-_-1")]}, "cluster.devices", State.OK),
         ({"items": [has(share("a"), "GPU-a-_-0", "GPU-b-_-1")]}, "cluster.devices", State.PROBLEM),
         ({"items": [has(share(name), "GPU-a-_-0") for name in "ab"]}, "cluster.devices", State.PROBLEM),
@@ -199,12 +199,12 @@ def test_whatever_is_not_well_has_something_to_do():
     """
     A cluster that tells nothing.
     """
-    away = Untold("403 Forbidden")
+    away = Unavailable("403 Forbidden")
     names = ("definition", "webhooks", "policies", "bindings", "services", "nodes", "pods", "exempt", "workloads")
     blank = dict.fromkeys((*names, "lease", "good", "bad", "rights", "monitoring"), away)
     blank["secrets"] = {"gpushare-scheduler-tls": away}
 
-    told = judged(ClusterFacts("v1.36.2", **blank), NOW)
+    told = check_cluster(ClusterFacts("v1.36.2", **blank), NOW)
 
     assert {State.OK, State.UNKNOWN} == {one.state for one in told}
     assert ["cluster.server_version"] == [one.check for one in told if one.state is State.OK]
@@ -292,7 +292,7 @@ def test_no_object_of_whatever_shape_stops_the_doctor(place, value):
 
     asks_for_shares(thing)
     workload("Deployment", thing)
-    told = judged(facts(nodes=(node_facts(thing), node()), items=[thing]), NOW)
+    told = check_cluster(facts(nodes=(node_facts(thing), node()), items=[thing]), NOW)
 
     assert all(one.evidence.isprintable() for one in told)
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.doctor import cluster_reader
-from isolation.doctor.checks.cluster.findings import judged
+from isolation.doctor.checks.cluster.findings import check_cluster
 from isolation.doctor.checks.finding import State
 from isolation.kube import paging
 
@@ -57,7 +57,7 @@ async def looked(tmp_path, answer):
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
     try:
-        return await cluster_reader.look(path, None)
+        return await cluster_reader.read_cluster(path, None)
     finally:
         await runner.cleanup()
 
@@ -87,7 +87,7 @@ def test_whatever_it_answers_there_is_a_report(tmp_path, body):
 
     seen = asyncio.run(looked(tmp_path, answer))
 
-    told = {one.check: one.state for one in judged(seen, 0.0)}
+    told = {one.check: one.state for one in check_cluster(seen, 0.0)}
 
     assert told
     believed = (
@@ -130,6 +130,6 @@ def test_a_server_that_stops_answering_is_left(tmp_path, monkeypatch):
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await looked(tmp_path, never)
 
-    [one] = judged(asyncio.run(patient()), 0.0)
+    [one] = check_cluster(asyncio.run(patient()), 0.0)
     assert ("cluster.server_version", State.UNKNOWN) == (one.check, one.state)
     assert "timed out after" in one.evidence

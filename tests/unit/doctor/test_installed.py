@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 from support.doctor_facts import NOW, WHOLE, certificate, facts, node
 
 from isolation.contract.names import AUTOSCALER
-from isolation.doctor.checks.cluster.autoscaler import look as look_at_autoscaler
-from isolation.doctor.checks.cluster.components import shape_of
-from isolation.doctor.checks.cluster.facts import AutoscalerFacts, ClusterFacts, Monitoring, Secret, Untold, Workload
-from isolation.doctor.checks.cluster.findings import judged
-from isolation.doctor.checks.cluster.read import secret, workload
+from isolation.doctor.checks.cluster.autoscaler import check_autoscaler as look_at_autoscaler
+from isolation.doctor.checks.cluster.facts import (
+    AutoscalerFacts,
+    ClusterFacts,
+    Monitoring,
+    Secret,
+    Unavailable,
+    Workload,
+)
+from isolation.doctor.checks.cluster.findings import check_cluster
+from isolation.doctor.checks.cluster.installation import find_installation
+from isolation.doctor.checks.cluster.parse import secret, workload
 from isolation.doctor.checks.finding import State
 from isolation.doctor.checks.rights import MOVING, RIGHTS, sentence
 from isolation.doctor.cli import doctor
@@ -50,7 +57,7 @@ def installed(overlay, *components):
 
 def found(**changed):
     """Findings by check."""
-    return {one.check: one for one in judged(facts(**changed), NOW)}
+    return {one.check: one for one in check_cluster(facts(**changed), NOW)}
 
 
 @pytest.mark.processes
@@ -61,7 +68,7 @@ def test_an_overlay_is_known_by_what_it_leaves_in_the_cluster(overlay):
     """
     nodes = (node(**({"ack.aliyun.com": "c1"} if overlay == "ack" else {})),)
 
-    shape = shape_of(ClusterFacts("v1.36.2", nodes=nodes, **installed(overlay)))
+    shape = find_installation(ClusterFacts("v1.36.2", nodes=nodes, **installed(overlay)))
 
     assert (overlay, overlay == "ack") == (shape.overlay, shape.watches)
 
@@ -79,7 +86,7 @@ def test_the_overlay_for_ack_lacks_nothing():
     }
     changed = WATCHING | installed("ack") | {"secrets": {"gpushare-scheduler-tls": None}, "items": []}
 
-    told = judged(facts(nodes=(node(agent="", **{"ack.aliyun.com": "c1"}),), rights=rights, **changed), NOW)
+    told = check_cluster(facts(nodes=(node(agent="", **{"ack.aliyun.com": "c1"}),), rights=rights, **changed), NOW)
 
     assert [] == [one for one in told if one.state is not State.OK]
     assert MOVING == {pair for right in RIGHTS[AUTOSCALER] for pair in product([right.resource], right.verbs)} - granted
@@ -105,7 +112,7 @@ def test_a_right_that_is_missing_on_ack_is_told_with_its_overlay():
         ({"workloads": WHOLE[:1]}, "cluster.components", State.PROBLEM),
         ({"workloads": WHOLE[:2]}, "cluster.components", State.WARNING),
         ({"workloads": (*WHOLE, Workload("Deployment", ours("x"), (), 2, 1))}, "cluster.components", State.WARNING),
-        ({"workloads": Untold("403")}, "cluster.components", State.UNKNOWN),
+        ({"workloads": Unavailable("403")}, "cluster.components", State.UNKNOWN),
         ({"workloads": WHOLE}, "cluster.versions", State.OK),
         (
             {"workloads": (*WHOLE, Workload("Deployment", ours("x"), ("r:5000/a/gpushare-node:0.2.0",), 1, 1))},
@@ -119,7 +126,7 @@ def test_a_right_that_is_missing_on_ack_is_told_with_its_overlay():
         ),
         ({"monitoring": Monitoring(operator=True)}, "cluster.monitoring", State.OK),
         ({"monitoring": Monitoring(operator=True, scrapes=4, rules=1)}, "cluster.monitoring", State.OK),
-        ({"monitoring": Untold("403")}, "cluster.monitoring", State.UNKNOWN),
+        ({"monitoring": Unavailable("403")}, "cluster.monitoring", State.UNKNOWN),
     ],
 )
 def test_each_fault_of_an_installation_is_told_as_what_it_is(changed, check, expected):
@@ -186,7 +193,7 @@ def test_a_metrics_api_has_one_server_that_answers(services, scaler, expected):
     [
         ({}, "cluster.autoscaler", State.OK),
         ({"lease": None}, "cluster.autoscaler", State.WARNING),
-        ({"lease": Untold("403")}, "cluster.autoscaler", State.UNKNOWN),
+        ({"lease": Unavailable("403")}, "cluster.autoscaler", State.UNKNOWN),
         ({"lease": {"spec": HELD["spec"] | {"holderIdentity": ""}}}, "cluster.autoscaler", State.WARNING),
         (
             {"lease": {"spec": HELD["spec"] | {"renewTime": "2027-01-15T07:00:00Z"}}},
@@ -196,12 +203,12 @@ def test_a_metrics_api_has_one_server_that_answers(services, scaler, expected):
         ({"switch": {"enabled": "true", "dryRun": "true"}}, "cluster.autoscaler_config", State.OK),
         ({"switch": {"enabled": "yes"}}, "cluster.autoscaler_config", State.WARNING),
         ({"switch": {"dryrun": "true"}}, "cluster.autoscaler_config", State.WARNING),
-        ({"switch": Untold("403")}, "cluster.autoscaler_config", State.UNKNOWN),
+        ({"switch": Unavailable("403")}, "cluster.autoscaler_config", State.UNKNOWN),
         ({"metrics": PAGE.replace("successful 1", "successful 0")}, "cluster.autoscaler_inhibited", State.WARNING),
         ({"metrics": PAGE.replace('"} 0', '"} 2')}, "cluster.autoscaler_inhibited", State.WARNING),
         ({"metrics": PAGE.replace('scale"} 1', 'scale"} 0')}, "cluster.autoscaler_inhibited", State.WARNING),
         ({"metrics": "<html>"}, "cluster.autoscaler_inhibited", State.UNKNOWN),
-        ({"metrics": Untold("503")}, "cluster.autoscaler_inhibited", State.UNKNOWN),
+        ({"metrics": Unavailable("503")}, "cluster.autoscaler_inhibited", State.UNKNOWN),
     ],
 )
 def test_how_the_autoscaler_stands_is_never_a_problem(changed, check, expected):
@@ -251,7 +258,7 @@ GRPC = "gpushare-autoscaler-grpc-tls"
         (Secret(), State.PROBLEM, "certificate.sh grpc"),
         (Secret(certificate(90), b"x"), State.PROBLEM, "certificate.sh grpc"),
         (None, State.PROBLEM, "certificate.sh grpc"),
-        (Untold("403"), State.UNKNOWN, "Secrets"),
+        (Unavailable("403"), State.UNKNOWN, "Secrets"),
     ],
 )
 def test_every_certificate_that_is_mounted_is_looked_at(kept, expected, fix):

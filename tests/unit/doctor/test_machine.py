@@ -14,7 +14,7 @@ from isolation.doctor.checks.machine import kubelet as machine_kubelet
 from isolation.doctor.checks.machine import runtime as machine_runtime
 from isolation.doctor.checks.machine import system
 from isolation.doctor.checks.machine.facts import Cards, Disk, Kubelet, MachineFacts, Runtime
-from isolation.doctor.checks.machine.findings import judged
+from isolation.doctor.checks.machine.findings import check_machine
 from isolation.lib.native import Check
 
 T4 = Card("GPU-1", 0, 15 * GIB, model="Tesla T4")
@@ -71,7 +71,7 @@ def test_the_driver_must_be_new_enough_for_the_library(cards, expected):
     """
     A version that cannot be read is unknown.
     """
-    assert expected == state(machine_cards.look(MachineFacts(cards, library=(GOOD,))), "machine.driver")[0]
+    assert expected == state(machine_cards.check_cards(MachineFacts(cards, library=(GOOD,))), "machine.driver")[0]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_cards_that_are_missing_sick_or_too_small_are_said(cards, expected):
     """
     Units are counted as they would be offered.
     """
-    assert expected == state(machine_cards.look(MachineFacts(cards, library=(GOOD,))), "machine.cards")[0]
+    assert expected == state(machine_cards.check_cards(MachineFacts(cards, library=(GOOD,))), "machine.cards")[0]
 
 
 def test_a_library_that_is_not_built_or_does_not_fit_is_a_problem():
@@ -99,7 +99,7 @@ def test_a_library_that_is_not_built_or_does_not_fit_is_a_problem():
     bad = Check("abi", ok=False, detail="[2, 0]")
 
     for library in ("libgpushare.so is missing", (GOOD, bad)):
-        found = machine_cards.look(MachineFacts(cards, library=library))
+        found = machine_cards.check_cards(MachineFacts(cards, library=library))
         assert State.PROBLEM == state(found, "machine.library")[0]
 
 
@@ -131,7 +131,7 @@ def test_cdi_is_on_by_version_or_by_setting(version, text, expected):
     """
     runtime = Runtime(containerd=text, containerd_version=version, sockets=SOCKET)
 
-    assert expected == state(machine_runtime.look(runtime), "machine.runtime")[0]
+    assert expected == state(machine_runtime.check_runtime(runtime), "machine.runtime")[0]
 
 
 def test_the_last_imported_file_wins():
@@ -140,7 +140,7 @@ def test_the_last_imported_file_wins():
     """
     runtime = Runtime(CRI3 + "enable_cdi = false", (CRI3 + "enable_cdi = true",), "containerd 2.1.0", sockets=SOCKET)
 
-    assert State.OK == state(machine_runtime.look(runtime), "machine.runtime")[0]
+    assert State.OK == state(machine_runtime.check_runtime(runtime), "machine.runtime")[0]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_an_image_must_not_be_able_to_ask_for_every_card(text, expected):
     """
     NVIDIA's runtime obeys the variable unless told not to.
     """
-    found = machine_runtime.look(Runtime(containerd_version="containerd 2.1.0", nvidia=text))
+    found = machine_runtime.check_runtime(Runtime(containerd_version="containerd 2.1.0", nvidia=text))
 
     assert expected == state(found, "machine.visible_devices")[0]
 
@@ -204,7 +204,7 @@ def test_the_kubelet_is_judged_by_file_and_command_line(given, check, expected):
     """
     Flags win over the file; text that is no configuration is unknown.
     """
-    assert expected == state(machine_kubelet.look(given), check)[0]
+    assert expected == state(machine_kubelet.check_kubelet(given), check)[0]
 
 
 def test_a_machine_without_kubelet_is_not_worse_for_it():
@@ -213,7 +213,7 @@ def test_a_machine_without_kubelet_is_not_worse_for_it():
     """
     facts = MachineFacts(Cards((T4,), "580.1"), library=(GOOD,), unified=True, mps=(), ptrace="1\n")
 
-    found = judged(facts)
+    found = check_machine(facts)
 
     assert {State.OK} == {one.state for one in found}
     assert not {"machine.runtime", "machine.kubelet", "machine.cdi"} & {one.check for one in found}
@@ -250,7 +250,7 @@ def test_the_system_under_it(facts, check, expected):
     """
     Folders, disks, SELinux, ptrace.
     """
-    found = system.look(MachineFacts(Cards(), **facts), node=True)
+    found = system.check_system(MachineFacts(Cards(), **facts), node=True)
 
     assert expected == state(found, check)[0]
 
@@ -263,7 +263,7 @@ def test_a_daemon_that_joins_programs_is_noticed(facts, expected):
     """
     MPS.
     """
-    assert expected == state(machine_cards.look(MachineFacts(Cards(), **facts)), "machine.mps")[0]
+    assert expected == state(machine_cards.check_cards(MachineFacts(Cards(), **facts)), "machine.mps")[0]
 
 
 def test_whatever_is_not_well_has_something_to_do():
@@ -283,7 +283,7 @@ def test_whatever_is_not_well_has_something_to_do():
         lost,
     )
 
-    found = judged(bad)
+    found = check_machine(bad)
 
     assert {State.PROBLEM, State.UNKNOWN} == {one.state for one in found}
     assert [] == [one.check for one in found if not one.fix or not one.evidence]

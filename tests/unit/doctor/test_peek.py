@@ -8,9 +8,8 @@ import socket
 
 import pytest
 
-from isolation.doctor.bounded_files import Folder, Missing, Peek, Unreadable
-from isolation.doctor.checks.machine.containerd_imports import parts_of
-from isolation.doctor.machine_reader import Where, look
+from isolation.doctor.bounded_files import FileReader, Folder, Missing, Unreadable
+from isolation.doctor.machine_reader import MachinePaths, read_containerd_imports, read_machine
 
 
 def test_a_file_is_read_and_a_missing_one_is_missing(tmp_path):
@@ -19,7 +18,7 @@ def test_a_file_is_read_and_a_missing_one_is_missing(tmp_path):
     """
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/a").write_text("text")
-    peek = Peek(tmp_path)
+    peek = FileReader(tmp_path)
 
     assert ("text", Missing(), Missing()) == (peek.text("/etc/a"), peek.text("/etc/b"), peek.text("/etc/a/b"))
 
@@ -44,7 +43,7 @@ def test_what_is_no_plain_small_file_is_not_read(tmp_path, make):
         with path.open("wb") as file:
             file.truncate(1 << 40)
 
-    assert isinstance(Peek().text(str(path), 1000), Unreadable)
+    assert isinstance(FileReader().text(str(path), 1000), Unreadable)
 
 
 def test_links_are_followed_inside_the_root_only(tmp_path):
@@ -59,7 +58,7 @@ def test_links_are_followed_inside_the_root_only(tmp_path):
     (root / "etc/up").symlink_to("../../outside")
     (root / "etc/away").symlink_to(str(tmp_path / "outside"))
     (root / "etc/round").symlink_to("round")
-    peek = Peek(root)
+    peek = FileReader(root)
 
     assert "the host's" == peek.text("/etc/absolute")
     assert (Missing(), Missing()) == (peek.text("/etc/up"), peek.text("/etc/away"))
@@ -74,7 +73,7 @@ def test_a_folder_tells_at_most_a_thousand_names(tmp_path):
     for at in range(1100):
         (tmp_path / f"{at:04}").touch()
 
-    found = Peek().folder(str(tmp_path))
+    found = FileReader().folder(str(tmp_path))
 
     assert isinstance(found, Folder)
     assert 1024 == len(found.names)
@@ -89,9 +88,9 @@ def test_imports_of_a_configuration_are_read_in_order_and_inside_the_root(tmp_pa
         (tmp_path / "etc/containerd/conf.d" / name).write_text(name)
     text = 'imports = ["conf.d/*.toml", 3, "/etc/containerd/conf.d/c.*", "/nowhere/*"]'
 
-    assert ["a.toml", "b.toml", "c.txt"] == list(parts_of(text, Peek(tmp_path)))
-    assert [] == list(parts_of("imports = 7", Peek(tmp_path)))
-    assert [] == list(parts_of("= broken", Peek(tmp_path)))
+    assert ["a.toml", "b.toml", "c.txt"] == list(read_containerd_imports(text, FileReader(tmp_path)))
+    assert [] == list(read_containerd_imports("imports = 7", FileReader(tmp_path)))
+    assert [] == list(read_containerd_imports("= broken", FileReader(tmp_path)))
 
 
 def test_a_look_at_a_node_of_files_finds_its_kubelet(tmp_path):
@@ -117,7 +116,7 @@ def test_a_look_at_a_node_of_files_finds_its_kubelet(tmp_path):
     (process / "ns").mkdir()
     (process / "ns/pid").symlink_to("pid:[1]")
 
-    seen = look(Where(tmp_path, run_dir="/data/gpushare"))
+    seen = read_machine(MachinePaths(tmp_path, run_dir="/data/gpushare"))
 
     assert "cpuManagerPolicy: static" == seen.kubelet.config
     assert ("kubelet.sock",) == seen.kubelet.plugins.names

@@ -12,10 +12,10 @@ from isolation.contract.codec.pools import PublishedPool, encode_pools
 from isolation.contract.handover import Ours
 from isolation.contract.model import Mode, Node
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY
-from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Caller, ScalerFacts, Secret, Untold, Workload
-from isolation.doctor.checks.cluster.findings import judged
-from isolation.doctor.checks.cluster.read import caller, ungoverned
-from isolation.doctor.checks.cluster.scalers import scales
+from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Caller, ScalerFacts, Secret, Unavailable, Workload
+from isolation.doctor.checks.cluster.findings import check_cluster
+from isolation.doctor.checks.cluster.parse import caller, ungoverned
+from isolation.doctor.checks.cluster.scalers import is_cluster_autoscaler
 from isolation.doctor.checks.finding import State
 
 FLAG = "--allowed-scheduler-names=default-scheduler"
@@ -31,7 +31,7 @@ def beside(*words, key="kube-system/ca", image="registry.k8s.io/autoscaling/clus
 
 def told(check, **changed):
     """The finding of this name; None: there is none."""
-    found = [one for one in judged(facts(**changed), NOW) if one.check == check]
+    found = [one for one in check_cluster(facts(**changed), NOW) if one.check == check]
     return (found[0].state, found[0].evidence) if found else None
 
 
@@ -72,10 +72,10 @@ def test_static_pods_are_looked_at_and_pods_of_controllers_are_not():
     }
     found = ungoverned(pod)
     assert ("Pod", "kube-system/ca") == (found.kind, found.key)
-    assert scales(found)
+    assert is_cluster_autoscaler(found)
     assert FLAG in found.words
     assert ungoverned(pod | {"metadata": {"ownerReferences": [{"kind": "ReplicaSet"}]}}) is None
-    assert not any(map(scales, WHOLE))
+    assert not any(map(is_cluster_autoscaler, WHOLE))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_static_pods_are_looked_at_and_pods_of_controllers_are_not():
         ([protected("a", **{SAFE_TO_EVICT: "false"})], POOLS, State.OK),
         ([share("a")], None, State.OK),
         ([share("a")], "{", State.WARNING),
-        ([share("a")], Untold("forbidden"), State.UNKNOWN),
+        ([share("a")], Unavailable("forbidden"), State.UNKNOWN),
     ],
 )
 def test_pods_on_nodes_that_we_drain_without_protection_are_named(items, pools, state):
@@ -104,7 +104,7 @@ def test_pools_that_wait_for_an_autoscaler_that_is_gone():
     waits = protected("a", **{SCALE_UP_DELAY: "8760h"})
     waits["spec"]["nodeName"] = ""
     found = facts(items=[waits], scalers=ScalerFacts((), POOLS), autoscaler=GONE)
-    (finding,) = [one for one in judged(found, NOW) if one.check == "cluster.handover"]
+    (finding,) = [one for one in check_cluster(found, NOW) if one.check == "cluster.handover"]
     assert "1 pool and 1 pending pod wait for it" in finding.evidence
     assert "hand-back" in finding.fix
     assert told("cluster.handover", items=[waits], scalers=ScalerFacts((), POOLS), autoscaler=LEADS) is None
@@ -125,7 +125,7 @@ GOOD = Secret(certificate(890), certificate(890))
         (Secret(certificate(890)), 9, State.WARNING, "is not what is in Secret gpushare-system"),
         (Secret(b"x"), 1, State.WARNING, "no readable certificate"),
         (None, 1, State.WARNING, "no readable certificate"),
-        (Untold("403"), 1, State.UNKNOWN, "403"),
+        (Unavailable("403"), 1, State.UNKNOWN, "403"),
     ],
 )
 def test_cluster_autoscalers_certificate_is_looked_at_where_it_runs(kept, days, state, words):

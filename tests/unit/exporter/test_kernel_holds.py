@@ -10,13 +10,13 @@ from support.cgroup_tree import CgroupTree
 from support.kernel_reading import BOX, OTHER, UID, source
 
 from exporter.pipeline.snapshot import HoldSample
-from isolation.contract.host_allocation import Hold, Process, Tenant
+from isolation.contract.host_allocation import HostAllocation, Process, Tenant
 from isolation.contract.model import Slice
 
 
 def hold(ident="run-1", *, uid=1000, members=(), cgroup="", created=1.0, tenant=None):
     """A promise whose keeper noted these members."""
-    entry = Hold(
+    entry = HostAllocation(
         ident,
         "train",
         "b",

@@ -19,7 +19,7 @@ from isolation.contract.metrics import CATALOGUE, Group
 from isolation.contract.metrics import card as metrics_card
 from isolation.contract.model import Why
 from isolation.contract.quantity import GIB
-from isolation.contract.reading import PoolReading, Waiting
+from isolation.contract.reading import PendingReading, PoolReading
 
 
 def values(families):
@@ -239,7 +239,11 @@ def test_pools_by_state():
 
 def test_pending_by_reason():
     """Every reason has a series, 0 included; one outside the closed set counts as other."""
-    waiting = [Waiting("a", 5, "fragmented", ""), Waiting("b", 9, "fragmented", ""), Waiting("c", 1, "?!", "")]
+    waiting = [
+        PendingReading("a", 5, "fragmented", ""),
+        PendingReading("b", 9, "fragmented", ""),
+        PendingReading("c", 1, "?!", ""),
+    ]
 
     found = values(pending_families(frame(waiting=waiting)))
 

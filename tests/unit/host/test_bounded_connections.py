@@ -14,7 +14,7 @@ from support.waiting import soon
 
 from isolation.host import bounded_connections
 from isolation.host.bounded_connections import Limits
-from isolation.kube.listen import Address
+from isolation.kube.options import Address
 from isolation.scheduler.admission.serve import ReviewQueue
 from isolation.scheduler.http_server import open_listener, read_body, serve
 

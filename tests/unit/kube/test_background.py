@@ -82,7 +82,7 @@ def test_what_fails_is_begun_again_and_counted(kind, caplog):
 
     async def story(tasks):
         await soon(lambda: work.begun >= 4)
-        await soon(lambda: not tasks.unwell())
+        await soon(lambda: not tasks.problems())
         return failures(tasks), healthy(tasks)
 
     assert (3.0, 1.0) == asyncio.run(going_on(kind, work, story))
@@ -100,11 +100,11 @@ def test_what_fails_for_too_long_makes_the_process_unhealthy_until_it_works(kind
     work.broken = True
 
     async def story(tasks):
-        assert not tasks.unwell()
-        await soon(tasks.unwell)
-        said, was = tasks.unwell(), healthy(tasks)
+        assert not tasks.problems()
+        await soon(tasks.problems)
+        said, was = tasks.problems(), healthy(tasks)
         work.broken = False
-        await soon(lambda: not tasks.unwell())
+        await soon(lambda: not tasks.problems())
         return said, was, healthy(tasks)
 
     more = {} if kind == "keep" else {"limit": 0.1}
@@ -132,14 +132,14 @@ def test_a_cycle_that_hangs_makes_the_process_unhealthy(kind):
         tasks = Background()
         if kind == "thread":
             with tasks.thread("t", hang_thread, limit=0.1):
-                await soon(tasks.unwell)
-                said = tasks.unwell()
+                await soon(tasks.problems)
+                said = tasks.problems()
                 gate.set()
-                await soon(lambda: not tasks.unwell())
+                await soon(lambda: not tasks.problems())
                 return said
         async with tasks.cycles("t", hang, limit=0.1):
-            await soon(tasks.unwell)
-            return tasks.unwell()
+            await soon(tasks.problems)
+            return tasks.problems()
 
     assert asyncio.run(story()).startswith("task t has not completed a cycle for ")
 
@@ -156,7 +156,7 @@ def test_a_long_pause_between_cycles_is_no_trouble():
         tasks = Background()
         async with tasks.cycles("t", hourly, limit=0.05):
             await asyncio.sleep(0.3)
-            return tasks.unwell()
+            return tasks.problems()
 
     assert not asyncio.run(story())
 
@@ -193,7 +193,7 @@ def test_a_supervisor_that_is_gone_is_unhealthy_at_once(kind):
         (task,) = (one for one in asyncio.all_tasks() if one.get_coro().__name__ == "forever")
         task.cancel()
         await soon(task.done)
-        return tasks.unwell()
+        return tasks.problems()
 
     assert "task t has ended" == asyncio.run(going_on(kind, Work(), story))
 
@@ -231,8 +231,8 @@ def test_a_thread_that_ends_is_unhealthy():
 
     tasks = Background()
     with tasks.thread("t", gone):
-        until(tasks.unwell)
-        assert "task t has ended" == tasks.unwell()
+        until(tasks.problems)
+        assert "task t has ended" == tasks.problems()
 
 
 def test_at_the_end_a_cycle_may_end_within_its_grace():

@@ -18,9 +18,9 @@ from isolation.kube.access import _split
 from isolation.kube.core.backoff import Pace
 from isolation.kube.core.errors import ClusterError, GoneError, MalformedError, RefusedError, UnreachableError, refusal
 from isolation.kube.core.wire import MOST_EVENT_BYTES, event_of, identity_of, page_of
-from isolation.kube.listwatch import Follower, Habits, What
+from isolation.kube.listwatch import Reflector, Selection, WatchOptions
 
-FAST = Habits(page=2, pace=Pace(first=0.001, longest=0.002))
+FAST = WatchOptions(page=2, pace=Pace(first=0.001, longest=0.002))
 
 
 def thing(name, version="1"):
@@ -103,7 +103,7 @@ def follow(pages, watches, habits=FAST):
 
     async def story():
         source, sink = Script(pages, watches), Names()
-        follower = Follower(source, What("/things"), sink, habits, draw=lambda: 0.0)
+        follower = Reflector(source, Selection("/things"), sink, habits, draw=lambda: 0.0)
         running = asyncio.create_task(follower.run())
         await asyncio.wait_for(source.done.wait(), PATIENCE_SECONDS)
         running.cancel()
@@ -208,7 +208,7 @@ def test_a_server_that_refuses_is_asked_when_it_says():
     async def story():
         source = Script([RefusedError(429, retry_after=0.3)] * 5, [])
         began = time.monotonic()
-        running = asyncio.create_task(Follower(source, What("/things"), Names(), FAST).run())
+        running = asyncio.create_task(Reflector(source, Selection("/things"), Names(), FAST).run())
         await soon(lambda: len(source.asked) == 2)
         running.cancel()
         return time.monotonic() - began
@@ -223,9 +223,9 @@ def test_a_watch_that_ends_at_once_again_and_again_is_no_storm():
 
     async def story():
         source = Script([page("a")], [[]] * 1000)
-        habits = Habits(pace=Pace(first=0.05, longest=0.1))
+        habits = WatchOptions(pace=Pace(first=0.05, longest=0.1))
         began = time.monotonic()
-        running = asyncio.create_task(Follower(source, What("/things"), Names(), habits).run())
+        running = asyncio.create_task(Reflector(source, Selection("/things"), Names(), habits).run())
         await soon(lambda: len(source.asked) > 6)  # a list, six watches, five pauses between them
         running.cancel()
         return time.monotonic() - began
@@ -299,8 +299,8 @@ def test_a_watch_of_which_nothing_comes_is_no_failure():
 
     async def story():
         source = Quiet([page(["a"])], [])
-        habits = Habits(page=2, pace=Pace(first=60.0, longest=60.0), idle_seconds=0.01)
-        follower = Follower(source, What("/things"), Names(), habits, draw=lambda: 1.0)
+        habits = WatchOptions(page=2, pace=Pace(first=60.0, longest=60.0), idle_seconds=0.01)
+        follower = Reflector(source, Selection("/things"), Names(), habits, draw=lambda: 1.0)
         running = asyncio.create_task(follower.run())
         await asyncio.wait_for(source.done.wait(), PATIENCE_SECONDS)
         running.cancel()

@@ -14,10 +14,10 @@ from support.waiting import soon
 
 from isolation.kube.core import lease
 from isolation.kube.core.errors import UnreachableError
-from isolation.kube.core.lease import NEVER, Record, Standing, Step, Terms
+from isolation.kube.core.lease import NEVER, CandidateState, LeaseRecord, LeaseTiming, Step
 from isolation.kube.election import Election
 
-TERMS = Terms()
+TERMS = LeaseTiming()
 NAMES = ("a", "b", "c")
 who = st.sampled_from(NAMES)
 
@@ -35,12 +35,12 @@ class Candidates(RuleBasedStateMachine):
         """Nobody holds anything."""
         self.now = 1000.0
         self.clock = dict(zip(NAMES, clocks, strict=True))
-        self.server: Record | None = None
+        self.server: LeaseRecord | None = None
         self.version = 0
-        self.standing = {name: Standing() for name in NAMES}
-        self.looks: list[tuple[str, Record | None]] = []
-        self.writes: list[tuple[str, Record, float]] = []
-        self.answers: list[tuple[str, Record, float]] = []
+        self.standing = {name: CandidateState() for name in NAMES}
+        self.looks: list[tuple[str, LeaseRecord | None]] = []
+        self.writes: list[tuple[str, LeaseRecord, float]] = []
+        self.answers: list[tuple[str, LeaseRecord, float]] = []
 
     def reads(self, name):
         """This candidate's clock."""
@@ -62,21 +62,21 @@ class Candidates(RuleBasedStateMachine):
         """Sooner or later, in any order."""
         if self.looks:
             name, record = self.looks.pop(data.draw(st.integers(0, len(self.looks) - 1)))
-            self.standing[name] = lease.saw(self.standing[name], record, name, self.reads(name), TERMS)
+            self.standing[name] = lease.observe(self.standing[name], record, name, self.reads(name), TERMS)
 
     @rule(name=who)
     def writes_if_it_may(self, name):
         """What `step` says, sent now."""
         standing = self.standing[name]
-        if standing.seen > NEVER and lease.step(standing, name, self.reads(name), TERMS) is not Step.WAIT:
-            self.writes.append((name, lease.wish(standing, name, TERMS), self.reads(name)))
+        if standing.observed > NEVER and lease.choose_step(standing, name, self.reads(name), TERMS) is not Step.WAIT:
+            self.writes.append((name, lease.build_record(standing, name, TERMS), self.reads(name)))
 
     @rule(name=who)
     def gives_up_and_releases(self, name):
         """Stops acting first."""
         standing = self.standing[name]
-        self.standing[name] = lease.given_up(standing)
-        wish = lease.release(standing)
+        self.standing[name] = lease.stop_acting(standing)
+        wish = lease.build_release(standing)
         if wish is not None and standing.record.holder == name:
             self.writes.append((name, wish, NEVER))
 
@@ -89,7 +89,7 @@ class Candidates(RuleBasedStateMachine):
         if wish.version != (self.server.version if self.server else ""):
             return
         self.version += 1
-        self.server = Record(str(self.version), wish.holder, wish.duration, wish.epoch)
+        self.server = LeaseRecord(str(self.version), wish.holder, wish.duration, wish.epoch)
         if sent > NEVER:
             self.answers.append((name, self.server, sent))
 
@@ -98,7 +98,7 @@ class Candidates(RuleBasedStateMachine):
         """Late answers of a write included, unless the candidate has looked since."""
         if self.answers:
             name, record, sent = self.answers.pop(data.draw(st.integers(0, len(self.answers) - 1)))
-            self.standing[name] = lease.written(self.standing[name], record, sent, self.reads(name), TERMS)
+            self.standing[name] = lease.record_write(self.standing[name], record, sent, self.reads(name), TERMS)
 
     @rule(data=st.data())
     def something_is_lost(self, data):
@@ -128,7 +128,9 @@ def test_a_holders_time_begins_when_it_sent_not_when_it_was_answered():
     """
     Others count from the server's write, which came after the sending and maybe long before the answer.
     """
-    standing = lease.written(Standing(Record("0")), Record("1", "a"), sent=100.0, now=105.0, terms=TERMS)
+    standing = lease.record_write(
+        CandidateState(LeaseRecord("0")), LeaseRecord("1", "a"), sent=100.0, now=105.0, timing=TERMS
+    )
 
     assert 100.0 + TERMS.act == standing.until
 
@@ -137,42 +139,45 @@ def test_anothers_name_ends_our_time_at_once():
     """
     Somebody edited the Lease by hand: we do not insist.
     """
-    held = lease.written(Standing(Record("0")), Record("1", "a"), 100.0, 100.0, TERMS)
+    held = lease.record_write(CandidateState(LeaseRecord("0")), LeaseRecord("1", "a"), 100.0, 100.0, TERMS)
 
-    assert NEVER == lease.saw(held, Record("2", "b"), "a", 101.0, TERMS).until
+    assert NEVER == lease.observe(held, LeaseRecord("2", "b"), "a", 101.0, TERMS).until
 
 
 def test_a_candidate_waits_as_long_as_the_holder_wrote():
     """
     A holder with longer terms than ours is still waited for; what nobody of ours writes is not believed.
     """
-    long = lease.saw(Standing(), Record("1", "b", 30.0), "a", 100.0, TERMS)
-    absurd = lease.saw(Standing(), Record("1", "b", 1e9), "a", 100.0, TERMS)
+    long = lease.observe(CandidateState(), LeaseRecord("1", "b", 30.0), "a", 100.0, TERMS)
+    absurd = lease.observe(CandidateState(), LeaseRecord("1", "b", 1e9), "a", 100.0, TERMS)
 
-    assert (Step.WAIT, Step.TAKE) == (lease.step(long, "a", 129.0, TERMS), lease.step(long, "a", 130.0, TERMS))
-    assert Step.TAKE == lease.step(absurd, "a", 100.0 + TERMS.duration, TERMS)
+    assert (Step.WAIT, Step.TAKE) == (
+        lease.choose_step(long, "a", 129.0, TERMS),
+        lease.choose_step(long, "a", 130.0, TERMS),
+    )
+    assert Step.TAKE == lease.choose_step(absurd, "a", 100.0 + TERMS.duration, TERMS)
 
 
 def test_a_released_lease_is_taken_at_once_and_the_epoch_grows():
     """
     A planned restart costs no waiting.
     """
-    standing = lease.saw(Standing(), Record("7", "", 1.0, 4), "a", 100.0, TERMS)
+    standing = lease.observe(CandidateState(), LeaseRecord("7", "", 1.0, 4), "a", 100.0, TERMS)
 
-    assert Step.TAKE == lease.step(standing, "a", 100.0, TERMS)
-    assert Record("7", "a", TERMS.duration, 5) == lease.wish(standing, "a", TERMS)
+    assert Step.TAKE == lease.choose_step(standing, "a", 100.0, TERMS)
+    assert LeaseRecord("7", "a", TERMS.duration, 5) == lease.build_record(standing, "a", TERMS)
 
 
 def test_a_new_lease_gives_no_right_until_it_is_old_enough():
     """
     It may have been deleted under a holder, who acts on until its time is over.
     """
-    created = lease.written(Standing(), Record("1", "a"), 100.0, 101.0, TERMS)
-    young = lease.written(created, Record("2", "a"), 101.0 + TERMS.duration - 0.1, 110.0, TERMS)
-    old = lease.written(young, Record("3", "a"), 101.0 + TERMS.duration, 110.0, TERMS)
+    created = lease.record_write(CandidateState(), LeaseRecord("1", "a"), 100.0, 101.0, TERMS)
+    young = lease.record_write(created, LeaseRecord("2", "a"), 101.0 + TERMS.duration - 0.1, 110.0, TERMS)
+    old = lease.record_write(young, LeaseRecord("3", "a"), 101.0 + TERMS.duration, 110.0, TERMS)
 
     assert (NEVER, NEVER, 101.0 + TERMS.duration + TERMS.act) == (created.until, young.until, old.until)
-    assert lease.release(young) is None
+    assert lease.build_release(young) is None
 
 
 @pytest.mark.parametrize("wrong", [{"act": 8.0}, {"retry": 5.0}, {"request": 0.0, "retry": 0.0}, {"duration": 1e4}])
@@ -181,7 +186,7 @@ def test_terms_that_could_let_two_act_are_refused(wrong):
     The holder must stop before the others begin, and be able to renew before it must stop.
     """
     with pytest.raises(ValueError, match="Lease timing must be"):
-        Terms(**wrong)
+        LeaseTiming(**wrong)
 
 
 class Table:
@@ -205,7 +210,7 @@ class Table:
         if wish.version != (self.record.version if self.record else ""):
             return None
         self.version, self.writes = self.version + 1, self.writes + 1
-        self.record = Record(str(self.version), wish.holder, wish.duration, wish.epoch)
+        self.record = LeaseRecord(str(self.version), wish.holder, wish.duration, wish.epoch)
         self.answering()
         return self.record
 
@@ -233,9 +238,9 @@ def test_the_right_ends_by_the_clock_alone():
     table, clock, (first,) = elections("a")
 
     async def story():
-        await first.turn()
+        await first.try_acquire_or_renew()
         clock.now += TERMS.duration
-        await first.turn()
+        await first.try_acquire_or_renew()
         held = first.fence()
         table.down = True
         clock.now += TERMS.act - 0.1
@@ -255,13 +260,13 @@ def test_a_renewal_that_is_answered_late_gives_no_more_time():
     table, clock, (first,) = elections("a")
 
     async def story():
-        await first.turn()
+        await first.try_acquire_or_renew()
         clock.now += TERMS.duration
-        await first.turn()
+        await first.try_acquire_or_renew()
         clock.now += 1.0
         sent = clock.now
         table.answering = lambda: setattr(clock, "now", clock.now + TERMS.request)
-        await first.turn()
+        await first.try_acquire_or_renew()
         return sent, clock.now, first.fence()
 
     sent, answered, held = asyncio.run(story())
@@ -276,13 +281,13 @@ def test_a_jump_of_the_wall_clock_changes_nothing(monkeypatch):
     _, clock, (first, second) = elections("a", "b")
 
     async def story():
-        await first.turn()
+        await first.try_acquire_or_renew()
         clock.now += TERMS.duration
         held = []
         for year in (1970, 2100, 2026):
             monkeypatch.setattr("time.time", lambda year=year: (year - 1970) * 3.15e7)
-            await first.turn()
-            await second.turn()
+            await first.try_acquire_or_renew()
+            await second.try_acquire_or_renew()
             held.append((first.fence() is not None, second.fence() is not None))
             clock.now += 1.0
         return held
@@ -297,20 +302,20 @@ def test_a_renewal_is_one_request_and_a_takeover_needs_the_whole_silence():
     table, clock, (first, second) = elections("a", "b")
 
     async def story():
-        await first.turn()
+        await first.try_acquire_or_renew()
         clock.now += TERMS.duration
-        await first.turn()
-        await second.turn()
+        await first.try_acquire_or_renew()
+        await second.try_acquire_or_renew()
         before = table.writes
-        await first.turn()
+        await first.try_acquire_or_renew()
         renewals = table.writes - before
-        await second.turn()
+        await second.try_acquire_or_renew()
         clock.now += TERMS.duration - 0.1
-        await second.turn()
+        await second.try_acquire_or_renew()
         early = second.fence()
         clock.now += 0.1
-        await second.turn()
-        await first.turn()
+        await second.try_acquire_or_renew()
+        await first.try_acquire_or_renew()
         return renewals, early, second.fence().epoch, first.fence(), first.holder()
 
     assert (1, None, 1, None, "b") == asyncio.run(story())
@@ -323,13 +328,13 @@ def test_on_the_way_out_the_right_ends_before_the_lease_is_given_back():
     table, clock, (first, second) = elections("a", "b")
 
     async def story():
-        await first.turn()
+        await first.try_acquire_or_renew()
         clock.now += TERMS.duration
         running = asyncio.create_task(first.run())
         held = await soon(first.fence)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await second.turn()
+        await second.try_acquire_or_renew()
         return held is not None, first.fence(), table.record.holder, second.fence() is not None
 
     assert (True, None, "b", True) == asyncio.run(story())
@@ -343,9 +348,9 @@ def test_a_renewal_that_is_cut_off_on_the_way_out_keeps_the_lease_from_nobody():
     table, clock, (first,) = elections("a")
 
     async def story():
-        await first.turn()
+        await first.try_acquire_or_renew()
         clock.now += TERMS.duration
-        await first.turn()
+        await first.try_acquire_or_renew()
         taken, write = asyncio.Event(), table.write
 
         async def unanswered(wish, seconds):

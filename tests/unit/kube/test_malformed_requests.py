@@ -23,8 +23,8 @@ from autoscaler.apis.metrics.server import serve as serve_metrics_api
 from autoscaler.apis.metrics.tls import MetricsTls
 from exporter.http.server import MetricsServer
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, server_context
-from isolation.kube.listen import Address
-from isolation.kube.malformed_requests import EVERY_SECONDS, Once, bounded
+from isolation.kube.malformed_requests import EVERY_SECONDS, RequestErrorFilter, request_error_logger
+from isolation.kube.options import Address
 from isolation.scheduler.endpoints import EXTENDER_LIMITS, Endpoints, serve
 from isolation.scheduler.metrics import Metrics
 
@@ -192,7 +192,7 @@ def record(error, *args):
 def test_the_next_line_comes_later_and_counts_those_between():
     """One a minute."""
     now = [0.0]
-    once = Once(lambda: now[0])
+    once = RequestErrorFilter(lambda: now[0])
     told = []
     for now[0] in (0.0, 1.0, 30.0, EVERY_SECONDS - 1, EVERY_SECONDS + 1):
         one = record(BadStatusLine("evil\nline"), "10.0.0.7")
@@ -208,7 +208,7 @@ def test_the_next_line_comes_later_and_counts_those_between():
 def test_defects_of_ours_keep_their_traces(error):
     """They are few, and somebody has to mend them."""
     one = record(error, "10.0.0.7")
-    told = [Once().filter(one) for _ in range(3)]
+    told = [RequestErrorFilter().filter(one) for _ in range(3)]
 
     assert [True] * 3 == told
     assert one.exc_info == ((type(error), error, None) if error else None)
@@ -218,5 +218,5 @@ def test_a_log_is_bounded_once():
     """Servers that come and go add nothing to it."""
     log = logging.getLogger("test_doors_garbage")
 
-    assert bounded(log) is bounded(log)
-    assert 1 == len(bounded(log).filters)
+    assert request_error_logger(log) is request_error_logger(log)
+    assert 1 == len(request_error_logger(log).filters)

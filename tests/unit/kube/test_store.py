@@ -80,8 +80,8 @@ def apply(store, happened):
         elif kind == "pod_gone":
             store.pod_gone(name)
         else:
-            store.keep_nodes(name)
-            store.keep_pods(name)
+            store.retain_nodes(name)
+            store.retain_pods(name)
 
 
 @given(st.lists(steps, max_size=30))

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from isolation.contract import abi
-from isolation.contract.host_allocation import Hold, Process, Tenant, dump
+from isolation.contract.host_allocation import HostAllocation, Process, Tenant, dump
 from isolation.contract.model import Slice
 from isolation.host.machine import Sample
 from isolation.lib import files
@@ -51,7 +51,7 @@ def container(alloc, name, core=30, policy="fixed", boot=BOOT):
     folder = alloc / name
     (folder / "limits").mkdir(parents=True)
     (folder / "region").mkdir()
-    hold = Hold(
+    hold = HostAllocation(
         id=f"uid-{name}.main",
         name=name,
         boot=boot,

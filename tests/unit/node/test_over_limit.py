@@ -10,12 +10,12 @@ import signal
 import subprocess
 import time
 
-from isolation.contract.host_allocation import Hold, Process
+from isolation.contract.host_allocation import HostAllocation, Process
 from isolation.contract.model import Slice
 from isolation.node.overlimit import KILL, REPORT, OverLimit, OverLimitWatch
 
 GIB, MIB = 1 << 30, 1 << 20
-HOLD = Hold(
+HOLD = HostAllocation(
     "id", "ml/one", "boot", 1.0, 0, Process(1, 1), (), (Slice("GPU-a", 0, GIB), Slice("GPU-b", 1, GIB)), "fixed"
 )
 

@@ -17,7 +17,7 @@ from isolation.contract.names import AGENT, CARD_COUNT, CARD_UNITS, CARDS
 from isolation.contract.quantity import GIB
 from isolation.host.machine import MachineError
 from isolation.kube.core.errors import MalformedError, UnreachableError
-from isolation.kube.writes import Answer, Outcome
+from isolation.kube.writes import Outcome, WriteResult
 from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.status import NodeStatus, NodeWatch, Said, amiss, label_of, read, wish
 
@@ -224,7 +224,7 @@ class Writer:
     """An API server that notes what is written, or does not answer."""
 
     def __init__(self):
-        self.written, self.error, self.answer = [], None, Answer(Outcome.DONE)
+        self.written, self.error, self.answer = [], None, WriteResult(Outcome.DONE)
 
     async def state_resources(self, name, amounts):
         """Note it."""
@@ -273,10 +273,10 @@ def test_what_could_not_be_written_is_written_later(tmp_path, how):
     """
     status, _, writer = watched(tmp_path, node())
     writer.error = UnreachableError("nobody there") if how == "unreachable" else None
-    writer.answer = Answer(Outcome.REFUSED, "not allowed")
+    writer.answer = WriteResult(Outcome.REFUSED, "not allowed")
     assert not asyncio.run(status.turn())
     trouble = status.trouble
-    writer.error, writer.answer = None, Answer(Outcome.DONE)
+    writer.error, writer.answer = None, WriteResult(Outcome.DONE)
     assert asyncio.run(status.turn())
     assert ("", True) == (status.trouble, trouble in ("nobody there", "not allowed"))
 

@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 from isolation.contract.names import ALLOCATION
 from isolation.kube.core.errors import ClusterError, MalformedError, RefusedError
 from isolation.kube.core.errors import UnreachableError as ServerError
-from isolation.kube.writes import Answer, Outcome
+from isolation.kube.writes import Outcome, WriteResult
 from isolation.node import memory
 from isolation.node.watch import NodePods, Sight
 from isolation.node.world import UnreachableError
@@ -146,7 +146,7 @@ class Server:
     """An API server that answers as the test says; both the access and the writer."""
 
     def __init__(self):
-        self.list, self.one, self.answer = None, None, Answer(Outcome.DONE)
+        self.list, self.one, self.answer = None, None, WriteResult(Outcome.DONE)
         self.said = []
 
     async def page(self, path, query):
@@ -224,11 +224,11 @@ def test_only_404_says_that_a_pod_is_not_there():
 @pytest.mark.parametrize(
     ("answer", "fine"),
     [
-        (Answer(Outcome.DONE), True),
-        (Answer(Outcome.GONE), True),
-        (Answer(Outcome.REFUSED, "Precondition failed: UID in precondition"), True),
-        (Answer(Outcome.REFUSED, "forbidden"), False),
-        (Answer(Outcome.BLOCKED, "later"), False),
+        (WriteResult(Outcome.DONE), True),
+        (WriteResult(Outcome.GONE), True),
+        (WriteResult(Outcome.REFUSED, "Precondition failed: UID in precondition"), True),
+        (WriteResult(Outcome.REFUSED, "forbidden"), False),
+        (WriteResult(Outcome.BLOCKED, "later"), False),
         (ServerError("nobody"), False),
     ],
     ids=["done", "gone", "another", "forbidden", "busy", "unreachable"],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.budget import examples
 from support.builders import card
 
-from isolation.contract.host_allocation import Hold, Process
+from isolation.contract.host_allocation import HostAllocation, Process
 from isolation.contract.model import Card, CardChoice, Placement, Refusal, Slice, Why
 from isolation.contract.quantity import GIB, MIB, gib
 from isolation.run.core.request import FOR_EVER, AskError, Wanted, choose
@@ -23,7 +23,7 @@ FOUR = [card(i) for i in range(4)]
 def held(*parts, ident="run-1", owner=""):
     """A hold on cards: (card index, GiB, percent)."""
     slices = tuple(Slice(f"GPU-n-{index}", index, gib(size), core) for index, size, core in parts)
-    return Hold(ident, ident, "b", 0.0, 0, Process(1, 1), ("x",), slices, "fixed", owner)
+    return HostAllocation(ident, ident, "b", 0.0, 0, Process(1, 1), ("x",), slices, "fixed", owner)
 
 
 def landed(wanted, cards, holds=(), choice=PACK):
@@ -144,7 +144,7 @@ def test_no_order_of_asks_ever_oversells_a_card(asks):
     """
     Whatever is asked one after another, no card promises more than it offers.
     """
-    holds: list[Hold] = []
+    holds: list[HostAllocation] = []
     for at, (count, each, core) in enumerate(asks):
         found = choose(Wanted(count * each, count, count * core * 25), FOUR, holds, PACK)
         if isinstance(found, Placement):

@@ -18,7 +18,7 @@ from support.budget import examples
 from support.builders import card
 
 from isolation.contract import abi
-from isolation.contract.host_allocation import Hold, HoldError, Process, Tenant, dump, load
+from isolation.contract.host_allocation import HostAllocation, HostAllocationError, Process, Tenant, dump, load
 from isolation.contract.model import CardChoice, Slice
 from isolation.contract.quantity import gib
 from isolation.host import feed, liveness, process
@@ -30,7 +30,7 @@ from isolation.run.core.request import Wanted, choose
 CARDS = [card(i) for i in range(4)]
 SLICES = tuple(Slice(f"GPU-n-{index}", index, gib(5), 30) for index in range(2))
 POD = Tenant("ns", "pod", "uid", "container")
-ENTRY = Hold("run-1", "n", process.boot(), 1.0, 0, Process(1, 1), ("x",), SLICES, "fixed", "o", tenant=POD)
+ENTRY = HostAllocation("run-1", "n", process.boot(), 1.0, 0, Process(1, 1), ("x",), SLICES, "fixed", "o", tenant=POD)
 FIELDS = json.loads(dump(ENTRY))
 
 NUMBERS = st.one_of(
@@ -45,7 +45,7 @@ ANYTHING = st.recursive(
 CARD = st.fixed_dictionaries(dict.fromkeys(("uuid", "index", "bytes", "core"), NUMBERS | WORDS))
 
 
-def used(entry: Hold) -> None:
+def used(entry: HostAllocation) -> None:
     """Everything that the room does with a hold of somebody else's."""
     console = Console(width=100)
     json.dumps(listing.as_json([entry]))
@@ -70,11 +70,11 @@ def used(entry: Hold) -> None:
 @example({"pod": ["\ud800", "", "", ""]})
 def test_an_entry_is_one_of_ours_or_refused(changes):
     """
-    Any JSON in any field: an entry with which everything else works, or HoldError.
+    Any JSON in any field: an entry with which everything else works, or HostAllocationError.
     """
     try:
         entry = load(json.dumps(FIELDS | changes))
-    except HoldError:
+    except HostAllocationError:
         return
     used(entry)
 
@@ -86,7 +86,7 @@ def test_cut_or_overwritten_text_is_refused_or_read(cut, noise):
     A hold that was cut short or scribbled over never becomes another hold by accident of an exception.
     """
     text = dump(ENTRY)
-    with contextlib.suppress(HoldError):
+    with contextlib.suppress(HostAllocationError):
         used(load(text[:cut] + noise.decode("latin-1") + text[cut + len(noise) :]))
 
 
@@ -95,7 +95,7 @@ def test_deep_and_long_texts_are_refused(text):
     """
     Neither the parser's depth nor its digits are a way in.
     """
-    with pytest.raises(HoldError):
+    with pytest.raises(HostAllocationError):
         load(text)
 
 

@@ -11,7 +11,7 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from isolation.contract.host_allocation import Hold, Process
+from isolation.contract.host_allocation import HostAllocation, Process
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 from isolation.host import process
@@ -36,7 +36,7 @@ def asked(*arguments):
 def published(book, ident):
     """A hold, and the descriptor that keeps it alive."""
     slices = (Slice("GPU-0", 0, gib(5)),)
-    entry = Hold(ident, "n", process.boot(), 1.0, os.geteuid(), Process(1, 1), ("true",), slices, "fixed")
+    entry = HostAllocation(ident, "n", process.boot(), 1.0, os.geteuid(), Process(1, 1), ("true",), slices, "fixed")
     with book.deciding():
         draft = book.draft(ident)
         book.publish(draft, entry)

@@ -11,18 +11,18 @@ import pytest
 from rich.console import Console
 from support.builders import card
 
-from isolation.contract.host_allocation import Hold, Process
+from isolation.contract.host_allocation import HostAllocation, Process
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 from isolation.run import listing
 
 TWO = (
-    Hold(
+    HostAllocation(
         *("run-1", "train", "b", 100.0, 7, Process(41, 1), ("python", "train.py")),
         (Slice("GPU-n-0", 0, gib(5), 30),),
         "burst",
     ),
-    Hold(
+    HostAllocation(
         *("run-2", "w\x1b[31meb", "b", 3600.0, 7, Process(42, 1), ("sh", "-c", "x" * 99)),
         tuple(Slice(f"GPU-n-{i}", i, gib(2)) for i in range(4)),
         "fixed",

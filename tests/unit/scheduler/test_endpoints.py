@@ -21,7 +21,7 @@ from support.waiting import PATIENCE_SECONDS
 
 from isolation.host.core.certificate import first_end
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
-from isolation.kube.listen import Address
+from isolation.kube.options import Address
 from isolation.scheduler import extender
 from isolation.scheduler import metrics as metrics_module
 from isolation.scheduler.core import extender_api

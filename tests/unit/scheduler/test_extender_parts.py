@@ -18,8 +18,8 @@ from support.waiting import PATIENCE_SECONDS, soon
 from isolation.contract.metrics import Kind, Unit
 from isolation.contract.metrics.scheduler import CATALOGUE, FAILURES, LABELS
 from isolation.contract.names import ACK, SCHEDULER
-from isolation.kube.core.lease import Record, Terms
-from isolation.kube.listen import Address, address
+from isolation.kube.core.lease import LeaseRecord, LeaseTiming
+from isolation.kube.options import Address, parse_address
 from isolation.scheduler.cli import scheduler
 from isolation.scheduler.core import inspection, kube_scheduler_config
 from isolation.scheduler.core.inspection import InspectedCard, InspectedNode, InspectedPod
@@ -28,7 +28,7 @@ from isolation.scheduler.leader import Leadership
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.settings import SchedulerSettings
 
-QUICK = Terms(duration=400.0, act=300.0, retry=0.05, request=50.0)
+QUICK = LeaseTiming(duration=400.0, act=300.0, retry=0.05, request=50.0)
 
 
 def uids(found):
@@ -103,15 +103,15 @@ def test_a_candidate_leads_only_beside_its_own_scheduler():
     """
 
     async def story():
-        ours, theirs = Desk(Record("1", "", 1.0, 0)), Looked(Record("1", "other_x", 5.0, 0))
+        ours, theirs = Desk(LeaseRecord("1", "", 1.0, 0)), Looked(LeaseRecord("1", "other_x", 5.0, 0))
         leadership = leading(ours, beside=theirs, host="me")
         running = asyncio.create_task(leadership.run())
         await soon(lambda: theirs.looks > 1)
         before = leadership.fence(), ours.record.holder
-        theirs.record = Record("2", "me_abc", 5.0, 1)
+        theirs.record = LeaseRecord("2", "me_abc", 5.0, 1)
         assert await leadership.wait(PATIENCE_SECONDS)
         during = ours.record.holder
-        theirs.record = Record("3", "another_abc", 5.0, 2)
+        theirs.record = LeaseRecord("3", "another_abc", 5.0, 2)
         await soon(lambda: not ours.record.holder and leadership.fence() is None)
         after = leadership.fence(), ours.record.holder
         running.cancel()
@@ -130,13 +130,13 @@ def test_the_lease_lapses_while_something_that_was_sent_may_still_take_effect():
     """
 
     async def story():
-        ours, theirs = Desk(Record("1", "", 1.0, 0)), Desk(Record("1", "me_abc", 5.0, 0))
+        ours, theirs = Desk(LeaseRecord("1", "", 1.0, 0)), Desk(LeaseRecord("1", "me_abc", 5.0, 0))
         leadership = leading(ours, beside=theirs, host="me")
         asked = []
         leadership.release_when(lambda: asked.append(None))
         running = asyncio.create_task(leadership.run())
         assert await leadership.wait(PATIENCE_SECONDS)
-        theirs.record = Record("2", "another_abc", 5.0, 1)
+        theirs.record = LeaseRecord("2", "another_abc", 5.0, 1)
         await soon(lambda: asked and leadership.fence() is None)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -151,8 +151,8 @@ def test_a_host_whose_name_begins_like_ours_is_another():
     """
 
     async def story():
-        theirs = Looked(Record("1", "me-2_x", 5.0, 0))
-        leadership = leading(Desk(Record("1", "", 1.0, 0)), beside=theirs, host="me")
+        theirs = Looked(LeaseRecord("1", "me-2_x", 5.0, 0))
+        leadership = leading(Desk(LeaseRecord("1", "", 1.0, 0)), beside=theirs, host="me")
         running = asyncio.create_task(leadership.run())
         await soon(lambda: theirs.looks > 1)
         led = await leadership.wait(0.1)
@@ -169,7 +169,7 @@ def test_the_lease_is_given_back_at_the_end():
     """
 
     async def story():
-        desk = Desk(Record("1", "", 1.0, 0))
+        desk = Desk(LeaseRecord("1", "", 1.0, 0))
         leadership = leading(desk)
         running = asyncio.create_task(leadership.run())
         assert await leadership.wait(PATIENCE_SECONDS)
@@ -194,7 +194,7 @@ def test_addresses(text, expected):
     """
     As people write them; and they are printed the same way.
     """
-    assert expected == address(text)
+    assert expected == parse_address(text)
     assert expected is None or text == str(expected)
 
 
@@ -204,7 +204,7 @@ def test_what_is_no_address_says_how_to_write_one(text):
     Never a port that nobody meant.
     """
     with pytest.raises(ValueError, match=r"0\.0\.0\.0:9448"):
-        address(text)
+        parse_address(text)
 
 
 def test_every_mistake_is_said_at_once():

@@ -12,7 +12,7 @@ from support.scheduler_endpoints import Desk, args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS, soon
 
 from isolation.contract.names import ALLOCATION
-from isolation.kube.core.lease import Record
+from isolation.kube.core.lease import LeaseRecord
 from isolation.scheduler import extender
 from isolation.scheduler.informers import RESERVATIONS_PATH
 
@@ -63,7 +63,7 @@ def test_only_the_leader_answers_about_pods(monkeypatch):
     monkeypatch.setattr(extender, "PATIENCE_SECONDS", 0.1)
 
     async def story():
-        desk = Desk(Record("7", "another", 60.0, 3))
+        desk = Desk(LeaseRecord("7", "another", 60.0, 3))
         server = cluster("a")
         async with extending(server, desk, leads=False) as (verbs, _):
             replies = [
@@ -90,7 +90,7 @@ def test_a_request_waits_for_a_lease_that_changes_hands():
     """
 
     async def story():
-        desk = Desk(Record("7", "another", 0.2, 3))
+        desk = Desk(LeaseRecord("7", "another", 0.2, 3))
         async with extending(cluster("a"), desk, leads=False) as (verbs, _):
             return await verbs.filter(args(pod("u"), "a"))
 

@@ -14,7 +14,7 @@ from support.waiting import soon
 from isolation.contract.names import AGENT, ALLOCATION, WOKEN
 from isolation.contract.reservation import reservation_of
 from isolation.kube.core.errors import RefusedError
-from isolation.kube.writes import Answer, Outcome
+from isolation.kube.writes import Outcome, WriteResult
 from isolation.scheduler.informers import RESERVATIONS_PATH
 from isolation.scheduler.leader_tasks import LeaderTasks
 from isolation.scheduler.metrics import Metrics
@@ -45,11 +45,11 @@ class Hands:
     async def evict(self, target, _seconds=None):
         """As the test says, by UID."""
         self.done.append(("EVICT", target.uid, None))
-        return Answer(self.evictions.get(target.uid, Outcome.DONE))
+        return WriteResult(self.evictions.get(target.uid, Outcome.DONE))
 
     async def event(self, *_args, **_more):
         """Always taken."""
-        return Answer(Outcome.DONE)
+        return WriteResult(Outcome.DONE)
 
 
 def held(uid, card, priority=0, units=9):

@@ -11,15 +11,15 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import ACK, API_VERSION, EXEMPT, GROUP, RESERVATIONS, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.doctor.checks.cluster.components import OURS, ours
-from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Untold
-from isolation.doctor.checks.cluster.read import table
+from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Unavailable
+from isolation.doctor.checks.cluster.installation import OURS, our_webhooks
+from isolation.doctor.checks.cluster.parse import table
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.doctor.checks.cluster.components import Shape
+    from isolation.doctor.checks.cluster.installation import Installation
 
 PROBED: Final = "default"
 """Namespace of the two pods that are shown to admission."""
@@ -29,22 +29,26 @@ _DENIED: Final = re.compile(r"""(?:admission webhook "|ValidatingAdmissionPolicy
 """Words of kube-apiserver 1.36, with the name of the webhook or policy."""
 
 
-def look(facts: ClusterFacts, shape: Shape) -> list[Finding]:
+def check_admission(facts: ClusterFacts, installation: Installation) -> list[Finding]:
     """Everything about admission."""
     return [
-        _definition(facts.definition, shape.apply),
-        _webhook(facts, shape.apply),
-        _good(facts.good, shape.apply) if _decides(facts) else _passed_by("cluster.admission"),
-        _bad(facts.bad, shape.apply) if _decides(facts) else _passed_by("cluster.admission_denies"),
-        _policies(facts, shape.apply),
-        _others(facts.webhooks),
-        _exempt(facts.exempt),
+        _check_definition(facts.definition, installation.apply),
+        _check_webhook(facts, installation.apply),
+        _check_good_probe(facts.good, installation.apply)
+        if _has_decider(facts)
+        else _report_bypass("cluster.admission"),
+        _check_bad_probe(facts.bad, installation.apply)
+        if _has_decider(facts)
+        else _report_bypass("cluster.admission_denies"),
+        _check_policies(facts, installation.apply),
+        _check_other_webhooks(facts.webhooks),
+        _check_exempt(facts.exempt),
     ]
 
 
-def _definition(found: Mapping[str, Any] | Untold | None, apply: str) -> Finding:
+def _check_definition(found: Mapping[str, Any] | Unavailable | None, apply: str) -> Finding:
     check, name = "cluster.reservations", f"{RESERVATIONS}.{GROUP}"
-    if isinstance(found, Untold):
+    if isinstance(found, Unavailable):
         return unknown(check, f"cannot read {name}: {found.why}", _ASK)
     if found is None:
         return problem(check, f"CustomResourceDefinition {name} does not exist: reservations are not possible", apply)
@@ -57,11 +61,11 @@ def _definition(found: Mapping[str, Any] | Untold | None, apply: str) -> Finding
     return ok(check, f"{name} {API_VERSION}")
 
 
-def _webhook(facts: ClusterFacts, apply: str) -> Finding:
+def _check_webhook(facts: ClusterFacts, apply: str) -> Finding:
     check = "cluster.webhook"
-    if isinstance(facts.webhooks, Untold):
+    if isinstance(facts.webhooks, Unavailable):
         return unknown(check, f"cannot list webhook configurations: {facts.webhooks.why}", _ASK)
-    found = list(ours(facts.webhooks))
+    found = list(our_webhooks(facts.webhooks))
     if not found:
         return problem(
             check,
@@ -81,21 +85,21 @@ def _webhook(facts: ClusterFacts, apply: str) -> Finding:
     return ok(check, f"{named(strict)}, only for pods that request shares")
 
 
-def _decides(facts: ClusterFacts) -> bool:
+def _has_decider(facts: ClusterFacts) -> bool:
     """Whether admission looks at the namespace in which the two pods were tried."""
-    return isinstance(facts.exempt, Untold) or PROBED not in facts.exempt
+    return isinstance(facts.exempt, Unavailable) or PROBED not in facts.exempt
 
 
-def _passed_by(check: str) -> Finding:
+def _report_bypass(check: str) -> Finding:
     return unknown(
         check, f"cannot test admission: namespace {PROBED} is exempt", f"remove label {EXEMPT} from namespace {PROBED}"
     )
 
 
-def _good(probe: Probe | Untold, apply: str) -> Finding:
+def _check_good_probe(probe: Probe | Unavailable, apply: str) -> Finding:
     """A sensible pod, as a dry run."""
     check = "cluster.admission"
-    if isinstance(probe, Untold):
+    if isinstance(probe, Unavailable):
         return unknown(check, f"cannot test a valid pod: {probe.why}", _ASK)
     if _mine(_NOT_REACHED, probe.refused):
         fix = f"check `kubectl -n {SYSTEM_NAMESPACE} get pods,endpointslices`"
@@ -104,7 +108,7 @@ def _good(probe: Probe | Untold, apply: str) -> Finding:
     if _DENIED.search(probe.refused):
         return problem(check, f"a valid pod is denied: {probe.refused}", "see the message")
     if probe.refused:
-        return _untried(check, "a valid", probe.refused)
+        return _report_untried(check, "a valid", probe.refused)
     if not probe.shared:
         return problem(
             check, "a pod that requests shares passes admission unchanged: gpushare does not handle it", apply
@@ -118,10 +122,10 @@ def _good(probe: Probe | Untold, apply: str) -> Finding:
     return ok(check, f"a valid pod is admitted and gets scheduler {probe.scheduler}")
 
 
-def _bad(probe: Probe | Untold, apply: str) -> Finding:
+def _check_bad_probe(probe: Probe | Unavailable, apply: str) -> Finding:
     """A pod whose units do not divide, as a dry run."""
     check = "cluster.admission_denies"
-    if isinstance(probe, Untold):
+    if isinstance(probe, Unavailable):
         return unknown(check, f"cannot test an invalid pod: {probe.why}", _ASK)
     if not probe.refused:
         return problem(check, "a request of 3 units on 2 cards is admitted: requests are not checked", apply)
@@ -130,7 +134,7 @@ def _bad(probe: Probe | Untold, apply: str) -> Finding:
             check, "an invalid pod is denied only because gpushare's webhook is unavailable", "see cluster.admission"
         )
     if not _mine(_DENIED, probe.refused):
-        return _untried(check, "an invalid", probe.refused)
+        return _report_untried(check, "an invalid", probe.refused)
     return ok(check, f"an invalid pod is denied: {probe.refused}")
 
 
@@ -140,7 +144,7 @@ def _mine(said: re.Pattern[str], words: str) -> bool:
     return found is not None and (found[1].endswith(f".{GROUP}") or found[1].startswith(OURS))
 
 
-def _untried(check: str, kind: str, words: str) -> Finding:
+def _report_untried(check: str, kind: str, words: str) -> Finding:
     """Somebody refused it who is none of ours: a right that is missing, a quota, another one's webhook."""
     fix = (
         _ASK
@@ -150,13 +154,13 @@ def _untried(check: str, kind: str, words: str) -> Finding:
     return unknown(check, f"cannot test {kind} pod: {words}", fix)
 
 
-def _policies(facts: ClusterFacts, apply: str) -> Finding:
+def _check_policies(facts: ClusterFacts, apply: str) -> Finding:
     check = "cluster.policies"
     for part in (facts.policies, facts.bindings):
-        if isinstance(part, Untold):
+        if isinstance(part, Unavailable):
             return unknown(check, f"cannot list ValidatingAdmissionPolicies: {part.why}", _ASK)
-    assert not isinstance(facts.policies, Untold)  # noqa: S101 (for the type checker: said above)
-    assert not isinstance(facts.bindings, Untold)  # noqa: S101 (for the type checker: said above)
+    assert not isinstance(facts.policies, Unavailable)  # noqa: S101 (for the type checker: said above)
+    assert not isinstance(facts.bindings, Unavailable)  # noqa: S101 (for the type checker: said above)
     there = {str(table(one, "metadata").get("name")) for one in facts.policies}
     mine = {name for name in there if name.startswith(OURS)}
     bound = {
@@ -188,10 +192,10 @@ def _warned(policy: Mapping[str, Any]) -> bool:
     return bool(table(table(policy, "status"), "typeChecking").get("expressionWarnings"))
 
 
-def _others(webhooks: tuple[Mapping[str, Any], ...] | Untold) -> Finding:
+def _check_other_webhooks(webhooks: tuple[Mapping[str, Any], ...] | Unavailable) -> Finding:
     """Webhooks of others that speak of these resources."""
     check = "cluster.other_webhooks"
-    if isinstance(webhooks, Untold):
+    if isinstance(webhooks, Unavailable):
         return unknown(check, f"cannot list webhook configurations: {webhooks.why}", _ASK)
     foreign = [one for one in webhooks if not str(table(one, "metadata").get("name", "")).startswith(OURS)]
     named_after = [str(table(one, "metadata").get("name")) for one in foreign if ACK.memory in str(one.get("webhooks"))]
@@ -201,9 +205,9 @@ def _others(webhooks: tuple[Mapping[str, Any], ...] | Untold) -> Finding:
     return ok(check, "no other webhook handles these resources")
 
 
-def _exempt(names: tuple[str, ...] | Untold) -> Finding:
+def _check_exempt(names: tuple[str, ...] | Unavailable) -> Finding:
     check = "cluster.exempt_namespaces"
-    if isinstance(names, Untold):
+    if isinstance(names, Unavailable):
         return unknown(check, f"cannot list namespaces: {names.why}", _ASK)
     if names:
         fix = "let only administrators label namespaces; remove the label from namespaces of tenants"

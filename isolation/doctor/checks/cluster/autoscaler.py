@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.metrics.autoscaler import CONFIG_OK, DOUBTS, PROVIDER_UP
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
-from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Untold
-from isolation.doctor.checks.cluster.processes import standing
+from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Unavailable
+from isolation.doctor.checks.cluster.processes import read_holder
 from isolation.doctor.checks.finding import Finding, named, ok, unknown, warning
 
 if TYPE_CHECKING:
@@ -27,21 +27,21 @@ _SAMPLE: Final = re.compile(r"^([a-z_]+)(?:\{(.*)\})? ([0-9.eE+-]{1,30})$", re.M
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-def look(facts: AutoscalerFacts | None, now: float) -> list[Finding]:
+def check_autoscaler(facts: AutoscalerFacts | None, now: float) -> list[Finding]:
     """Everything about it; nothing where it is not installed."""
     if facts is None:
         return []
-    return [_leader(facts, now), _switch(facts.switch), *_told(facts.metrics)]
+    return [_check_leader(facts, now), _check_switch(facts.switch), *_check_conditions(facts.metrics)]
 
 
-def acting(facts: AutoscalerFacts, now: float) -> str:
+def leader_of(facts: AutoscalerFacts, now: float) -> str:
     """Who acts; empty: nobody, or it was not told."""
-    stands = standing(facts.lease, AUTOSCALER, now)
+    stands = read_holder(facts.lease, AUTOSCALER, now)
     return "" if stands.wrong or stands.untold else stands.holder
 
 
-def _leader(facts: AutoscalerFacts, now: float) -> Finding:
-    check, stands = "cluster.autoscaler", standing(facts.lease, AUTOSCALER, now)
+def _check_leader(facts: AutoscalerFacts, now: float) -> Finding:
+    check, stands = "cluster.autoscaler", read_holder(facts.lease, AUTOSCALER, now)
     if stands.untold:
         return unknown(check, stands.untold, "use credentials that may read Leases")
     if stands.wrong:
@@ -50,9 +50,9 @@ def _leader(facts: AutoscalerFacts, now: float) -> Finding:
     return ok(check, f"{stands.holder} is the leader")
 
 
-def _switch(found: Mapping[str, object] | Untold | None) -> Finding:
+def _check_switch(found: Mapping[str, object] | Unavailable | None) -> Finding:
     check = "cluster.autoscaler_config"
-    if isinstance(found, Untold):
+    if isinstance(found, Unavailable):
         return unknown(check, f"cannot read {_MAP}: {found.why}", "use credentials that may read it")
     if found is None:
         return ok(check, f"no {_MAP}: the autoscaler follows its options")
@@ -72,12 +72,12 @@ def _switch(found: Mapping[str, object] | Untold | None) -> Finding:
     return ok(check, "the autoscaler may act" if _DRY_RUN in said else "the autoscaler follows its options")
 
 
-def _told(page: str | Untold | None) -> list[Finding]:
+def _check_conditions(page: str | Unavailable | None) -> list[Finding]:
     """What the leader says of itself; nothing where none leads."""
     check = "cluster.autoscaler_inhibited"
     if page is None:
         return []
-    if isinstance(page, Untold):
+    if isinstance(page, Unavailable):
         fix = f"use credentials with get on pods/proxy in {SYSTEM_NAMESPACE}, or check {_LOGS}"
         return [unknown(check, f"cannot read the autoscaler's metrics through the API server: {page.why}", fix)]
     reloads, doubts, providers = (_series(page, spec.name) for spec in (CONFIG_OK, DOUBTS, PROVIDER_UP))

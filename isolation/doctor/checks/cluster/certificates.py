@@ -11,15 +11,15 @@ import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.names import AUTOSCALER, AUTOSCALER_CLIENT, KUBE_TOKEN, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.doctor.checks.cluster.facts import Secret, Untold
+from isolation.doctor.checks.cluster.facts import Secret, Unavailable
 from isolation.doctor.checks.finding import Finding, State, named, ok, problem, unknown, warning
 from isolation.host.core.certificate import begins, ends
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.doctor.checks.cluster.components import Shape
     from isolation.doctor.checks.cluster.facts import ScalerFacts
+    from isolation.doctor.checks.cluster.installation import Installation
 
 WEBHOOK: Final = f"{SCHEDULER}-tls"
 PARTS: Final = {
@@ -41,12 +41,18 @@ _RENEW: Final = f"run sh manifests/certificate.sh grpc, copy the Secret and rest
 _ASK: Final = "use credentials that may read Secrets there, or check with `openssl x509 -enddate`"
 
 
-def look(secrets: Mapping[str, Secret | Untold | None], shape: Shape, now: float) -> list[Finding]:
+def check_certificates(
+    secrets: Mapping[str, Secret | Unavailable | None], installation: Installation, now: float
+) -> list[Finding]:
     """The webhook's own, where there is one; and those of all others in one finding, the worst first."""
-    mounted = {name for one in (shape.installed or {}).values() for name in one.secrets}
-    found = [] if shape.watches else [_one("cluster.webhook_certificate", WEBHOOK, secrets.get(WEBHOOK), mounted, now)]
+    mounted = {name for one in (installation.installed or {}).values() for name in one.secrets}
+    found = (
+        []
+        if installation.watches
+        else [_check_secret("cluster.webhook_certificate", WEBHOOK, secrets.get(WEBHOOK), mounted, now)]
+    )
     check = "cluster.certificates"
-    rest = [_one(check, name, secrets[name], mounted, now) for name in sorted(set(secrets) - {WEBHOOK})]
+    rest = [_check_secret(check, name, secrets[name], mounted, now) for name in sorted(set(secrets) - {WEBHOOK})]
     if rest:
         rest.sort(key=lambda one: _WORST.index(one.state))
         if rest[0].state is State.OK:
@@ -55,13 +61,13 @@ def look(secrets: Mapping[str, Secret | Untold | None], shape: Shape, now: float
     return found
 
 
-def callers(facts: ScalerFacts, now: float) -> list[Finding]:
+def check_client_certificates(facts: ScalerFacts, now: float) -> list[Finding]:
     """Whether cluster-autoscaler's certificate is good, and the one that it has read; nothing where none asks us."""
     check, source = "cluster.cluster_autoscaler_certificate", facts.shown.get(SYSTEM_NAMESPACE)
     found = []
     for namespace in sorted({one.key.partition("/")[0] for one in facts.callers}):
         secret, where = facts.shown.get(namespace), f"Secret {namespace}/{AUTOSCALER_CLIENT}"
-        if isinstance(secret, Untold):
+        if isinstance(secret, Unavailable):
             found.append(unknown(check, f"cannot read {where}: {secret.why}", _ASK))
             continue
         end, begin = (_end(secret), begins(secret.certificate)) if secret is not None else (None, None)
@@ -90,9 +96,9 @@ def _day(seconds: float) -> str:
     return dt.datetime.fromtimestamp(min(max(seconds, 0), _LATEST), dt.UTC).strftime("%Y-%m-%d")
 
 
-def _one(check: str, name: str, found: Secret | Untold | None, mounted: set[str], now: float) -> Finding:
+def _check_secret(check: str, name: str, found: Secret | Unavailable | None, mounted: set[str], now: float) -> Finding:
     where, (part, harm) = f"Secret {SYSTEM_NAMESPACE}/{name}", PARTS.get(name, ("", "its users do not work"))
-    if isinstance(found, Untold):
+    if isinstance(found, Unavailable):
         return unknown(check, f"cannot read {where}: {found.why}", _ASK)
     if found is None:
         if name in mounted:

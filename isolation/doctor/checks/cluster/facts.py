@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class Unavailable:
     """The server did not say."""
 
     why: str
@@ -105,10 +105,10 @@ class Secret:
 class AutoscalerFacts:
     """How the autoscaler stands."""
 
-    lease: Mapping[str, Any] | Untold | None = None
-    switch: Mapping[str, Any] | Untold | None = None
+    lease: Mapping[str, Any] | Unavailable | None = None
+    switch: Mapping[str, Any] | Unavailable | None = None
     """The ConfigMap's data."""
-    metrics: str | Untold | None = None
+    metrics: str | Unavailable | None = None
     """What the replica that leads shows; None: none leads."""
 
 
@@ -127,10 +127,10 @@ class ScalerFacts:
 
     found: tuple[Workload, ...] = ()
     """cluster-autoscalers: Deployments, DaemonSets, and pods of no controller (static ones)."""
-    pools: str | Untold | None = None
+    pools: str | Unavailable | None = None
     """What our autoscaler has published (`codec_pools`); None: nothing."""
     callers: tuple[Caller, ...] = ()
-    shown: Mapping[str, Secret | Untold | None] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    shown: Mapping[str, Secret | Unavailable | None] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """What these have of our certificates, by namespace; ours too, from which it was copied."""
 
 
@@ -158,26 +158,26 @@ class Probe:
 class ClusterFacts:
     """One look at a cluster."""
 
-    version: str | Untold
-    definition: Mapping[str, Any] | Untold | None = None
-    webhooks: tuple[Mapping[str, Any], ...] | Untold = ()
-    policies: tuple[Mapping[str, Any], ...] | Untold = ()
-    bindings: tuple[Mapping[str, Any], ...] | Untold = ()
-    services: tuple[Mapping[str, Any], ...] | Untold = ()
+    version: str | Unavailable
+    definition: Mapping[str, Any] | Unavailable | None = None
+    webhooks: tuple[Mapping[str, Any], ...] | Unavailable = ()
+    policies: tuple[Mapping[str, Any], ...] | Unavailable = ()
+    bindings: tuple[Mapping[str, Any], ...] | Unavailable = ()
+    services: tuple[Mapping[str, Any], ...] | Unavailable = ()
     """APIServices."""
-    nodes: tuple[NodeFacts, ...] | Untold = ()
-    pods: tuple[PodFacts, ...] | Untold = ()
-    exempt: tuple[str, ...] | Untold = ()
+    nodes: tuple[NodeFacts, ...] | Unavailable = ()
+    pods: tuple[PodFacts, ...] | Unavailable = ()
+    exempt: tuple[str, ...] | Unavailable = ()
     """Namespaces that admission passes by."""
-    workloads: tuple[Workload, ...] | Untold = ()
-    lease: Mapping[str, Any] | Untold | None = None
-    secrets: Mapping[str, Secret | Untold | None] = field(default_factory=lambda: MappingProxyType({}))
+    workloads: tuple[Workload, ...] | Unavailable = ()
+    lease: Mapping[str, Any] | Unavailable | None = None
+    secrets: Mapping[str, Secret | Unavailable | None] = field(default_factory=lambda: MappingProxyType({}))
     """By name, in our namespace."""
     autoscaler: AutoscalerFacts | None = None
     """None: it is not installed."""
     scalers: ScalerFacts = field(default_factory=ScalerFacts)
-    monitoring: Monitoring | Untold = field(default_factory=lambda: Untold("was not queried"))
-    good: Probe | Untold = field(default_factory=lambda: Untold("was not queried"))
-    bad: Probe | Untold = field(default_factory=lambda: Untold("was not queried"))
-    rights: Mapping[str, bool | None] | Untold = field(default_factory=lambda: Untold("was not queried"))
+    monitoring: Monitoring | Unavailable = field(default_factory=lambda: Unavailable("was not queried"))
+    good: Probe | Unavailable = field(default_factory=lambda: Unavailable("was not queried"))
+    bad: Probe | Unavailable = field(default_factory=lambda: Unavailable("was not queried"))
+    rights: Mapping[str, bool | None] | Unavailable = field(default_factory=lambda: Unavailable("was not queried"))
     """Of the accounts that are there: `account may verb resource` -> whether; None: was not told."""

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.names import ACK, AUTOSCALER, NODE_AGENT, SCHEDULER
 from isolation.doctor.checks.cluster import admission, autoscaler, certificates, metrics_apis, pods, processes, scalers
 from isolation.doctor.checks.cluster import nodes as cluster_nodes
-from isolation.doctor.checks.cluster.components import shape_of
-from isolation.doctor.checks.cluster.facts import ClusterFacts, Monitoring, Untold
+from isolation.doctor.checks.cluster.facts import ClusterFacts, Monitoring, Unavailable
+from isolation.doctor.checks.cluster.installation import find_installation
 from isolation.doctor.checks.finding import Finding, counted, named, ok, problem, unknown
-from isolation.doctor.checks.machine.runtime import version_of
+from isolation.doctor.checks.machine.runtime import parse_version
 from isolation.doctor.checks.rights import MOVING, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.doctor.checks.cluster.components import Shape
+    from isolation.doctor.checks.cluster.installation import Installation
 
 _OLDEST: Final = (1, 30)
 """ValidatingAdmissionPolicy and matchConditions are stable since."""
@@ -30,33 +30,33 @@ _NEWEST: Final = (1, 36)
 """Tested against."""
 
 
-def judged(facts: ClusterFacts, now: float) -> list[Finding]:
+def check_cluster(facts: ClusterFacts, now: float) -> list[Finding]:
     """The server first: without it nothing else can be told."""
-    if isinstance(facts.version, Untold):
+    if isinstance(facts.version, Unavailable):
         fix = "check --kubeconfig, --context and the network: `kubectl version` must work"
         return [unknown("cluster.server_version", f"cannot reach the API server: {facts.version.why}", fix)]
-    exempt = () if isinstance(facts.exempt, Untold) else facts.exempt
-    shape = shape_of(facts)
+    exempt = () if isinstance(facts.exempt, Unavailable) else facts.exempt
+    installation = find_installation(facts)
     return [
-        _server(facts.version),
-        _vendor(facts, shape),
-        _others(facts, shape),
-        *([] if shape.watches else admission.look(facts, shape)),
-        *processes.look(facts, shape, now),
-        *autoscaler.look(facts.autoscaler, now),
-        *scalers.look(facts.scalers, facts.pods, facts.nodes, facts.autoscaler, now),
-        metrics_apis.look(facts.services, shape),
-        *certificates.look(facts.secrets, shape, now),
-        *certificates.callers(facts.scalers, now),
-        _rights(facts.rights, shape),
-        _monitoring(facts.monitoring),
-        *cluster_nodes.look(facts.nodes, facts.version, ours=not shape.watches),
-        *pods.look(facts.pods, facts.nodes, None if shape.watches else exempt, now),
+        _check_server_version(facts.version),
+        _check_ack(facts, installation),
+        _check_other_plugins(facts, installation),
+        *([] if installation.watches else admission.check_admission(facts, installation)),
+        *processes.check_processes(facts, installation, now),
+        *autoscaler.check_autoscaler(facts.autoscaler, now),
+        *scalers.check_scalers(facts.scalers, facts.pods, facts.nodes, facts.autoscaler, now),
+        metrics_apis.check_metrics_apis(facts.services, installation),
+        *certificates.check_certificates(facts.secrets, installation, now),
+        *certificates.check_client_certificates(facts.scalers, now),
+        _check_rights(facts.rights, installation),
+        _check_monitoring(facts.monitoring),
+        *cluster_nodes.check_nodes(facts.nodes, facts.version, ours=not installation.watches),
+        *pods.check_pods(facts.pods, facts.nodes, None if installation.watches else exempt, now),
     ]
 
 
-def _server(version: str) -> Finding:
-    check, numbers = "cluster.server_version", version_of(version)
+def _check_server_version(version: str) -> Finding:
+    check, numbers = "cluster.server_version", parse_version(version)
     if numbers is None:
         return unknown(check, f"the server reports version {version!r}", "check `kubectl version`")
     if numbers < _OLDEST:
@@ -68,66 +68,67 @@ def _server(version: str) -> Finding:
     return ok(check, f"Kubernetes {version}")
 
 
-def _vendor(facts: ClusterFacts, shape: Shape) -> Finding:
+def _check_ack(facts: ClusterFacts, installation: Installation) -> Finding:
     check = "cluster.ack"
-    if isinstance(facts.nodes, Untold) or shape.vendors is None:
-        why = facts.nodes.why if isinstance(facts.nodes, Untold) else "unknown"
+    if isinstance(facts.nodes, Unavailable) or installation.vendors is None:
+        why = facts.nodes.why if isinstance(facts.nodes, Unavailable) else "unknown"
         return unknown(check, f"cannot list nodes: {why}", "use credentials that may list nodes")
-    if not shape.vendors:
+    if not installation.vendors:
         return ok(check, "no node is managed by ACK")
-    if isinstance(facts.workloads, Untold) or isinstance(facts.webhooks, Untold):
+    if isinstance(facts.workloads, Unavailable) or isinstance(facts.webhooks, Unavailable):
         told = "nodes are managed by ACK; the installed gpushare components are unknown"
         return unknown(check, told, "use credentials that may list workloads and webhook configurations")
-    beside = [name for name in (SCHEDULER, NODE_AGENT) if name in (shape.installed or {})]
-    beside += ["gpushare's webhook"] if shape.webhooks else []
-    if beside:
+    installed = [name for name in (SCHEDULER, NODE_AGENT) if name in (installation.installed or {})]
+    installed += ["gpushare's webhook"] if installation.webhooks else []
+    if installed:
         return problem(
             check,
-            f"ACK manages {named(shape.vendors)} and serves {ACK.memory} itself; also installed: {named(beside)}",
-            f"remove {named(beside)}; for exporter and autoscaler only: {shape.apply}",
+            f"ACK manages {named(installation.vendors)} and serves {ACK.memory} itself; "
+            f"also installed: {named(installed)}",
+            f"remove {named(installed)}; for exporter and autoscaler only: {installation.apply}",
         )
-    nodes = counted(len(shape.vendors), "node")
+    nodes = counted(len(installation.vendors), "node")
     return ok(check, f"ACK manages {nodes}; gpushare's scheduler, node agent and webhook are not installed")
 
 
-def _others(facts: ClusterFacts, shape: Shape) -> Finding:
+def _check_other_plugins(facts: ClusterFacts, installation: Installation) -> Finding:
     check = "cluster.other_plugins"
-    if isinstance(facts.workloads, Untold):
+    if isinstance(facts.workloads, Unavailable):
         return unknown(check, f"cannot list workloads: {facts.workloads.why}", "use credentials that may list them")
-    if not shape.others:
+    if not installation.others:
         return ok(check, f"no other workload serves {ACK.memory}")
-    if shape.watches:
-        return ok(check, f"{named(shape.others)} serve {ACK.memory}; gpushare only measures and scales")
+    if installation.watches:
+        return ok(check, f"{named(installation.others)} serve {ACK.memory}; gpushare only measures and scales")
     fix = (
         "only one owner per cluster may serve it: remove the other one and then install gpushare, or leave gpushare out"
     )
-    return problem(check, f"{named(shape.others)} also serve {ACK.memory}", fix)
+    return problem(check, f"{named(installation.others)} also serve {ACK.memory}", fix)
 
 
-def _rights(rights: Mapping[str, bool | None] | Untold, shape: Shape) -> Finding:
+def _check_rights(rights: Mapping[str, bool | None] | Unavailable, installation: Installation) -> Finding:
     check, ask = "cluster.rights", "use credentials that may list service accounts and create subjectaccessreviews"
-    if isinstance(rights, Untold):
+    if isinstance(rights, Unavailable):
         return unknown(check, f"cannot list gpushare's service accounts: {rights.why}", ask)
-    moving = {sentence(AUTOSCALER, verb, resource) for resource, verb in MOVING} if shape.watches else set()
+    moving = {sentence(AUTOSCALER, verb, resource) for resource, verb in MOVING} if installation.watches else set()
     asked = {what: allowed for what, allowed in rights.items() if what not in moving}
     missing = [what for what, allowed in asked.items() if allowed is False]
     untold = [what for what, allowed in asked.items() if allowed is None]
     if missing:
         more = " ..." if len(missing) > 3 else ""  # noqa: PLR2004 (examples)
-        return problem(check, f"not allowed: {'; '.join(missing[:3])}{more}", shape.apply)
+        return problem(check, f"not allowed: {'; '.join(missing[:3])}{more}", installation.apply)
     if untold:
         return unknown(check, f"no answer to {counted(len(untold), 'access review')}", ask)
     if asked:
         return ok(check, f"{len(asked)} permissions are granted")
-    if shape.watches:
+    if installation.watches:
         return ok(check, "no gpushare service account that needs permissions exists")
-    return problem(check, "no gpushare service account exists", shape.apply)
+    return problem(check, "no gpushare service account exists", installation.apply)
 
 
-def _monitoring(found: Monitoring | Untold) -> Finding:
+def _check_monitoring(found: Monitoring | Unavailable) -> Finding:
     """Optional: whoever scrapes otherwise is not told that something is wrong."""
     check = "cluster.monitoring"
-    if isinstance(found, Untold):
+    if isinstance(found, Unavailable):
         return unknown(check, f"cannot list monitoring objects: {found.why}", "use credentials that may list them")
     if not found.operator:
         return ok(check, "no Prometheus operator: configure scrapes in Prometheus itself (docs/alerts.md)")

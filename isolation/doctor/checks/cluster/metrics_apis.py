@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
-from isolation.doctor.checks.cluster.facts import Untold
-from isolation.doctor.checks.cluster.read import table, tables
+from isolation.doctor.checks.cluster.facts import Unavailable
+from isolation.doctor.checks.cluster.parse import table, tables
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.doctor.checks.cluster.components import Shape
+    from isolation.doctor.checks.cluster.installation import Installation
 
 _GROUPS: Final = {"custom": "custom.metrics.k8s.io", "external": "external.metrics.k8s.io"}
 """By the word of `--metrics-api`."""
@@ -43,14 +43,14 @@ class _Entry:
         return self.owner.startswith(f"{SYSTEM_NAMESPACE}/")
 
 
-def look(services: tuple[Mapping[str, Any], ...] | Untold, shape: Shape) -> Finding:
+def check_metrics_apis(services: tuple[Mapping[str, Any], ...] | Unavailable, installation: Installation) -> Finding:
     """One finding: the worst of them."""
-    if isinstance(services, Untold):
+    if isinstance(services, Unavailable):
         return unknown(_CHECK, f"cannot list APIServices: {services.why}", "use credentials that may list them")
     entries = [one for one in map(_entry, services) if one is not None]
-    scaler = (shape.installed or {}).get(AUTOSCALER)
+    scaler = (installation.installed or {}).get(AUTOSCALER)
     wanted = {_GROUPS[word] for word in _asked(scaler.words if scaler else ()) if word in _GROUPS}
-    faults = (_taken(entries, wanted), _left(entries, wanted, shape), _silent(entries), _absent(entries, wanted))
+    faults = (_taken(entries, wanted), _left(entries, wanted, installation), _silent(entries), _absent(entries, wanted))
     return next((fault for fault in faults if fault), _well(entries))
 
 
@@ -82,9 +82,9 @@ def _taken(entries: list[_Entry], wanted: set[str]) -> Finding | None:
     return problem(_CHECK, f"{_listed(taken)}; gpushare's autoscaler is configured to serve it too and exits", fix)
 
 
-def _left(entries: list[_Entry], wanted: set[str], shape: Shape) -> Finding | None:
+def _left(entries: list[_Entry], wanted: set[str], installation: Installation) -> Finding | None:
     """Entered by ours, which does not serve it any more."""
-    left = [] if shape.installed is None else [one for one in entries if one.ours and one.group not in wanted]
+    left = [] if installation.installed is None else [one for one in entries if one.ours and one.group not in wanted]
     if not left:
         return None
     told = f"{named(one.name for one in left)} points to gpushare's autoscaler, which is not configured to serve it"

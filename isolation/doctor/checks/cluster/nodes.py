@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, NODE_AGENT, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
-from isolation.doctor.checks.cluster.facts import NodeFacts, Untold
+from isolation.doctor.checks.cluster.facts import NodeFacts, Unavailable
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
-from isolation.doctor.checks.machine.runtime import version_of
+from isolation.doctor.checks.machine.runtime import parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,26 +29,26 @@ _MOST_SKEW: Final = 3
 _READY: Final = "ready"
 
 
-def look(nodes: tuple[NodeFacts, ...] | Untold, server: str, *, ours: bool = True) -> list[Finding]:
+def check_nodes(nodes: tuple[NodeFacts, ...] | Unavailable, server: str, *, ours: bool = True) -> list[Finding]:
     """Everything about nodes; of agents and what they tell only where shares are `ours` to serve."""
     check = "cluster.nodes"
-    if isinstance(nodes, Untold):
+    if isinstance(nodes, Unavailable):
         return [unknown(check, f"cannot list nodes: {nodes.why}", "use credentials that may list nodes")]
     shared = [one for one in nodes if one.mode in _SHARED]
     if not shared:
         fix = f"kubectl label node NAME {ACK.mode_label}=cgpu (memory), =core_mem (memory and compute) or =share"
         return [
             warning(check, f"none of {len(nodes)} nodes serves shares", fix),
-            _modes(nodes),
-            _skew(nodes, (), server),
+            _check_modes(nodes),
+            _check_version_skew(nodes, (), server),
         ]
     return [
         ok(check, f"{len(shared)} of {len(nodes)} nodes serve shares, {sum(one.units for one in shared)} units"),
-        _modes(nodes),
-        _both(nodes),
-        *((_agents(shared), _units(shared)) if ours else ()),
-        _readable(nodes),
-        _skew(nodes, shared if ours else (), server),
+        _check_modes(nodes),
+        _check_both_modes(nodes),
+        *((_check_agents(shared), _check_units(shared)) if ours else ()),
+        _check_readable(nodes),
+        _check_version_skew(nodes, shared if ours else (), server),
     ]
 
 
@@ -56,7 +56,7 @@ def _some(found: Iterable[NodeFacts]) -> str:
     return named(one.name for one in found)
 
 
-def _modes(nodes: Iterable[NodeFacts]) -> Finding:
+def _check_modes(nodes: Iterable[NodeFacts]) -> Finding:
     check, known = "cluster.modes", {mode.value for mode in Mode} - {Mode.NONE.value}
     strange = [one for one in nodes if one.mode is not None and one.mode not in known | _THEIRS]
     if strange:
@@ -73,7 +73,7 @@ def _modes(nodes: Iterable[NodeFacts]) -> Finding:
     return ok(check, "all mode labels are valid")
 
 
-def _both(nodes: Iterable[NodeFacts]) -> Finding:
+def _check_both_modes(nodes: Iterable[NodeFacts]) -> Finding:
     check = "cluster.mixed_resources"
     both = [one for one in nodes if one.units and one.whole]
     if both:
@@ -82,7 +82,7 @@ def _both(nodes: Iterable[NodeFacts]) -> Finding:
     return ok(check, "no node offers both shares and whole cards")
 
 
-def _agents(shared: list[NodeFacts]) -> Finding:
+def _check_agents(shared: list[NodeFacts]) -> Finding:
     check = "cluster.agents"
     away = [one for one in shared if one.agent != _READY]
     if away:
@@ -94,7 +94,7 @@ def _agents(shared: list[NodeFacts]) -> Finding:
     return ok(check, f"a node agent is ready on each of {len(shared)} nodes")
 
 
-def _units(shared: list[NodeFacts]) -> Finding:
+def _check_units(shared: list[NodeFacts]) -> Finding:
     """What the kubelet offers against what the agent's own list of cards amounts to."""
     check, wrong = "cluster.units", []
     for one in shared:
@@ -124,7 +124,7 @@ def _units(shared: list[NodeFacts]) -> Finding:
     return ok(check, "kubelets offer the units that the cards have")
 
 
-def _readable(nodes: Iterable[NodeFacts]) -> Finding:
+def _check_readable(nodes: Iterable[NodeFacts]) -> Finding:
     check = "cluster.node_data"
     bad = [one for one in nodes if one.why]
     if bad:
@@ -136,9 +136,9 @@ def _readable(nodes: Iterable[NodeFacts]) -> Finding:
     return ok(check, "all nodes are readable")
 
 
-def _skew(nodes: Iterable[NodeFacts], shared: Iterable[NodeFacts], server: str) -> Finding:
-    check, own = "cluster.kubelet_versions", version_of(server)
-    told = {one.name: version_of(one.kubelet) for one in nodes}
+def _check_version_skew(nodes: Iterable[NodeFacts], shared: Iterable[NodeFacts], server: str) -> Finding:
+    check, own = "cluster.kubelet_versions", parse_version(server)
+    told = {one.name: parse_version(one.kubelet) for one in nodes}
     sharing = {one.name for one in shared}
     if own is None:
         return unknown(check, f"the server reports version {server!r}", "check `kubectl version`")

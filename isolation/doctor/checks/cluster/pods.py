@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import ACK, ALLOCATION, DEFAULT_SCHEDULER, DEVICE_SEPARATOR, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
-from isolation.doctor.checks.cluster.facts import NodeFacts, PodFacts, Untold
+from isolation.doctor.checks.cluster.facts import NodeFacts, PodFacts, Unavailable
 from isolation.doctor.checks.finding import Finding, counted, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
@@ -24,25 +24,28 @@ if TYPE_CHECKING:
 _LONG_SECONDS: Final = 300.0
 
 
-def look(
-    pods: tuple[PodFacts, ...] | Untold, nodes: tuple[NodeFacts, ...] | Untold, exempt: Iterable[str] | None, now: float
+def check_pods(
+    pods: tuple[PodFacts, ...] | Unavailable,
+    nodes: tuple[NodeFacts, ...] | Unavailable,
+    exempt: Iterable[str] | None,
+    now: float,
 ) -> list[Finding]:
     """Everything about pods; with None for the exempt namespaces, another one admits, places and records them."""
-    if isinstance(pods, Untold):
+    if isinstance(pods, Unavailable):
         return [unknown("cluster.pods", f"cannot list pods: {pods.why}", "use credentials that may list pods")]
     live = [one for one in pods if not one.done]
     bound = sum(bool(one.node) for one in live)
     counts = ok("cluster.pods", f"{counted(len(live), 'pod')} with shares, {bound} of them bound")
-    cards = _overcommitted(live, () if isinstance(nodes, Untold) else nodes)
+    cards = _check_overcommit(live, () if isinstance(nodes, Unavailable) else nodes)
     if exempt is None:
-        return [counts, cards, _waiting(live, now)]
+        return [counts, cards, _check_pending(live, now)]
     return [
         counts,
-        _unseen(live, frozenset(exempt)),
-        _unrecorded(live),
+        _check_unseen(live, frozenset(exempt)),
+        _check_records(live),
         cards,
-        *_delivered(live),
-        _strangers(live) or _waiting(live, now),
+        *_check_delivery(live),
+        _check_strangers(live) or _check_pending(live, now),
     ]
 
 
@@ -50,7 +53,7 @@ def _some(found: Iterable[PodFacts]) -> str:
     return named(one.key for one in found)
 
 
-def _unseen(live: Iterable[PodFacts], passed_by: frozenset[str]) -> Finding:
+def _check_unseen(live: Iterable[PodFacts], passed_by: frozenset[str]) -> Finding:
     check = "cluster.not_admitted"
     unseen = [one for one in live if one.asks and not one.labelled and one.namespace not in passed_by]
     if unseen:
@@ -62,7 +65,7 @@ def _unseen(live: Iterable[PodFacts], passed_by: frozenset[str]) -> Finding:
     return ok(check, "every pod that requests shares went through admission")
 
 
-def _unrecorded(live: Iterable[PodFacts]) -> Finding:
+def _check_records(live: Iterable[PodFacts]) -> Finding:
     check = "cluster.allocations"
     bare = [one for one in live if one.node and one.asks and not one.recorded]
     if bare:
@@ -80,7 +83,7 @@ def _unrecorded(live: Iterable[PodFacts]) -> Finding:
     return ok(check, "every bound pod has an allocation")
 
 
-def _overcommitted(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> Finding:
+def _check_overcommit(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> Finding:
     check = "cluster.overcommit"
     taken: Counter[tuple[str, str]] = Counter()
     compute: Counter[tuple[str, str]] = Counter()
@@ -106,7 +109,7 @@ def _overcommitted(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> Find
     return ok(check, f"{counted(len(taken), 'card')} in use, none overcommitted")
 
 
-def _delivered(live: Iterable[PodFacts]) -> list[Finding]:
+def _check_delivery(live: Iterable[PodFacts]) -> list[Finding]:
     """What kubelets say that containers have, against the records; nothing where none tells."""
     check, telling = "cluster.devices", [one for one in live if one.node and one.devices]
     if not telling:
@@ -139,7 +142,7 @@ def _said(place: tuple[str, str], card: Card, taken: int, core: int) -> str:
     return f"{node} card {uuid}: {core} % of compute promised" if core > FULL_CORE else ""
 
 
-def _strangers(live: Iterable[PodFacts]) -> Finding | None:
+def _check_strangers(live: Iterable[PodFacts]) -> Finding | None:
     foreign = [one for one in _unbound(live) if one.scheduler not in {SCHEDULER, DEFAULT_SCHEDULER}]
     if not foreign:
         return None
@@ -150,7 +153,7 @@ def _strangers(live: Iterable[PodFacts]) -> Finding | None:
     )
 
 
-def _waiting(live: Iterable[PodFacts], now: float) -> Finding:
+def _check_pending(live: Iterable[PodFacts], now: float) -> Finding:
     check, waiting = "cluster.pending", _unbound(live)
     long = [one for one in waiting if one.created and now - one.created > _LONG_SECONDS]
     if long:

@@ -2,7 +2,7 @@
 """
 Findings about our own processes: whether they run, of one version, and who of them leads.
 
-Pure. Which there must be, the shape of the installation says.
+Pure. Which there must be follows from the installation.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import seconds_of
 from isolation.contract.names import ACK, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.doctor.checks.cluster.facts import ClusterFacts, Untold
+from isolation.doctor.checks.cluster.facts import ClusterFacts, Unavailable
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from isolation.doctor.checks.cluster.components import Shape
     from isolation.doctor.checks.cluster.facts import Workload
+    from isolation.doctor.checks.cluster.installation import Installation
 
 _IMAGES: Final = ("gpushare-exporter", "gpushare-node", "gpushare-controller")
 _STALE_SECONDS: Final = 60.0
@@ -30,7 +30,7 @@ _PODS: Final = f"kubectl -n {SYSTEM_NAMESPACE} get pods"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LeaseHolder:
     """What a Lease says."""
 
     holder: str = ""
@@ -40,32 +40,32 @@ class Standing:
     """Why this cannot be told."""
 
 
-def look(facts: ClusterFacts, shape: Shape, now: float) -> list[Finding]:
+def check_processes(facts: ClusterFacts, installation: Installation, now: float) -> list[Finding]:
     """Everything about them."""
-    found = [_processes(facts, shape), *_versions(shape)]
-    return found if shape.watches else [*found, _leader(facts.lease, now)]
+    found = [_check_running(facts, installation), *_check_versions(installation)]
+    return found if installation.watches else [*found, _check_leader(facts.lease, now)]
 
 
-def _processes(facts: ClusterFacts, shape: Shape) -> Finding:
+def _check_running(facts: ClusterFacts, installation: Installation) -> Finding:
     check = "cluster.components"
-    if isinstance(facts.workloads, Untold) or shape.installed is None:
-        why = facts.workloads.why if isinstance(facts.workloads, Untold) else "unknown"
+    if isinstance(facts.workloads, Unavailable) or installation.installed is None:
+        why = facts.workloads.why if isinstance(facts.workloads, Unavailable) else "unknown"
         return unknown(check, f"cannot list workloads: {why}", _ASK)
-    mine = shape.installed
+    mine = installation.installed
     if not mine:
-        return problem(check, f"no gpushare component runs in {SYSTEM_NAMESPACE}", shape.apply)
-    needed = () if shape.watches else (SCHEDULER, NODE_AGENT)
+        return problem(check, f"no gpushare component runs in {SYSTEM_NAMESPACE}", installation.apply)
+    needed = () if installation.watches else (SCHEDULER, NODE_AGENT)
     missing = [name for name in needed if name not in mine]
     if missing:
-        return problem(check, f"missing in {SYSTEM_NAMESPACE}: {named(missing)}", shape.apply)
+        return problem(check, f"missing in {SYSTEM_NAMESPACE}: {named(missing)}", installation.apply)
     short = [one for one in mine.values() if one.ready < one.wanted]
     if short:
         return warning(check, f"not all replicas are ready: {_listed(short)}", _PODS)
     if EXPORTER not in mine:
-        return warning(check, f"no {EXPORTER}: usage is not measured", shape.apply)
-    if not needed and not shape.vendors and not shape.others:
+        return warning(check, f"no {EXPORTER}: usage is not measured", installation.apply)
+    if not needed and not installation.vendors and not installation.others:
         told = f"only {named(mine)} installed: gpushare neither places nor limits {ACK.memory}"
-        return warning(check, told, f"nothing if this is intended; otherwise {shape.apply}")
+        return warning(check, told, f"nothing if this is intended; otherwise {installation.apply}")
     if SCHEDULER in mine and mine[SCHEDULER].wanted < 2:  # noqa: PLR2004 (a pair)
         return warning(
             check, "the scheduler has one replica", "set replicas: 2, so that admission has no gap while one restarts"
@@ -77,11 +77,11 @@ def _listed(workloads: Iterable[Workload]) -> str:
     return ", ".join(f"{one.key} {one.ready} of {one.wanted}" for one in workloads)
 
 
-def _versions(shape: Shape) -> list[Finding]:
+def _check_versions(installation: Installation) -> list[Finding]:
     """Tags of our own images, where they have any: one that is named by its digest does not tell its version."""
     check = "cluster.versions"
     tags: dict[str, set[str]] = {}
-    for name, one in sorted((shape.installed or {}).items()):
+    for name, one in sorted((installation.installed or {}).items()):
         for image in one.images:
             tag = _tag(image)
             if tag:
@@ -101,8 +101,8 @@ def _tag(image: str) -> str:
     return tag if name in _IMAGES else ""
 
 
-def _leader(lease: Mapping[str, Any] | Untold | None, now: float) -> Finding:
-    check, stands = "cluster.scheduler_leader", standing(lease, SCHEDULER, now)
+def _check_leader(lease: Mapping[str, Any] | Unavailable | None, now: float) -> Finding:
+    check, stands = "cluster.scheduler_leader", read_holder(lease, SCHEDULER, now)
     if stands.untold:
         return unknown(check, stands.untold, "use credentials that may read Leases")
     if stands.wrong:
@@ -111,19 +111,19 @@ def _leader(lease: Mapping[str, Any] | Untold | None, now: float) -> Finding:
     return ok(check, f"{stands.holder} is the leader")
 
 
-def standing(lease: Mapping[str, Any] | Untold | None, name: str, now: float) -> Standing:
+def read_holder(lease: Mapping[str, Any] | Unavailable | None, name: str, now: float) -> LeaseHolder:
     """Who holds a Lease of ours."""
     where = f"Lease {SYSTEM_NAMESPACE}/{name}"
-    if isinstance(lease, Untold):
-        return Standing(untold=f"cannot read {where}: {lease.why}")
+    if isinstance(lease, Unavailable):
+        return LeaseHolder(untold=f"cannot read {where}: {lease.why}")
     if lease is None:
-        return Standing(wrong=f"{where} does not exist: {name} never ran")
+        return LeaseHolder(wrong=f"{where} does not exist: {name} never ran")
     spec = At(lease)["spec"]
     try:
         holder, renewed = spec["holderIdentity"].text(), seconds_of(spec["renewTime"])
     except CodecError as exc:
-        return Standing(untold=f"cannot read {where}: {exc}")
+        return LeaseHolder(untold=f"cannot read {where}: {exc}")
     if not holder:
-        return Standing(wrong=f"{where} has no holder")
+        return LeaseHolder(wrong=f"{where} has no holder")
     age = now - renewed
-    return Standing(holder, f"{holder} last renewed {where} {age:.0f} s ago" if age > _STALE_SECONDS else "")
+    return LeaseHolder(holder, f"{holder} last renewed {where} {age:.0f} s ago" if age > _STALE_SECONDS else "")

@@ -13,8 +13,8 @@ from isolation.contract.codec.cursor import CodecError
 from isolation.contract.codec.pools import decode_pools
 from isolation.contract.handover import DELAY, Ours
 from isolation.contract.names import POOLS, SAFE_TO_EVICT, SCALE_UP_DELAY, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.doctor.checks.cluster.autoscaler import acting
-from isolation.doctor.checks.cluster.facts import Untold
+from isolation.doctor.checks.cluster.autoscaler import leader_of
+from isolation.doctor.checks.cluster.facts import Unavailable
 from isolation.doctor.checks.finding import Finding, counted, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
@@ -27,26 +27,26 @@ _PAGE: Final = "docs/cluster-autoscaler.md"
 _NOTHING: Final = Ours()
 
 
-def scales(one: Workload) -> bool:
+def is_cluster_autoscaler(one: Workload) -> bool:
     """Whether it is a cluster-autoscaler, by the name of its image or of its program."""
     images = (image.partition("@")[0].rpartition("/")[2].partition(":")[0] for image in one.images)
     programs = (word.split(" ", 1)[0].rpartition("/")[2] for word in one.words)
     return any(name.startswith(_NAME) for name in (*images, *programs)) or any(_FLAG in word for word in one.words)
 
 
-def look(
+def check_scalers(
     facts: ScalerFacts,
-    pods: tuple[PodFacts, ...] | Untold,
-    nodes: tuple[NodeFacts, ...] | Untold,
+    pods: tuple[PodFacts, ...] | Unavailable,
+    nodes: tuple[NodeFacts, ...] | Unavailable,
     autoscaler: AutoscalerFacts | None,
     now: float,
 ) -> list[Finding]:
     """Nothing where there is no cluster-autoscaler, unless pods tell it what is not so."""
-    flag = [_flag(facts.found)] if facts.found else []
-    if isinstance(pods, Untold) or isinstance(nodes, Untold):
+    flag = [_check_flag(facts.found)] if facts.found else []
+    if isinstance(pods, Unavailable) or isinstance(nodes, Unavailable):
         return flag
     check = "cluster.handover"
-    if isinstance(facts.pools, Untold):
+    if isinstance(facts.pools, Unavailable):
         told = f"cannot read ConfigMap {SYSTEM_NAMESPACE}/{POOLS}: {facts.pools.why}"
         return [*flag, unknown(check, told, "use credentials that may read it")] if facts.found else []
     try:
@@ -55,10 +55,13 @@ def look(
         told = f"ConfigMap {SYSTEM_NAMESPACE}/{POOLS} cannot be read: {exc}"
         return [*flag, warning(check, told, "delete it; the autoscaler writes it again when it next starts")]
     live = [one for one in pods if one.asks and one.scheduler == SCHEDULER and not (one.done or one.resident)]
-    return [*flag, *_told(live, nodes, pools, facts, dead=autoscaler is not None and not acting(autoscaler, now))]
+    return [
+        *flag,
+        *_check_handover(live, nodes, pools, facts, dead=autoscaler is not None and not leader_of(autoscaler, now)),
+    ]
 
 
-def _flag(found: tuple[Workload, ...]) -> Finding:
+def _check_flag(found: tuple[Workload, ...]) -> Finding:
     check = "cluster.cluster_autoscaler"
     wrong = [one for one in found if any(_FLAG in word for word in one.words)]
     if wrong:
@@ -68,7 +71,7 @@ def _flag(found: tuple[Workload, ...]) -> Finding:
     return ok(check, f"{named(f'{one.kind} {one.key}' for one in found)} sees pods with shares")
 
 
-def _told(
+def _check_handover(
     live: list[PodFacts],
     nodes: tuple[NodeFacts, ...],
     pools: tuple[PublishedPool, ...],

@@ -24,17 +24,17 @@ _VERSION: Final = re.compile(r"([0-9]{1,5})(?:\.[0-9]+)*")
 _MOST_CARDS: Final = 16
 
 
-def look(facts: MachineFacts) -> list[Finding]:
+def check_cards(facts: MachineFacts) -> list[Finding]:
     """Cards, driver, division, MPS, library."""
     return [
-        _present(facts.cards),
-        *([] if facts.cards.why else [_driver(facts.cards), _divided(facts.cards)]),
-        _mps(facts.mps),
-        *_library(facts),
+        _check_present(facts.cards),
+        *([] if facts.cards.why else [_check_driver(facts.cards), _check_mig(facts.cards)]),
+        _check_mps(facts.mps),
+        *_check_library(facts),
     ]
 
 
-def _present(cards: Cards) -> Finding:
+def _check_present(cards: Cards) -> Finding:
     check = "machine.cards"
     if cards.why:
         return problem(check, cards.why, "install the NVIDIA driver, or use simulated cards with --simgpu FILE")
@@ -58,7 +58,7 @@ def _present(cards: Cards) -> Finding:
     return ok(check, told + rest + (" (simulated)" if cards.simulated else ""))
 
 
-def _driver(cards: Cards) -> Finding:
+def _check_driver(cards: Cards) -> Finding:
     check = "machine.driver"
     match = _VERSION.fullmatch(cards.driver or "")
     if match is None:
@@ -78,7 +78,7 @@ def _driver(cards: Cards) -> Finding:
     return ok(check, f"{told}: supports every isolation backend")
 
 
-def _divided(cards: Cards) -> Finding:
+def _check_mig(cards: Cards) -> Finding:
     check = "machine.mig"
     if not cards.divided:
         return ok(check, "MIG is off on all cards")
@@ -90,7 +90,7 @@ def _divided(cards: Cards) -> Finding:
     )
 
 
-def _mps(processes: tuple[str, ...] | None) -> Finding:
+def _check_mps(processes: tuple[str, ...] | None) -> Finding:
     check = "machine.mps"
     if processes is None:
         return unknown(check, "cannot list the processes of this machine", "run as root, with the host's /proc")
@@ -103,7 +103,7 @@ def _mps(processes: tuple[str, ...] | None) -> Finding:
     return ok(check, "no MPS daemon")
 
 
-def _library(facts: MachineFacts) -> list[Finding]:
+def _check_library(facts: MachineFacts) -> list[Finding]:
     check = "machine.library"
     if isinstance(facts.library, str):
         return [

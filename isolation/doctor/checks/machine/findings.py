@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from isolation.doctor.checks.machine.facts import MachineFacts
 
 
-def judged(facts: MachineFacts) -> list[Finding]:
+def check_machine(facts: MachineFacts) -> list[Finding]:
     """Cards first: without them nothing else matters."""
-    found = cards.look(facts)
-    kubelet = machine_kubelet.look(facts.kubelet)
+    found = cards.check_cards(facts)
+    kubelet = machine_kubelet.check_kubelet(facts.kubelet)
     if kubelet:  # a node of a cluster: else there is nobody to whom a runtime would hand a card
-        found += runtime.look(facts.runtime) + kubelet
-    return found + system.look(facts, node=bool(kubelet))
+        found += runtime.check_runtime(facts.runtime) + kubelet
+    return found + system.check_system(facts, node=bool(kubelet))

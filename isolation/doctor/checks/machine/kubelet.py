@@ -26,14 +26,18 @@ _MOST_DEPTH: Final = 50
 _OURS: Final = "gpushare"
 
 
-def look(kubelet: Kubelet, *, whole_cards: bool = False) -> list[Finding]:
+def check_kubelet(kubelet: Kubelet, *, whole_cards: bool = False) -> list[Finding]:
     """Everything about the kubelet; `whole_cards`: this node is meant for the vendor's plugin."""
     if isinstance(kubelet.config, Missing) and isinstance(kubelet.plugins, Missing) and not kubelet.running:
         return []
-    return [*_configured(kubelet), _sockets(kubelet), _other_plugins(kubelet, whole_cards=whole_cards)]
+    return [
+        *_check_configuration(kubelet),
+        _check_sockets(kubelet),
+        _check_other_plugins(kubelet, whole_cards=whole_cards),
+    ]
 
 
-def flags_of(words: tuple[str, ...]) -> dict[str, str]:
+def parse_flags(words: tuple[str, ...]) -> dict[str, str]:
     """The flags of a command line: `--name=value` and `--name value`."""
     found: dict[str, str] = {}
     for at, word in enumerate(words):
@@ -45,12 +49,12 @@ def flags_of(words: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _configured(kubelet: Kubelet) -> list[Finding]:
+def _check_configuration(kubelet: Kubelet) -> list[Finding]:
     check, where = "machine.kubelet", "run as root on the node; or `kubectl get --raw /api/v1/nodes/NAME/proxy/configz`"
     settings = _settings(kubelet)
     if isinstance(settings, str):
         return [unknown(check, f"cannot read the kubelet's configuration: {settings}", where)]
-    return [_gates(settings), _managers(settings), _driver(settings)]
+    return [_check_feature_gates(settings), _check_managers(settings), _check_cgroup_driver(settings)]
 
 
 def _settings(kubelet: Kubelet) -> dict[str, Any] | str:
@@ -67,7 +71,7 @@ def _settings(kubelet: Kubelet) -> dict[str, Any] | str:
             return f"invalid YAML ({type(exc).__name__})"
         if not isinstance(table, dict):
             return "not a mapping"
-    flags = flags_of(kubelet.running or ())
+    flags = parse_flags(kubelet.running or ())
     names = {
         "topology-manager-policy": "topologyManagerPolicy",
         "cpu-manager-policy": "cpuManagerPolicy",
@@ -95,7 +99,7 @@ def _aliased(text: str) -> bool:
         return False  # said when it is read
 
 
-def _gates(settings: dict[str, Any]) -> Finding:
+def _check_feature_gates(settings: dict[str, Any]) -> Finding:
     check, gates = "machine.feature_gates", settings["featureGates"]
     if gates.get(_CDI_GATE) is False:
         return problem(
@@ -109,7 +113,7 @@ def _gates(settings: dict[str, Any]) -> Finding:
     return ok(check, f"feature gates {_CDI_GATE} and {_GET_GATE} have their defaults (on since 1.29 and 1.34)")
 
 
-def _managers(settings: dict[str, Any]) -> Finding:
+def _check_managers(settings: dict[str, Any]) -> Finding:
     check = "machine.topology_manager"
     topology, cpu = _word(settings, "topologyManagerPolicy", "none"), _word(settings, "cpuManagerPolicy", "none")
     if topology in {"restricted", "single-numa-node"}:
@@ -124,14 +128,14 @@ def _managers(settings: dict[str, Any]) -> Finding:
     return ok(check, f"Topology Manager policy {topology}, CPU Manager policy {cpu}")
 
 
-def _driver(settings: dict[str, Any]) -> Finding:
+def _check_cgroup_driver(settings: dict[str, Any]) -> Finding:
     check, driver = "machine.cgroup_driver", _word(settings, "cgroupDriver", "cgroupfs")
     if driver not in {"cgroupfs", "systemd"}:
         return unknown(check, f"unknown cgroup driver {driver!r}", "the kubelet supports cgroupfs and systemd")
     return ok(check, f"cgroup driver {driver}")
 
 
-def _sockets(kubelet: Kubelet) -> Finding:
+def _check_sockets(kubelet: Kubelet) -> Finding:
     check = "machine.kubelet_sockets"
     if isinstance(kubelet.plugins, Unreadable):
         return unknown(
@@ -147,7 +151,7 @@ def _sockets(kubelet: Kubelet) -> Finding:
     return ok(check, "device-plugins and pod-resources sockets exist")
 
 
-def _other_plugins(kubelet: Kubelet, *, whole_cards: bool) -> Finding:
+def _check_other_plugins(kubelet: Kubelet, *, whole_cards: bool) -> Finding:
     check = "machine.other_plugins"
     if not isinstance(kubelet.plugins, Folder):
         return unknown(check, "cannot list other device plugins", "run as root")

@@ -35,27 +35,27 @@ _SAME: Final = frozenset({CDI_DIR, "/run/cdi"})
 """/var/run is a link to /run."""
 
 
-def look(runtime: Runtime) -> list[Finding]:
+def check_runtime(runtime: Runtime) -> list[Finding]:
     """CDI in whichever runtime is there, and device requests by environment."""
     found = []
     if runtime.crio_version is not None or CRIO_SOCKET in runtime.sockets:
-        found.append(_crio(runtime))
+        found.append(_check_crio(runtime))
     if runtime.containerd_version is not None or runtime.sockets - {CRIO_SOCKET}:
-        found.append(_containerd(runtime))
+        found.append(_check_containerd(runtime))
     if not found:
         what = "neither containerd nor CRI-O was found"
         found.append(unknown("machine.runtime", what, "on a cluster node, run this on the host or set --root"))
-    return [*found, _environment(runtime.nvidia)]
+    return [*found, _check_visible_devices(runtime.nvidia)]
 
 
-def version_of(text: str | None) -> tuple[int, int] | None:
+def parse_version(text: str | None) -> tuple[int, int] | None:
     """The first two numbers of a version in what a program says of itself."""
     match = _VERSION.search(text[:1000]) if text else None
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _containerd(runtime: Runtime) -> Finding:
-    check, version = "machine.runtime", version_of(runtime.containerd_version)
+def _check_containerd(runtime: Runtime) -> Finding:
+    check, version = "machine.runtime", parse_version(runtime.containerd_version)
     if version is not None and version < _OLDEST:
         return problem(
             check, f"containerd {_dotted(version)} does not support CDI", "upgrade containerd to 1.7 or newer"
@@ -81,8 +81,8 @@ def _containerd(runtime: Runtime) -> Finding:
     return ok(check, f"{told} with CDI")
 
 
-def _crio(runtime: Runtime) -> Finding:
-    check, version = "machine.runtime", version_of(runtime.crio_version)
+def _check_crio(runtime: Runtime) -> Finding:
+    check, version = "machine.runtime", parse_version(runtime.crio_version)
     if version is not None and version < _CRIO_OLDEST:
         return problem(check, f"CRI-O {_dotted(version)} does not support CDI", "upgrade CRI-O to 1.23 or newer")
     settings = [_table(text) for text in runtime.crio]
@@ -96,7 +96,7 @@ def _crio(runtime: Runtime) -> Finding:
     return ok(check, f"CRI-O {_dotted(version)} with CDI" if version else "CRI-O with CDI")
 
 
-def _environment(nvidia: Text) -> Finding:
+def _check_visible_devices(nvidia: Text) -> Finding:
     """Whether NVIDIA_VISIBLE_DEVICES of any image gives it every card."""
     check = "machine.visible_devices"
     if isinstance(nvidia, Missing):

@@ -24,26 +24,26 @@ _ROOM: Final = 256 * MIB
 _AS_ROOT: Final = "run as root on the machine itself"
 
 
-def look(facts: MachineFacts, *, node: bool) -> list[Finding]:
+def check_system(facts: MachineFacts, *, node: bool) -> list[Finding]:
     """The system's part; of folders only on a `node` of a cluster."""
-    found = [_groups(facts.unified), _selinux(facts.selinux), _ptrace(facts.ptrace)]
+    found = [_check_cgroups(facts.unified), _check_selinux(facts.selinux), _check_ptrace(facts.ptrace)]
     if not node:
         return found
     if facts.cdi:
-        found.append(_cdi(facts))
+        found.append(_check_cdi(facts))
     if facts.run_dir is not None:
-        found += [_run_dir(facts.run_dir), _shared(facts.run_dir)]
+        found += [_check_state_dir(facts.run_dir), _check_shared_mount(facts.run_dir)]
     return found
 
 
-def _groups(unified: bool | None) -> Finding:  # noqa: FBT001 (one fact)
+def _check_cgroups(unified: bool | None) -> Finding:  # noqa: FBT001 (one fact)
     check = "machine.cgroups"
     if unified is None:
         return unknown(check, "cannot determine the cgroup version", "mount /sys, or set --root")
     return ok(check, "cgroup v2" if unified else "cgroup v1")
 
 
-def _selinux(text: Text) -> Finding:
+def _check_selinux(text: Text) -> Finding:
     check = "machine.selinux"
     if isinstance(text, Missing):
         return ok(check, "no SELinux")
@@ -58,7 +58,7 @@ def _selinux(text: Text) -> Finding:
     return ok(check, "SELinux is permissive")
 
 
-def _ptrace(text: Text) -> Finding:
+def _check_ptrace(text: Text) -> Finding:
     check = "machine.ptrace"
     if isinstance(text, Missing):
         told = "no Yama: a process can modify other processes of its user in its container, and their ledger"
@@ -71,7 +71,7 @@ def _ptrace(text: Text) -> Finding:
     return ok(check, f"ptrace_scope {text.strip()}")
 
 
-def _cdi(facts: MachineFacts) -> Finding:
+def _check_cdi(facts: MachineFacts) -> Finding:
     check, usable = "machine.cdi", []
     for path, folder in facts.cdi.items():
         if isinstance(folder, Folder) and folder.writable:
@@ -88,7 +88,7 @@ def _cdi(facts: MachineFacts) -> Finding:
     )
 
 
-def _run_dir(disk: Disk) -> Finding:
+def _check_state_dir(disk: Disk) -> Finding:
     check = "machine.state_dir"
     if disk.kind is None or disk.free_bytes is None:
         return unknown(check, f"cannot read {disk.path}", _AS_ROOT)
@@ -105,7 +105,7 @@ def _run_dir(disk: Disk) -> Finding:
     return ok(check, f"{disk.path} on {disk.kind}, {disk.free_bytes / GIB:.1f} GiB free")
 
 
-def _shared(disk: Disk) -> Finding:
+def _check_shared_mount(disk: Disk) -> Finding:
     """Each container's ledger lies on a small file system of its own, mounted by the agent."""
     check = "machine.mount_propagation"
     if disk.shared is None:

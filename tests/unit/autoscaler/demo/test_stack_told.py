@@ -19,7 +19,7 @@ from autoscaler.demo.stack.reports import MOST_ALERTS, read_alerts, read_page
 from exporter.http.pages import Exposition
 from exporter.pipeline.families import card_families, container_families
 from isolation.contract.quantity import GIB
-from isolation.contract.stack import FIRING, PENDING, UP, Alert, Part, Player, Stack
+from isolation.contract.stack import FIRING, PENDING, UP, Alert, Stack, StackProcess, StackWorkload
 
 WHERE = Addresses("http://127.0.0.1:1", "http://127.0.0.1:2", None, None, "http://127.0.0.1:3")
 
@@ -152,7 +152,7 @@ def test_alerts_and_their_words_are_bounded():
 
 def player(name, gib):
     """A tenant that runs."""
-    return Player(name, "does things", gib * GIB, None, True, Part(name, UP))
+    return StackWorkload(name, "does things", gib * GIB, None, True, StackProcess(name, UP))
 
 
 def test_the_last_word_names_who_is_over_and_what_fires():

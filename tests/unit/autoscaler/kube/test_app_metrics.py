@@ -24,7 +24,7 @@ from autoscaler.kube.telemetry.metrics import Telemetry
 from isolation.contract import metrics
 from isolation.contract.metrics import Kind, Unit
 from isolation.contract.metrics.autoscaler import CATALOGUE, FAILURES, LABELS
-from isolation.kube.listen import Address
+from isolation.kube.options import Address
 
 ROOT = Path(__file__).resolve().parents[4]
 SHARED = (

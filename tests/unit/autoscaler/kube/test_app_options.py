@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from autoscaler.kube.cli import autoscaler
 from autoscaler.kube.options import Grpc, MetricsApi, Options
-from isolation.kube.listen import Address, address
+from isolation.kube.options import Address, parse_address
 
 NOBODY = {
     "apiVersion": "v1",
@@ -51,7 +51,7 @@ def test_addresses(text, expected):
     """
     As they are written, and back.
     """
-    assert expected == address(text)
+    assert expected == parse_address(text)
     assert expected is None or text == str(expected)
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_address_is_said(text):
     With one that is.
     """
     with pytest.raises(ValueError, match=r"use 0\.0\.0\.0:9448"):
-        address(text)
+        parse_address(text)
 
 
 def test_every_mistake_is_said_at_once():

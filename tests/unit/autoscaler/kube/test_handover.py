@@ -23,7 +23,7 @@ from isolation.contract.model import Card, Mode, Node, Pod, Request, Requirement
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, SCHEDULER, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY
 from isolation.contract.quantity import GIB
 from isolation.kube.core.errors import RefusedError, UnreachableError
-from isolation.kube.writes import Target
+from isolation.kube.writes import PodRef
 from isolation.placement.node_rules import could_host, ours_of
 
 BOTH, NEITHER = Ours(buys=True, drains=True), Ours()
@@ -169,7 +169,7 @@ class Server:
             raise error
 
 
-WISHES = [Wish(Target("default", f"p{number}", f"u{number}"), "1", {}) for number in range(50)]
+WISHES = [Wish(PodRef("default", f"p{number}", f"u{number}"), "1", {}) for number in range(50)]
 
 
 def test_a_server_that_does_not_answer_ends_the_pass_at_once():

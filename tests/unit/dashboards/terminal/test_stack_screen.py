@@ -20,14 +20,14 @@ from dashboards.terminal.up.live import drawn
 from dashboards.terminal.up.plain_output import Lines
 from dashboards.terminal.up.stack import CLUSTER, MACHINE, stack_lines, stack_news
 from isolation.contract.quantity import GIB
-from isolation.contract.stack import DOWN, FIRING, PENDING, STARTING, UP, Alert, Part, Player, Stack
+from isolation.contract.stack import DOWN, FIRING, PENDING, STARTING, UP, Alert, Stack, StackProcess, StackWorkload
 
 NOTES = (("clock", "x60"), ("metrics", "http://127.0.0.1:9448/metrics"))
 
 
 def player(name, gib, does="keeps its promise", **more):
     """A tenant as it was sent on."""
-    return Player(name, does, gib * GIB, None, True, Part(name, **{"state": UP, **more}))
+    return StackWorkload(name, does, gib * GIB, None, True, StackProcess(name, **{"state": UP, **more}))
 
 
 def alert(name="GpushareContainerMemoryOverLimit", state=FIRING, severity="warning", subject="stray"):
@@ -53,9 +53,9 @@ def machine(**more):
         player("late", 3, state=STARTING),
     )
     parts = (
-        Part("exporter", UP, "http://127.0.0.1:9445/metrics"),
-        Part("prometheus", UP, "http://127.0.0.1:9449"),
-        Part("alertmanager", STARTING, "http://127.0.0.1:9450"),
+        StackProcess("exporter", UP, "http://127.0.0.1:9445/metrics"),
+        StackProcess("prometheus", UP, "http://127.0.0.1:9449"),
+        StackProcess("alertmanager", STARTING, "http://127.0.0.1:9450"),
     )
     alerts = (alert("GpusharePromisedMemoryUnused", PENDING, subject="serve"), alert(), alert("X", severity="critical"))
     fields = {"players": players, "parts": parts, "node": node("box", cards=cards, uses=uses), "alerts": alerts}

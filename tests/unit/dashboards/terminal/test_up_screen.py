@@ -21,7 +21,7 @@ from dashboards.terminal.bars import ASCII
 from dashboards.terminal.up.live import LiveScreen, screen_for
 from dashboards.terminal.up.plain_output import GAP, Lines
 from dashboards.terminal.up.screen import LEAST_HEIGHT, LEAST_WIDTH, deal, screen
-from isolation.contract.reading import Happening, PoolReading, Waiting
+from isolation.contract.reading import FleetEvent, PendingReading, PoolReading
 
 NOTES = (("clock", "x60"), ("metrics", "http://127.0.0.1:9445/metrics"))
 
@@ -40,8 +40,8 @@ def large_fleet(nodes=300, cards=8):
         if i == 77:
             uses.append(use("greedy", node=name, index=0, gib=2, used=3))
         readings.append(node(name, cards=cards, uses=uses))
-    waiting = [Waiting(f"team/w-{i}", float(i), "cards", "no card has 4 GiB free") for i in range(40)]
-    return frame(readings, waiting=waiting, events=[Happening(float(i), "placed", f"p-{i}", "") for i in range(50)])
+    waiting = [PendingReading(f"team/w-{i}", float(i), "cards", "no card has 4 GiB free") for i in range(40)]
+    return frame(readings, waiting=waiting, events=[FleetEvent(float(i), "placed", f"p-{i}", "") for i in range(50)])
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 40), (160, 24)])
@@ -80,8 +80,8 @@ def test_always_fits(width, height, nodes, others, name):
     shown = frame(
         readings,
         pools=[PoolReading(f"{name}{i}", 1, 1, 0, 10**6) for i in range(others % 7)],
-        waiting=[Waiting(name, 1e9, name, name)] * others,
-        events=[Happening(1e9, name, name, name)] * others,
+        waiting=[PendingReading(name, 1e9, name, name)] * others,
+        events=[FleetEvent(1e9, name, name, name)] * others,
         at=1e9,
     )
 
@@ -190,7 +190,7 @@ def written(frames, *, times=None, notes=()):
 
 def test_lines_write_every_happening_once():
     """A log whose oldest entries drop off is written without gap and without repetition."""
-    log = [Happening(float(i // 2), "placed", f"p-{i % 3}", "") for i in range(12)]
+    log = [FleetEvent(float(i // 2), "placed", f"p-{i % 3}", "") for i in range(12)]
     frames = [frame(at=float(i), events=log[max(0, i - 4) : i]) for i in (2, 4, 6, 8, 8, 10, 12)]
 
     lines = [line for line in written(frames) if "placed" in line]
@@ -200,7 +200,7 @@ def test_lines_write_every_happening_once():
 
 def test_lines_admit_a_gap():
     """If more happened between two frames than the log keeps, the lines say that something is missing."""
-    log = [Happening(float(i), "place", f"p-{i}", "") for i in range(9)]
+    log = [FleetEvent(float(i), "place", f"p-{i}", "") for i in range(9)]
 
     lines = written([frame(events=log[0:4]), frame(events=log[2:6]), frame(events=log[7:9])])
 
@@ -231,7 +231,7 @@ def test_lines_mention_a_note_once():
 def test_lines_are_harmless():
     """No escape sequence reaches a log, and what the encoding lacks is replaced."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    event = Happening(0.0, "placed", "p\x1b[31m", "für alle")
+    event = FleetEvent(0.0, "placed", "p\x1b[31m", "für alle")
 
     with Lines(stream, lambda: 0.0) as lines:
         lines.show(replace(small_fleet(), events=(event,)))

@@ -26,7 +26,7 @@ from support.waiting import soon
 
 from isolation.contract.metrics import scheduler as catalogue
 from isolation.contract.quantity import GIB
-from isolation.kube.listen import Address
+from isolation.kube.options import Address
 from isolation.kube.store import Store
 from isolation.scheduler.admission import supervise
 from isolation.scheduler.admission.core.webhook_configuration import TIMEOUT_SECONDS

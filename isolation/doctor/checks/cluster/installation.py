@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.doctor.checks.cluster.facts import ClusterFacts, Untold
-from isolation.doctor.checks.cluster.read import table, tables
+from isolation.doctor.checks.cluster.facts import ClusterFacts, Unavailable
+from isolation.doctor.checks.cluster.parse import table, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ _OTHERS: Final = ("gpushare-device-plugin", "gpushare-schd-extender", "gpushare-
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Installation:
     """What stands in this cluster, as far as it was told."""
 
     installed: Mapping[str, Workload] | None
@@ -55,9 +55,9 @@ class Shape:
         return f"kubectl apply -k manifests/overlays/{self.overlay}, or your own kustomization based on it"
 
 
-def shape_of(facts: ClusterFacts) -> Shape:
+def find_installation(facts: ClusterFacts) -> Installation:
     """From everything that was found."""
-    workloads = None if isinstance(facts.workloads, Untold) else facts.workloads
+    workloads = None if isinstance(facts.workloads, Unavailable) else facts.workloads
     prefix = f"{SYSTEM_NAMESPACE}/"
     mine = (
         None
@@ -65,18 +65,18 @@ def shape_of(facts: ClusterFacts) -> Shape:
         else {one.key.removeprefix(prefix): one for one in workloads if one.key.startswith(prefix)}
     )
     others = [one for one in workloads or () if not one.key.startswith(prefix)]
-    vendors = None if isinstance(facts.nodes, Untold) else tuple(one.name for one in facts.nodes if one.vendors)
-    webhooks = () if isinstance(facts.webhooks, Untold) else facts.webhooks
-    return Shape(
+    vendors = None if isinstance(facts.nodes, Unavailable) else tuple(one.name for one in facts.nodes if one.vendors)
+    webhooks = () if isinstance(facts.webhooks, Unavailable) else facts.webhooks
+    return Installation(
         mine,
         vendors,
         tuple(one.key for one in others if any(word in image for image in one.images for word in _OTHERS)),
-        any(True for _ in ours(webhooks)),
+        any(True for _ in our_webhooks(webhooks)),
         _overlay(mine or {}, webhooks, on_ack=bool(vendors)),
     )
 
 
-def ours(webhooks: tuple[Mapping[str, Any], ...]) -> Iterator[Mapping[str, Any]]:
+def our_webhooks(webhooks: tuple[Mapping[str, Any], ...]) -> Iterator[Mapping[str, Any]]:
     """The webhooks that lead to us."""
     for configuration in webhooks:
         if str(table(configuration, "metadata").get("name", "")).startswith(OURS):

@@ -1,27 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Options that every process with a Lease takes in the same words: credentials, metrics, leader election, logs.
+Command-line options of the processes in a cluster: types of values, and those that all of them share.
 
-Decides what is typed, and nothing about what it means.
+Decides what text is a number or an address, and how credentials, metrics, leader election and logs are spelled.
+Whether an address may be listened on is each process's to say.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from isolation import logs
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.contract.quantity import UNITS
-from isolation.kube.listen import Listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_HIGHEST_PORT: Final = 65_535
 
-def options(*, metrics: str, lease: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+
+class NumberType(click.FloatRange):
+    """A number within its range; "nan", which is within each, is none."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        number = float(super().convert(value, param, ctx))
+        if isnan(number):
+            self.fail(f"{value} is not a number; write for example 60", param, ctx)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address | None:
+    """`host:port`, `[v6]:port` or `none`; ValueError for anything else."""
+    if text == "none":
+        return None
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 <= int(port[:6]) <= _HIGHEST_PORT:
+        raise ValueError(f"{text!r} is not an address: use 0.0.0.0:9448, [::1]:9448 or none")
+    return Address(host, int(port))
+
+
+class AddressType(click.ParamType[Address | None]):
+    """Type of an option: host:port, or none."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address | None:
+        """As text or as made already."""
+        if value is None or isinstance(value, Address):
+            return value
+        try:
+            return parse_address(str(value))
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def process_options(*, metrics: str, lease: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator for such a command; the usual address for metrics and the usual name of its Lease."""
     given: list[Callable[[Callable[..., Any]], Callable[..., Any]]] = [
         click.option(
@@ -34,7 +88,7 @@ def options(*, metrics: str, lease: str) -> Callable[[Callable[..., Any]], Calla
             "--listen",
             "--metrics-listen",
             "metrics",
-            type=Listen(),
+            type=AddressType(),
             default=metrics,
             show_default=True,
             help="Address for /metrics and health probes. none: disabled.",
