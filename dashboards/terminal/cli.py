@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dashboards.terminal.breaches.values import measured
-from dashboards.terminal.breaches.view import breach_lines, chosen
-from dashboards.terminal.documents import breach_document, dumped, top_document
+from dashboards.terminal.breaches_view import breach_lines, chosen
 from dashboards.terminal.inspect_view import as_document, details, node_shares, summary
+from dashboards.terminal.json_output import breach_document, dumped, top_document
 from dashboards.terminal.options import (
     EXIT_CODES,
     NO_HEADERS,
@@ -31,6 +30,7 @@ from dashboards.terminal.options import (
     where_options,
     written,
 )
+from dashboards.terminal.read.breaches import measured
 from dashboards.terminal.read.source import CANNOT_READ, CannotReadError, NoSuchError, Reading, Where, read
 from dashboards.terminal.table import BAD, sentence
 from dashboards.terminal.top_view import BY, SORTS, Choice, top_lines

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from dashboards.terminal.read.fetch import checked
+from dashboards.terminal.read.http import checked
 from dashboards.terminal.read.source import LOCAL, Where
 from dashboards.terminal.table import NARROWEST, Paper
 from isolation.contract.quantity import UNITS

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from rich.cells import cell_len
 
-from dashboards.terminal.bars import ASCII, BLOCKS, Signs
+from dashboards.terminal.memory_bar import ASCII, BLOCKS, Signs
 from dashboards.terminal.text_format import column, printable
 
 Piece: TypeAlias = tuple[str, str]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.terminal.bars import legend, pieces
+from dashboards.terminal.memory_bar import legend, pieces
 from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums, typical
 from dashboards.terminal.table import BAD, DIM, WARN, Column, sentence, table
 from dashboards.terminal.text_format import at_least, count, gib, indexes, percent

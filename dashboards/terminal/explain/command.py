@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import yaml
 
-from dashboards.terminal.documents import dumped
-from dashboards.terminal.explain.reader import read_pod
+from dashboards.terminal.explain.read import read_pod
 from dashboards.terminal.explain.view import explain_document, explain_lines
+from dashboards.terminal.json_output import dumped
 from dashboards.terminal.read.source import NoSuchError, through_api
 
 if TYPE_CHECKING:
-    from dashboards.terminal.explain.values import Explained
+    from dashboards.terminal.explain.explanation import Explained
     from dashboards.terminal.read.source import Where
     from dashboards.terminal.table import Paper
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.explain.room import NO_AGENT
-from dashboards.terminal.explain.values import Help
+from dashboards.terminal.explain.explanation import Help
+from dashboards.terminal.explain.node_reasons import NO_AGENT
 from dashboards.terminal.text_format import count
 from isolation.contract.model import Mode, Placement, Refusal, Why
 from isolation.contract.names import ACK
@@ -24,7 +24,7 @@ from isolation.placement.node_rules import Kind, kind_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dashboards.terminal.explain.values import NodeWhy
+    from dashboards.terminal.explain.explanation import NodeWhy
     from isolation.contract.model import Node, Pod, Request
 
 MOST_CARDS_TRIED: Final = 16

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.terminal.documents import FORMAT
+from dashboards.terminal.json_output import FORMAT
 from dashboards.terminal.table import BAD, DIM, STRONG, WARN, Column, sentence, table
 from dashboards.terminal.text_format import clock, count, gib, indexes
 from isolation.contract.model import FULL_CORE, Mode, Placement, Refusal, Why
@@ -20,7 +20,7 @@ from isolation.placement.explain import wants
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.terminal.explain.values import Bound, CardRoom, Explained, NodeWhy, Subject, Told, Waits
+    from dashboards.terminal.explain.explanation import Bound, CardRoom, Explained, NodeWhy, Subject, Told, Waits
     from dashboards.terminal.table import Cell, Paper
 
 _NODES_SHOWN: Final = 8

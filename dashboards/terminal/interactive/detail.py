@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.bars import pieces
 from dashboards.terminal.interactive.history import sparkline
 from dashboards.terminal.interactive.tables import celsius, compute, figure, watts
+from dashboards.terminal.memory_bar import pieces
 from dashboards.terminal.table import BAD, DIM, WARN, Column, table
 from dashboards.terminal.text_format import at_least, gib, percent, printable
 
 if TYPE_CHECKING:
-    from dashboards.terminal.interactive.model import Model
-    from dashboards.terminal.interactive.process_values import Process
-    from dashboards.terminal.interactive.state import Place
+    from dashboards.terminal.interactive.navigation import Place
+    from dashboards.terminal.interactive.rows import Model
     from dashboards.terminal.interactive.tables import Canvas
     from dashboards.terminal.read.aggregation import CardSum, PodSum
+    from dashboards.terminal.read.processes import Process
     from dashboards.terminal.table import Cell, Paper
 
 _LABEL: Final = 13

@@ -11,17 +11,17 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from dashboards.terminal.interactive.background_reader import Reader
 from dashboards.terminal.interactive.history import History
+from dashboards.terminal.interactive.navigation import Place, State, pressed
 from dashboards.terminal.interactive.raw_terminal import Terminal
-from dashboards.terminal.interactive.reader import Reader
-from dashboards.terminal.interactive.state import Place, State, pressed
-from dashboards.terminal.interactive.view import Drawn, Scene, Status, draw
+from dashboards.terminal.interactive.screen import Drawn, Scene, Status, draw
 from dashboards.terminal.read.source import NoSuchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dashboards.terminal.interactive.model import Model
+    from dashboards.terminal.interactive.rows import Model
     from dashboards.terminal.read.source import Where
     from dashboards.terminal.table import Paper
 

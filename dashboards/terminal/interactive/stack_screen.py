@@ -13,11 +13,11 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.bars import ASCII, BLOCKS
 from dashboards.terminal.interactive.keys import INTERRUPT
 from dashboards.terminal.interactive.loop import TICK_SECONDS, Begin, Browser
 from dashboards.terminal.interactive.raw_terminal import Terminal
-from dashboards.terminal.interactive.view import cropped
+from dashboards.terminal.interactive.screen import cropped
+from dashboards.terminal.memory_bar import ASCII, BLOCKS
 from dashboards.terminal.options import paper
 from dashboards.terminal.read.source import Where
 from dashboards.terminal.up.live import drawn

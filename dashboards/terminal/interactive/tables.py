@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.terminal.bars import pieces
 from dashboards.terminal.interactive.history import sparkline
-from dashboards.terminal.interactive.model import busy_of
+from dashboards.terminal.interactive.rows import busy_of
+from dashboards.terminal.memory_bar import pieces
 from dashboards.terminal.table import BAD, WARN, Column
 from dashboards.terminal.text_format import at_least, gib, indexes, percent
 from isolation.contract.model import FULL_CORE
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dashboards.terminal.interactive.history import History
-    from dashboards.terminal.interactive.model import ContainerRow
-    from dashboards.terminal.interactive.state import Place
+    from dashboards.terminal.interactive.navigation import Place
+    from dashboards.terminal.interactive.rows import ContainerRow
     from dashboards.terminal.read.aggregation import CardSum, GroupSum, NamespaceSum, PodSum
     from dashboards.terminal.table import Cell, Paper
     from dashboards.terminal.up.totals import Memory

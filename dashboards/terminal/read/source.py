@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dashboards.terminal.breaches.values import Breached, BreachError, breaches_in
-from dashboards.terminal.interactive.process_values import Processes, processes_in
-from dashboards.terminal.read.fetch import FetchError, fetch
+from dashboards.terminal.read.breaches import Breached, BreachError, breaches_in
+from dashboards.terminal.read.http import FetchError, fetch
+from dashboards.terminal.read.processes import Processes, processes_in
 from dashboards.terminal.read.usage import FAMILIES, LIVELY, Usage, fleet_of, usage_of
 from dashboards.terminal.text_format import printable
 from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
@@ -124,7 +124,7 @@ def read(where: Where, namespace: str = "", node: str = "", *, used: bool = True
     """One reading; CannotReadError. `used`: exporters are asked too, those of `node` alone where it is given."""
     if where.on_one_machine:
         return _read_local(where, breaches=breaches)
-    gather: Any = import_module("dashboards.terminal.read.gather")
+    gather: Any = import_module("dashboards.terminal.read.api_server")
 
     async def ask(access: Any) -> Reading:
         fleet: Fleet = await gather.read_fleet(
@@ -151,7 +151,7 @@ def read_processes(where: Where, node: str) -> Processes:
             return processes_in(fetch(where.exporter + "/processes", seconds=min(5.0, where.seconds)), node)
         except FetchError as exc:
             return Processes(node, why=str(exc))
-    gather: Any = import_module("dashboards.terminal.read.gather")
+    gather: Any = import_module("dashboards.terminal.read.api_server")
     try:
         found: Processes = through_api(where, lambda access: gather.ask_processes(access, node))
     except CannotReadError as exc:

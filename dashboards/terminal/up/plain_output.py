@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TextIO
 
 from dashboards.terminal.text_format import clock, count, printable
-from dashboards.terminal.up.rows import happening_text, memory_text
 from dashboards.terminal.up.stack import stack_news, stack_status
+from dashboards.terminal.up.tables import happening_text, memory_text
 from dashboards.terminal.up.totals import Tally, add, standing
 
 if TYPE_CHECKING:

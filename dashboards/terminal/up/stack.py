@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from dashboards.terminal.bars import BLOCKS, OVER_STYLE, bar
+from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, bar
 from dashboards.terminal.text_format import clock, column, gib, percent, printable
-from dashboards.terminal.up import rows
+from dashboards.terminal.up import tables
 from dashboards.terminal.up.screen import LEAST_HEIGHT, Block, deal
 from dashboards.terminal.up.totals import Memory, Tally
 from isolation.contract.stack import DOWN, FIRING, UP
@@ -22,7 +22,7 @@ from isolation.contract.stack import DOWN, FIRING, UP
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from dashboards.terminal.bars import Signs
+    from dashboards.terminal.memory_bar import Signs
     from isolation.contract.reading import ContainerReading
     from isolation.contract.stack import Alert, Part, Player, Stack
 
@@ -48,7 +48,7 @@ def machine(stack: Stack, width: int, height: int, signs: Signs = BLOCKS) -> lis
     room = max(0, height - LEAST_HEIGHT - 1)
     if height < _WITH_HEADINGS:
         return stack_lines(stack, width, room, signs)
-    top, below = (Text(column(text, width), rows.DIM) for text in (MACHINE, CLUSTER))
+    top, below = (Text(column(text, width), tables.DIM) for text in (MACHINE, CLUSTER))
     return [top, *stack_lines(stack, width, room - 2, signs), below]
 
 
@@ -97,7 +97,7 @@ def _tenant_header(width: int) -> Text:
     left = column("TENANT", NAME_CELLS) + column("CARD", 5) + column("MEMORY", _area(width)) + " "
     names = (("USED", 6), ("PROMISED", 9), ("COMPUTE", 9), ("DENIED", 8), ("OVER FOR", 11))
     right = "".join(column(name, cells, right=True) for name, cells in names)
-    return Text(column(left + right + ("  WHAT IT DOES" if _words(width) else ""), width), rows.TITLE_STYLE)
+    return Text(column(left + right + ("  WHAT IT DOES" if _words(width) else ""), width), tables.TITLE_STYLE)
 
 
 def _tenant_row(player: Player, one: ContainerReading | None, largest: int, width: int, signs: Signs) -> Text:
@@ -136,10 +136,10 @@ def _cards(stack: Stack, signs: Signs) -> Block:
     cards = Tally().uses((stack.node,) if stack.node is not None else ())[0]
 
     def draw(width: int, lines: int) -> list[Text]:
-        shown = [rows.card_row(use, width, signs) for use in cards]
+        shown = [tables.card_row(use, width, signs) for use in cards]
         if lines < len(shown):
             return []  # some of the cards would look like all of them
-        return [rows.card_header(width), *shown] if lines > len(shown) else shown
+        return [tables.card_header(width), *shown] if lines > len(shown) else shown
 
     return Block(len(cards) if len(cards) <= _FEW_CARDS else 0, len(cards) + 1 if cards else 0, draw)
 
@@ -148,14 +148,14 @@ def _alerts(stack: Stack) -> Block:
     alerts = ordered(stack.alerts or (), {player.name for player in stack.players})
 
     def draw(width: int, lines: int) -> list[Text]:
-        head = Text(column("ALERT", 9) + column("SEVERITY", 10) + "SUMMARY", rows.TITLE_STYLE)
+        head = Text(column("ALERT", 9) + column("SEVERITY", 10) + "SUMMARY", tables.TITLE_STYLE)
         if not alerts:
             told = "; ".join(stack.remarks) if stack.alerts is None else "no alerts yet"
-            return [Text.assemble((column("ALERT", 9), rows.TITLE_STYLE), told or "not known yet")]
+            return [Text.assemble((column("ALERT", 9), tables.TITLE_STYLE), told or "not known yet")]
         shown = alerts if len(alerts) < lines else alerts[: lines - 2]
         drawn = [_alert_row(one, width) for one in shown]
         rest = len(alerts) - len(shown)
-        return [head, *drawn, *([rows.rest(rest, "alert", width)] if rest else [])]
+        return [head, *drawn, *([tables.rest(rest, "alert", width)] if rest else [])]
 
     return Block(min(len(alerts), 2) + 1, min(len(alerts), _MOST_ALERTS) + 1, draw)
 
@@ -187,7 +187,7 @@ def alert_text(one: Alert) -> str:
 
 
 def _where(stack: Stack, width: int) -> Block:
-    lines = [Text.assemble((column("ENDPOINTS", _LABEL_CELLS), rows.TITLE_STYLE))]
+    lines = [Text.assemble((column("ENDPOINTS", _LABEL_CELLS), tables.TITLE_STYLE))]
     for part in stack.parts:
         item = _part(part)
         if lines[-1].cell_len > _LABEL_CELLS and lines[-1].cell_len + item.cell_len > width:

@@ -10,7 +10,7 @@ import json
 from support.attributed import look
 from support.node_facts import GIB, Node, uuid
 
-from dashboards.terminal.interactive.process_values import processes_in
+from dashboards.terminal.read.processes import processes_in
 from exporter.evaluate import Told
 from exporter.http.processes import to_json
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.budget import examples
 from support.views_stage import node_json, pod_json
 
-from dashboards.terminal.explain.reader import waits_of
-from dashboards.terminal.explain.subject import events_of, faults_of, subject_of
-from dashboards.terminal.explain.values import Explained
+from dashboards.terminal.explain.explanation import Explained
+from dashboards.terminal.explain.pod import events_of, faults_of, subject_of
+from dashboards.terminal.explain.read import waits_of
 from dashboards.terminal.explain.view import explain_document, explain_lines
 from dashboards.terminal.table import Paper
 from isolation.contract.model import Placement, Slice, Why

@@ -17,11 +17,11 @@ from dashboards.terminal import top_view
 from dashboards.terminal.interactive import keys
 from dashboards.terminal.interactive.history import ASCII_LEVELS, KEPT, LEVELS, History, sparkline
 from dashboards.terminal.interactive.keys import keys_of
-from dashboards.terminal.interactive.model import Model, keys_in
-from dashboards.terminal.interactive.process_values import processes_in
-from dashboards.terminal.interactive.state import LISTS, SORTS, Place, State, pressed, shown_from
-from dashboards.terminal.interactive.view import LEAST, Scene, Status, draw
+from dashboards.terminal.interactive.navigation import LISTS, SORTS, Place, State, pressed, shown_from
+from dashboards.terminal.interactive.rows import Model, keys_in
+from dashboards.terminal.interactive.screen import LEAST, Scene, Status, draw
 from dashboards.terminal.read.fleet import Fleet
+from dashboards.terminal.read.processes import processes_in
 from dashboards.terminal.read.source import Reading
 from dashboards.terminal.read.usage import CardUsage, TenantUsage, Usage, with_rates
 from dashboards.terminal.table import Paper

@@ -15,7 +15,7 @@ from support import golden_files
 from support.budget import examples
 from support.frames import card, node, small_fleet, use
 
-from dashboards.terminal.bars import ASCII
+from dashboards.terminal.memory_bar import ASCII
 from dashboards.terminal.up.live import drawn
 from dashboards.terminal.up.plain_output import Lines
 from dashboards.terminal.up.stack import CLUSTER, MACHINE, stack_lines, stack_news

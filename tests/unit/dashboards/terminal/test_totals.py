@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from support.frames import card, frame, node, small_fleet, use
 
-from dashboards.terminal.bars import ASCII, bar, cells, legend
+from dashboards.terminal.memory_bar import ASCII, bar, cells, legend
 from dashboards.terminal.text_format import at_least, clock, column, count, gib, indexes, percent, printable
 from dashboards.terminal.up.totals import Memory, Tally, add, pool_uses
 from isolation.contract.quantity import GIB

@@ -17,7 +17,7 @@ from support import golden_files
 from support.budget import examples
 from support.frames import card, frame, node, small_fleet, use
 
-from dashboards.terminal.bars import ASCII
+from dashboards.terminal.memory_bar import ASCII
 from dashboards.terminal.up.live import LiveScreen, screen_for
 from dashboards.terminal.up.plain_output import GAP, Lines
 from dashboards.terminal.up.screen import LEAST_HEIGHT, LEAST_WIDTH, deal, screen

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dashboards.terminal.explain.values import Subject, Told
+from dashboards.terminal.explain.explanation import Subject, Told
 from isolation.contract.codec import (
     CodecError,
     decode_allocation,

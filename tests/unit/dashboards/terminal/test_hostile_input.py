@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.views_stage import api, exporter, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving
 
-from dashboards.terminal.breaches.values import BreachError, breaches_in
-from dashboards.terminal.read import fetch as fetching
-from dashboards.terminal.read import gather
-from dashboards.terminal.read.fetch import FetchError, checked, fetch
+from dashboards.terminal.read import api_server
+from dashboards.terminal.read import http as fetching
+from dashboards.terminal.read.breaches import BreachError, breaches_in
+from dashboards.terminal.read.http import FetchError, checked, fetch
 from dashboards.terminal.read.usage import FAMILIES, usage_of
 from dashboards.terminal.table import Column, Paper, sentence, table
 from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
@@ -199,7 +199,7 @@ def test_exporters_that_hang_keep_nothing_back(tmp_path, monkeypatch):
     """
     What the API server said is shown, what is used on those nodes is not known, and a note says why.
     """
-    monkeypatch.setattr(gather, "_ALL_SECONDS", 0.3)
+    monkeypatch.setattr(api_server, "_ALL_SECONDS", 0.3)
     exporters = [{"metadata": {"name": f"exp-{i}"}, "spec": {"nodeName": f"n-{i}"}} for i in range(20)]
     lists = api(
         {

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.interactive.model import Model
+from dashboards.terminal.interactive.rows import Model
 from dashboards.terminal.read.source import CannotReadError, read, read_processes
 from dashboards.terminal.read.usage import with_rates
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.explain.values import CardRoom, NodeWhy
+from dashboards.terminal.explain.explanation import CardRoom, NodeWhy
 from isolation.contract.model import FULL_CORE, Mode, Why
 from isolation.contract.quantity import show_bytes
 from isolation.placement.explain import BARRED, NEAREST, short

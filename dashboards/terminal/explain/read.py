@@ -16,11 +16,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from dashboards.terminal.explain.explanation import Bound, Explained, Waits
+from dashboards.terminal.explain.node_reasons import node_whys
+from dashboards.terminal.explain.pod import events_of, faults_of, subject_of
 from dashboards.terminal.explain.remedies import helps
-from dashboards.terminal.explain.room import node_whys
-from dashboards.terminal.explain.subject import events_of, faults_of, subject_of
-from dashboards.terminal.explain.values import Bound, Explained, Waits
-from dashboards.terminal.read.gather import NODES, PODS, ask_exporters, first_page, items, read_into, reservations
+from dashboards.terminal.read.api_server import NODES, PODS, ask_exporters, first_page, items, read_into, reservations
 from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.model import Placement, Request
 from isolation.contract.names import ALLOCATION
@@ -30,8 +30,8 @@ from isolation.kube.store import Store
 from isolation.placement.place import engine_of
 
 if TYPE_CHECKING:
-    from dashboards.terminal.explain.values import Subject, Told
-    from dashboards.terminal.read.gather import Heard
+    from dashboards.terminal.explain.explanation import Subject, Told
+    from dashboards.terminal.read.api_server import Heard
     from isolation.contract.model import Cluster, Slice
     from isolation.contract.reservation import Reservation
     from isolation.kube.access import Access

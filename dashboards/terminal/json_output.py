@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums
 
 if TYPE_CHECKING:
-    from dashboards.terminal.breaches.values import Breached
     from dashboards.terminal.read.aggregation import CardSum, GroupSum, NamespaceSum, PodSum
+    from dashboards.terminal.read.breaches import Breached
     from dashboards.terminal.read.fleet import Fleet
     from dashboards.terminal.read.usage import Usage
     from dashboards.terminal.top_view import Choice

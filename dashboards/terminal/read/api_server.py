@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from dashboards.terminal.breaches.values import BreachError, breaches_in
-from dashboards.terminal.interactive.process_values import Processes, processes_in
+from dashboards.terminal.read.breaches import BreachError, breaches_in
 from dashboards.terminal.read.cluster import fleet_nodes, fleet_pods
 from dashboards.terminal.read.fleet import Fleet
+from dashboards.terminal.read.processes import Processes, processes_in
 from dashboards.terminal.read.usage import FAMILIES, Usage, usage_of
 from dashboards.terminal.text_format import count
 from isolation.contract.codec import CodecError
@@ -36,7 +36,7 @@ from isolation.kube.store import Store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
-    from dashboards.terminal.breaches.values import Breached
+    from dashboards.terminal.read.breaches import Breached
     from dashboards.terminal.read.fleet import FleetNode, FleetPod
     from isolation.kube.access import Access
     from isolation.kube.store import View

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.golden_files import GOLDEN, check
 from support.views_stage import fleet_of_cards, node, pod, tenant, usage
 
-from dashboards.terminal.documents import top_document
+from dashboards.terminal.json_output import top_document
 from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums, typical
 from dashboards.terminal.read.fleet import Fleet, FleetPod, Wanted
 from dashboards.terminal.read.usage import FAMILIES, Usage, fleet_of, usage_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from dashboards.terminal.interactive.state import WITHIN
+from dashboards.terminal.interactive.navigation import WITHIN
 from dashboards.terminal.read.aggregation import (
     CardSum,
     GroupSum,
@@ -25,9 +25,9 @@ from dashboards.terminal.read.aggregation import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dashboards.terminal.interactive.process_values import Processes
-    from dashboards.terminal.interactive.state import State
+    from dashboards.terminal.interactive.navigation import State
     from dashboards.terminal.read.fleet import FleetPod
+    from dashboards.terminal.read.processes import Processes
     from dashboards.terminal.read.source import Reading
     from dashboards.terminal.read.usage import TenantUsage
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len, set_cell_size
 
-from dashboards.terminal.bars import legend, pieces
 from dashboards.terminal.interactive.detail import card_facts, pod_facts, process_lines
 from dashboards.terminal.interactive.keys import ENTER
-from dashboards.terminal.interactive.model import Model, keys_in
-from dashboards.terminal.interactive.state import TABS, State, at, pressed, shown_from
+from dashboards.terminal.interactive.navigation import TABS, State, at, pressed, shown_from
+from dashboards.terminal.interactive.rows import Model, keys_in
 from dashboards.terminal.interactive.tables import TABLES, Canvas
+from dashboards.terminal.memory_bar import legend, pieces
 from dashboards.terminal.table import BAD, DIM, HEAD, STRONG, WARN, table
 from dashboards.terminal.text_format import at_least, count, gib, printable
 from dashboards.terminal.up.totals import add

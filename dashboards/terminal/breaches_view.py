@@ -17,7 +17,7 @@ from dashboards.terminal.text_format import clock, count, gib
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.terminal.breaches.values import Breached
+    from dashboards.terminal.read.breaches import Breached
     from dashboards.terminal.table import Cell, Paper
 
 _SEVERE: Final = frozenset({"over_limit", "unallocated", "uninstrumented", "missing_library"})

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from dashboards.terminal.bars import OTHER_STYLE, OVER_STYLE, bar
+from dashboards.terminal.memory_bar import OTHER_STYLE, OVER_STYLE, bar
 from dashboards.terminal.text_format import at_least, clock, column, gib, indexes, percent, printable
 from dashboards.terminal.up.totals import add
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.terminal.bars import Signs
+    from dashboards.terminal.memory_bar import Signs
     from dashboards.terminal.up.totals import CardUse, Memory, PodUse, PoolUse
     from isolation.contract.reading import Happening, NodeReading, Waiting
 
