@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Self, TextIO
 
     from dashboards.terminal.interactive.stack_screen import StackScreen
-    from dashboards.terminal.memory_bar import Signs
+    from dashboards.terminal.memory_bar import BarCharacters
     from isolation.contract.reading import Frame
     from isolation.contract.stack import Stack
 
@@ -40,7 +40,7 @@ def drawn(
     notes: Sequence[tuple[str, str]] = (),
     stack: Stack | None = None,
     *,
-    signs: Signs = BLOCKS,
+    signs: BarCharacters = BLOCKS,
     tally: Tally | None = None,
 ) -> list[Text]:
     """The whole screen at (columns, lines): the machine's processes, where there are any, above the cluster."""

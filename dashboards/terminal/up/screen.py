@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, bar, legend
+from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, add_memory, bar, legend
 from dashboards.terminal.text_format import clock, column, count, printable
 from dashboards.terminal.up import tables
-from dashboards.terminal.up.totals import Tally, add, pool_uses, standing
+from dashboards.terminal.up.totals import Tally, standing, total_pools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dashboards.terminal.memory_bar import Signs
-    from dashboards.terminal.up.totals import CardUse, Memory, PodUse
+    from dashboards.terminal.memory_bar import BarCharacters, MemoryUse
+    from dashboards.terminal.up.totals import CardTotals, PodTotals
     from isolation.contract.reading import Frame
 
 TWO_COLUMNS: Final = 150
@@ -52,7 +52,7 @@ def screen(
     height: int,
     notes: Sequence[tuple[str, str]] = (),
     *,
-    signs: Signs = BLOCKS,
+    signs: BarCharacters = BLOCKS,
     tally: Tally | None = None,
 ) -> list[Text]:
     """The whole screen, at most `height` lines of at most `width` cells; `tally` may be that of earlier frames."""
@@ -68,7 +68,12 @@ def screen(
         left, right = (width - 2) // 2, width - 2 - (width - 2) // 2
         body = _beside(_stack(fleet, left, room), _stack(events, right, room), left)
     head = _head(frame, cards, pods, width)
-    return [head, _total(add(use.memory for use in cards), width, signs), *body[:room], _foot(notes, width, signs)]
+    return [
+        head,
+        _total(add_memory(use.memory for use in cards), width, signs),
+        *body[:room],
+        _foot(notes, width, signs),
+    ]
 
 
 def deal(room: int, wishes: Sequence[tuple[int, int]]) -> list[int]:
@@ -111,8 +116,8 @@ def _listed(header: Text, lines: Sequence[Text], room: int, *, noun: str, whole:
     return [header, *shown, tables.rest(whole - len(shown), noun, header.cell_len)]
 
 
-def _pools(frame: Frame, cards: Sequence[CardUse], signs: Signs) -> Block:
-    pools = pool_uses(frame, cards)
+def _pools(frame: Frame, cards: Sequence[CardTotals], signs: BarCharacters) -> Block:
+    pools = total_pools(frame, cards)
 
     def draw(width: int, lines: int) -> list[Text]:
         shown = pools if len(pools) < lines else sorted(pools, key=lambda pool: (-pool.memory.promised, pool.name))
@@ -122,8 +127,8 @@ def _pools(frame: Frame, cards: Sequence[CardUse], signs: Signs) -> Block:
     return Block(min(len(pools), 3) + 1, len(pools) + 1, draw)
 
 
-def _cards(frame: Frame, cards: Sequence[CardUse], signs: Signs) -> Block:
-    groups: dict[str, list[CardUse]] = {
+def _cards(frame: Frame, cards: Sequence[CardTotals], signs: BarCharacters) -> Block:
+    groups: dict[str, list[CardTotals]] = {
         node.node: [] for node in frame.nodes if node.cards or node.state != tables.READY
     }
     for use in cards:
@@ -144,12 +149,12 @@ def _cards(frame: Frame, cards: Sequence[CardUse], signs: Signs) -> Block:
     return Block(4, max(single if single <= _MOST_CARDS else len(groups), 1) + 1, draw)
 
 
-def _busy(group: Sequence[CardUse]) -> tuple[int, float, str]:
-    total = add(use.memory for use in group)
+def _busy(group: Sequence[CardTotals]) -> tuple[int, float, str]:
+    total = add_memory(use.memory for use in group)
     return (-total.over, -(total.used or 0) / max(1, total.total), group[0].node.node)
 
 
-def _pods(pods: Sequence[PodUse]) -> Block:
+def _pods(pods: Sequence[PodTotals]) -> Block:
     def draw(width: int, lines: int) -> list[Text]:
         drawn = [tables.pod_row(pod, width) for pod in pods[:lines]]
         return _listed(tables.pod_header(width), drawn, lines, noun="pod", whole=len(pods))
@@ -177,7 +182,7 @@ def _happenings(frame: Frame) -> Block:
     return Block(min(len(events), 3) + 1, len(events) + 1, draw)
 
 
-def _head(frame: Frame, cards: Sequence[CardUse], pods: Sequence[PodUse], width: int) -> Text:
+def _head(frame: Frame, cards: Sequence[CardTotals], pods: Sequence[PodTotals], width: int) -> Text:
     over = sum(1 for pod in pods if pod.over)
     parts = [
         count(standing(frame), "node"),
@@ -193,12 +198,12 @@ def _head(frame: Frame, cards: Sequence[CardUse], pods: Sequence[PodUse], width:
     return line
 
 
-def _total(memory: Memory, width: int, signs: Signs) -> Text:
+def _total(memory: MemoryUse, width: int, signs: BarCharacters) -> Text:
     text = f" {tables.memory_text(memory)}"
     return Text.assemble("memory ", bar(memory, max(1, width - 7 - len(text)), signs), text)
 
 
-def _foot(notes: Sequence[tuple[str, str]], width: int, signs: Signs) -> Text:
+def _foot(notes: Sequence[tuple[str, str]], width: int, signs: BarCharacters) -> Text:
     key = legend(signs)
     line = Text("  ".join(printable(f"{name} {told}") for name, told in notes), tables.DIM)
     if line.cell_len + key.cell_len + 3 > width:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, bar
+from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, MemoryUse, bar
 from dashboards.terminal.text_format import clock, column, gib, percent, printable
 from dashboards.terminal.up import tables
 from dashboards.terminal.up.screen import LEAST_HEIGHT, Block, deal
-from dashboards.terminal.up.totals import Memory, Tally
+from dashboards.terminal.up.totals import Tally
 from isolation.contract.stack import DOWN, FIRING, UP
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from dashboards.terminal.memory_bar import Signs
+    from dashboards.terminal.memory_bar import BarCharacters
     from isolation.contract.reading import ContainerReading
     from isolation.contract.stack import Alert, Part, Player, Stack
 
@@ -43,7 +43,7 @@ MACHINE: Final = "THIS MACHINE: real processes, each on a share of a simulated c
 CLUSTER: Final = "EMBEDDED CLUSTER: the same code on simulated nodes, with its own clock"
 
 
-def machine(stack: Stack, width: int, height: int, signs: Signs = BLOCKS) -> list[Text]:
+def machine(stack: Stack, width: int, height: int, signs: BarCharacters = BLOCKS) -> list[Text]:
     """The machine's part of a screen of that size: what a cluster needs at least is left over."""
     room = max(0, height - LEAST_HEIGHT - 1)
     if height < _WITH_HEADINGS:
@@ -52,7 +52,7 @@ def machine(stack: Stack, width: int, height: int, signs: Signs = BLOCKS) -> lis
     return [top, *stack_lines(stack, width, room - 2, signs), below]
 
 
-def stack_lines(stack: Stack, width: int, room: int, signs: Signs = BLOCKS) -> list[Text]:
+def stack_lines(stack: Stack, width: int, room: int, signs: BarCharacters = BLOCKS) -> list[Text]:
     """At most `room` lines of `width` cells at most."""
     blocks = [_tenants(stack, signs), _cards(stack, signs), _alerts(stack), _where(stack, width)]
     order = (0, 1, 2, 3)  # of who is served first
@@ -69,7 +69,7 @@ def _reading(stack: Stack, player: Player) -> ContainerReading | None:
     return next((one for one in found if one.pod == player.name), None)
 
 
-def _tenants(stack: Stack, signs: Signs) -> Block:
+def _tenants(stack: Stack, signs: BarCharacters) -> Block:
     pairs = [(player, _reading(stack, player)) for player in stack.players]
     largest = max((max(p.promised_bytes, (r.used_bytes or 0) if r else 0) for p, r in pairs), default=1)
     # who is over its promise may not be cut off
@@ -100,13 +100,13 @@ def _tenant_header(width: int) -> Text:
     return Text(column(left + right + ("  WHAT IT DOES" if _words(width) else ""), width), tables.TITLE_STYLE)
 
 
-def _tenant_row(player: Player, one: ContainerReading | None, largest: int, width: int, signs: Signs) -> Text:
+def _tenant_row(player: Player, one: ContainerReading | None, largest: int, width: int, signs: BarCharacters) -> Text:
     name = Text(column(player.name, NAME_CELLS))
     if one is None or player.part.state == DOWN:
         told = player.part.remark or (NOT_MEASURED if player.part.state == UP else player.part.state)
         return Text.assemble(name, (column(told, width - NAME_CELLS), OVER_STYLE if player.part.remark else "yellow"))
     over = _over(player, one)
-    memory = Memory(largest, one.allocated_bytes, one.used_bytes, one.used_bytes is None, over)
+    memory = MemoryUse(largest, one.allocated_bytes, one.used_bytes, one.used_bytes is None, over)
     core = percent(one.used_core_ratio)
     if one.allocated_core_ratio is not None:
         core = f"{core.removesuffix('%')}/{percent(one.allocated_core_ratio)}"
@@ -132,7 +132,7 @@ def _figure(text: str, cells: int, style: str) -> Text:
     return line
 
 
-def _cards(stack: Stack, signs: Signs) -> Block:
+def _cards(stack: Stack, signs: BarCharacters) -> Block:
     cards = Tally().uses((stack.node,) if stack.node is not None else ())[0]
 
     def draw(width: int, lines: int) -> list[Text]:
