@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.boards.frame import Mark
+from dashboards.boards.dashboard import Mark
 from dashboards.promql import RATE, Scope, begun, increase, total
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards.boards.dashboard import Board
 from dashboards.boards.expressions import once, waiting
-from dashboards.boards.frame import Board
-from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
     BLUE,
     DOUBT,

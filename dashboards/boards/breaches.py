@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards.boards.dashboard import Board, to_node, to_pod
 from dashboards.boards.expressions import longest_over, most, most_events, of_cards, over
-from dashboards.boards.frame import Board, to_node, to_pod
-from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
     DOUBT,
     GREEN,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.boards import annotations as marks
+from dashboards.boards.dashboard import ASK, Board, to_card, to_pod
 from dashboards.boards.expressions import free, most, most_events, of_cards, stranded
-from dashboards.boards.frame import ASK, Board, to_card, to_pod
-from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
     BLUE,
     GREEN,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from dashboards.boards.frame import ASK
+from dashboards.boards.dashboard import ASK
 from dashboards.promql import RATE, begun, or_zero, total, with_card
 from isolation.contract import metrics as m
 from isolation.contract.metrics import CARD_LABELS

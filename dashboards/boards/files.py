@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dashboards.boards import autoscaler, breaches, card, internals, namespace, overview, pod
-from dashboards.boards.encode import encoded
+from dashboards.boards.grafana_json import encoded
 from isolation.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dashboards.boards.frame import Board
+    from dashboards.boards.dashboard import Board
 
 BOARDS: Final = (
     overview.BOARD,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.boards.frame import Board, to_pod
-from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.dashboard import Board, to_pod
+from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import GREEN, GREY, ORANGE, YELLOW, Column, Key, Query, Step, dial, lines, stat, table
 from dashboards.promql import NAMESPACE_ALLOCATED, NAMESPACE_USED, NAMESPACE_WASTED, Scope, increase, rate, total
 from isolation.contract import metrics as m

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.boards import annotations as marks
+from dashboards.boards.dashboard import ASK, Board, to_namespace, to_node
 from dashboards.boards.expressions import fitting, free, in_pool, most, once, stranded, waiting, waste
-from dashboards.boards.frame import ASK, Board, to_namespace, to_node
-from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
     BLUE,
     GREEN,

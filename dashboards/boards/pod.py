@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards.boards.dashboard import Board, to_node
 from dashboards.boards.expressions import most, over, waste
-from dashboards.boards.frame import Board, to_node
-from dashboards.boards.grid import Section, even, wide
+from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
     BLUE,
     GREEN,

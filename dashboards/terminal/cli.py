@@ -16,30 +16,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dashboards.terminal.breaches.values import measured
-from dashboards.terminal.breaches.view import breach_lines, chosen
-from dashboards.terminal.documents import breach_document, dumped, top_document
+from dashboards.terminal.breaches_view import breach_lines, chosen
 from dashboards.terminal.inspect_view import as_document, details, node_shares, summary
+from dashboards.terminal.json_output import breach_document, dump_document, top_document
 from dashboards.terminal.options import (
     EXIT_CODES,
     NO_HEADERS,
     SELECTOR,
     interactive,
     lines_left,
-    selecting,
-    taken,
-    where_options,
-    written,
+    parse_options,
+    source_options,
+    with_selector,
+    write_lines,
 )
-from dashboards.terminal.read.source import CANNOT_READ, CannotReadError, NoSuchError, Reading, Where, read
+from dashboards.terminal.read.breaches import measured
+from dashboards.terminal.read.source import CANNOT_READ, CannotReadError, NoSuchError, Reading, SourceSelection, read
 from dashboards.terminal.table import BAD, sentence
-from dashboards.terminal.top_view import BY, SORTS, Choice, top_lines
+from dashboards.terminal.top_view import BY, SORTS, TopOptions, top_lines
 from isolation.kube.options import NumberType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dashboards.terminal.table import Paper
+    from dashboards.terminal.table import TextOutput
 
 _WATCH_SECONDS: Final = 5.0
 _LOCAL_SECONDS: Final = 2.0
@@ -91,7 +91,7 @@ def _view(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @SELECTOR
 @NO_HEADERS
-@where_options
+@source_options
 @_view
 def top(**given: Any) -> None:
     """
@@ -102,34 +102,34 @@ def top(**given: Any) -> None:
     Reads the API server and the exporters of a cluster, or the exporter of one machine. A value that cannot
     be read is shown as ?, and a note gives the reason.
     """
-    where, paper = taken(given)
+    source, output = parse_options(given)
     by_pods = given["by"] in ("pod", "namespace") or (given["by"] is None and bool(given["namespace"]))
-    where = selecting(where, given["selector"], pods=by_pods)
+    source = with_selector(source, given["selector"], pods=by_pods)
     again = given["watch"]
     if given["once"] and again:
         raise click.UsageError("--once cannot be used with --watch")
-    if interactive() and not (given["once"] or given["whole"] or given["output"] or not paper.headers):
-        _browse(where, paper, given)
+    if interactive() and not (given["once"] or given["whole"] or given["output"] or not output.headers):
+        _browse(source, output, given)
         return
-    _drawn(lambda: _top(where, paper, given), paper, again)
+    _drawn(lambda: _top(source, output, given), output, again)
 
 
-def _browse(where: Where, paper: Paper, given: dict[str, Any]) -> None:
+def _browse(source: SourceSelection, output: TextOutput, given: dict[str, Any]) -> None:
     namespace = "" if given["everywhere"] else given["namespace"]
     by = given["by"] or ("pod" if namespace else "card" if given["node"] else "")
     of = namespace if by == "pod" else given["node"] if by == "card" else ""
-    seconds = given["watch"] or (_LOCAL_SECONDS if where.on_one_machine else _WATCH_SECONDS)
+    seconds = given["watch"] or (_LOCAL_SECONDS if source.on_one_machine else _WATCH_SECONDS)
     loop: Any = import_module("dashboards.terminal.interactive.loop")  # not for a pipe
-    loop.browse(where, paper, loop.Begin(by, of, given["sort"] or "name", given["node"], seconds))
+    loop.browse(source, output, loop.StartOptions(by, of, given["sort"] or "name", given["node"], seconds))
 
 
-def _drawn(read_lines: Callable[[], list[str]], paper: Paper, again: float | None) -> None:
+def _drawn(read_lines: Callable[[], list[str]], output: TextOutput, again: float | None) -> None:
     """Once, or until somebody interrupts."""
     with suppress(KeyboardInterrupt) if again else nullcontext():
-        _draw(read_lines, paper, again)
+        _draw(read_lines, output, again)
 
 
-def _draw(read_lines: Callable[[], list[str]], paper: Paper, again: float | None) -> None:
+def _draw(read_lines: Callable[[], list[str]], output: TextOutput, again: float | None) -> None:
     lines: list[str] = []
     while True:
         began = time.monotonic()
@@ -139,10 +139,10 @@ def _draw(read_lines: Callable[[], list[str]], paper: Paper, again: float | None
         except CannotReadError as exc:
             if not lines:
                 raise
-            shown = [*lines, *sentence(paper, f"refresh failed: {exc.message}", BAD)]
-        if again and paper.width:
+            shown = [*lines, *sentence(output, f"refresh failed: {exc.message}", BAD)]
+        if again and output.width:
             click.echo(_CLEAR, nl=False, color=True)
-        written(shown)
+        write_lines(shown)
         if not again:
             return
         gc.collect()
@@ -150,21 +150,21 @@ def _draw(read_lines: Callable[[], list[str]], paper: Paper, again: float | None
         time.sleep(max(again - took, took * _REST))
 
 
-def _top(where: Where, paper: Paper, given: dict[str, Any]) -> list[str]:
+def _top(source: SourceSelection, output: TextOutput, given: dict[str, Any]) -> list[str]:
     namespace = "" if given["everywhere"] else given["namespace"]
-    reading = read(where, namespace, given["node"])
+    reading = read(source, namespace, given["node"])
     if given["node"] and all(node.name != given["node"] for node in reading.fleet.nodes):
         raise NoSuchError(f"node {given['node']} is unknown or has no cards")
     room = None if given["whole"] else lines_left(_HEAD_LINES + len(reading.fleet.notes))
     cards = sum(len(node.cards) for node in reading.fleet.nodes if given["node"] in ("", node.name))
     many = room is not None and cards > room and not given["node"]
     by = given["by"] or ("pod" if namespace else "node" if many else "card")
-    choice = Choice(by, given["sort"] or "", given["output"] == "wide", namespace, given["node"], room)
+    choice = TopOptions(by, given["sort"] or "", given["output"] == "wide", namespace, given["node"], room)
     if given["output"] in ("json", "yaml"):
-        return [dumped(top_document(reading.fleet, reading.usage, choice), given["output"])]
-    if not paper.headers:
+        return [dump_document(top_document(reading.fleet, reading.usage, choice), given["output"])]
+    if not output.headers:
         _note(reading)
-    return top_lines(reading.fleet, reading.usage, choice, paper)
+    return top_lines(reading.fleet, reading.usage, choice, output)
 
 
 def _note(reading: Reading) -> None:
@@ -184,7 +184,7 @@ def _note(reading: Reading) -> None:
 )
 @click.option("--node", "named", default="", metavar="NAME", help="Same as NODE.")
 @SELECTOR
-@where_options
+@source_options
 @_view
 def inspect(**given: Any) -> None:
     """
@@ -192,21 +192,21 @@ def inspect(**given: Any) -> None:
 
     NODE limits the output to one node. For the memory in use see `top`.
     """
-    where, paper = taken(given)
-    where = selecting(where, given["selector"], pods=False)
+    source, output = parse_options(given)
+    source = with_selector(source, given["selector"], pods=False)
     only: str | None = given["node"] or given["named"] or None
     if given["node"] and given["named"] not in ("", given["node"]):
         raise click.UsageError(f"--node {given['named']} and {given['node']} are different nodes")
-    fleet = read(where, used=False).fleet
-    nodes = node_shares(fleet, where.unit_bytes, only)
+    fleet = read(source, used=False).fleet
+    nodes = node_shares(fleet, source.unit_bytes, only)
     if given["output"]:
-        written([dumped(as_document(nodes, only), given["output"])])
+        write_lines([dump_document(as_document(nodes, only), given["output"])])
     if only is not None and not nodes:
         raise NoSuchError(f"node {only} is unknown or has no shared cards")
     if not given["output"]:
-        unit = "GiB" if where.unit_bytes == 1 << 30 else f"units of {where.unit_bytes >> 20} MiB"
-        lines = details(nodes, paper, fleet.notes) if given["detailed"] else summary(nodes, unit, paper, fleet.notes)
-        written(lines)
+        unit = "GiB" if source.unit_bytes == 1 << 30 else f"units of {source.unit_bytes >> 20} MiB"
+        lines = details(nodes, output, fleet.notes) if given["detailed"] else summary(nodes, unit, output, fleet.notes)
+        write_lines(lines)
 
 
 @click.command(epilog=f"{EXIT_CODES} With --exit-code: 1 if a breach is open.")
@@ -227,7 +227,7 @@ def inspect(**given: Any) -> None:
 )
 @SELECTOR
 @NO_HEADERS
-@where_options
+@source_options
 @click.pass_context
 @_view
 def breaches(ctx: click.Context, **given: Any) -> None:
@@ -237,37 +237,37 @@ def breaches(ctx: click.Context, **given: Any) -> None:
     A breach is a container that uses more than its promise or is denied memory, a process without the isolation
     library, or a process that uses a card without a promise.
     """
-    where, paper = taken(given)
-    where = selecting(where, given["selector"], pods=True)
+    source, output = parse_options(given)
+    source = with_selector(source, given["selector"], pods=True)
     if given["watch"] and given["strict"]:
         raise click.UsageError("--watch cannot be used with --exit-code")
     status = [0]
 
     def read_lines() -> list[str]:
-        lines, status[0] = _breaches(where, paper, given)
+        lines, status[0] = _breaches(source, output, given)
         return lines
 
-    _drawn(read_lines, paper, given["watch"])
+    _drawn(read_lines, output, given["watch"])
     if status[0]:
         ctx.exit(status[0])
 
 
-def _breaches(where: Where, paper: Paper, given: dict[str, Any]) -> tuple[list[str], int]:
+def _breaches(source: SourceSelection, output: TextOutput, given: dict[str, Any]) -> tuple[list[str], int]:
     """The lines, and the exit status."""
     namespace = "" if given["everywhere"] else given["namespace"]
-    reading: Reading = read(where, namespace, given["node"], breaches=True)
+    reading: Reading = read(source, namespace, given["node"], breaches=True)
     known = (*reading.breaches, *measured(reading.usage, reading.breaches))
     found = chosen(known, namespace, given["node"], ended=given["ended"])
     if reading.fleet.selected is not None:
         mine = {(pod.namespace, pod.name) for pod in reading.fleet.pods if pod.uid in reading.fleet.selected}
         found = tuple(one for one in found if (one.namespace, one.pod) in mine)
-    looked = bool(reading.usage.heard) or not (reading.fleet.nodes or where.on_one_machine)
+    looked = bool(reading.usage.heard) or not (reading.fleet.nodes or source.on_one_machine)
     wide, notes = given["output"] == "wide", reading.fleet.notes
     if given["output"] in ("json", "yaml"):
-        lines = [dumped(breach_document(found, notes), given["output"])]
+        lines = [dump_document(breach_document(found, notes), given["output"])]
     else:
-        lines = breach_lines(found, time.time(), paper, notes, wide=wide, looked=looked)
-        if not paper.headers:
+        lines = breach_lines(found, time.time(), output, notes, wide=wide, looked=looked)
+        if not output.headers:
             _note(reading)
     open_now = given["strict"] and any(one.open for one in found)
     return lines, CANNOT_READ if not looked else FINDING if open_now else 0
@@ -282,7 +282,7 @@ def _breaches(where: Where, paper: Paper, given: dict[str, Any]) -> tuple[list[s
     type=click.Choice(("wide", "json", "yaml")),
     help="Output format. wide: all nodes; json, yaml: for programs.",
 )
-@where_options
+@source_options
 @_view
 def explain(**given: Any) -> None:
     """
@@ -291,8 +291,8 @@ def explain(**given: Any) -> None:
     For a pending pod: the reason for each node and card. For a bound pod: its cards, the record that names them
     and its use. POD is NAME or NAMESPACE/NAME.
     """
-    where, paper = taken(given)
-    written(import_module("dashboards.terminal.explain.command").explained(where, paper, given))
+    source, output = parse_options(given)
+    write_lines(import_module("dashboards.terminal.explain.command").explain_pod(source, output, given))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

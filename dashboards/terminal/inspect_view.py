@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dashboards.terminal.read.fleet import Fleet, FleetNode
-    from dashboards.terminal.table import Paper
+    from dashboards.terminal.table import TextOutput
 
 _GAP: Final = "  "
 _RULE: Final = 78
@@ -124,7 +124,7 @@ def _document(node: NodeShares) -> dict[str, Any]:
     return {"name": node.node.name, "totalGPU": node.total, "usedGPU": node.used, "devs": devs}
 
 
-def summary(nodes: Sequence[NodeShares], unit: str, paper: Paper, notes: Iterable[str] = ()) -> list[str]:
+def summary(nodes: Sequence[NodeShares], unit: str, output: TextOutput, notes: Iterable[str] = ()) -> list[str]:
     """A line for each node, then the sum."""
     most = max((len(node.cards) for node in nodes), default=0)
     loose = any(node.loose for node in nodes)
@@ -136,10 +136,10 @@ def summary(nodes: Sequence[NodeShares], unit: str, paper: Paper, notes: Iterabl
         cells += [str(node.loose)] * loose
         rows.append([node.node.name, node.node.address or "unknown", *cells, f"{node.used + node.loose}/{node.total}"])
     lines = _columns(rows)
-    return [*lines, "-" * max(_RULE, *map(len, lines)), *_total(nodes), *_notes(notes, paper)]
+    return [*lines, "-" * max(_RULE, *map(len, lines)), *_total(nodes), *_notes(notes, output)]
 
 
-def details(nodes: Sequence[NodeShares], paper: Paper, notes: Iterable[str] = ()) -> list[str]:
+def details(nodes: Sequence[NodeShares], output: TextOutput, notes: Iterable[str] = ()) -> list[str]:
     """Each node with its pods, then the sum."""
     lines: list[str] = []
     for node in nodes:
@@ -150,7 +150,7 @@ def details(nodes: Sequence[NodeShares], paper: Paper, notes: Iterable[str] = ()
         lines += ["", *_columns([["NAME:", node.node.name], ["IPADDRESS:", node.node.address or "unknown"]]), ""]
         lines += [*table, f"Allocated :  {used} ({_part(used, node.total)}%)", f"Total :      {node.total}"]
         lines.append("-" * max(_RULE, *map(len, table)))
-    return [*lines, "", *_total(nodes), *_notes(notes, paper)]
+    return [*lines, "", *_total(nodes), *_notes(notes, output)]
 
 
 def _pod_rows(node: NodeShares, width: int) -> list[list[str]]:
@@ -172,8 +172,8 @@ def _part(used: int, total: int) -> int:
     return 100 * used // total if total else 0
 
 
-def _notes(notes: Iterable[str], paper: Paper) -> list[str]:
-    return [line for note in notes for line in sentence(paper, f"note: {note}", WARN)]
+def _notes(notes: Iterable[str], output: TextOutput) -> list[str]:
+    return [line for note in notes for line in sentence(output, f"note: {note}", WARN)]
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Options that all views share, and what they make of them: where to look, what to write on.
+Options that all views share: the source to read and the output to write.
 
-Decides what is usage (exit status 2) and reads the environment: NO_COLOR, COLUMNS, the terminal's size.
+Decides what is a usage error (exit status 2) and reads the environment: NO_COLOR, COLUMNS, the terminal's size.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from dashboards.terminal.read.fetch import checked
-from dashboards.terminal.read.source import LOCAL, Where
-from dashboards.terminal.table import NARROWEST, Paper
+from dashboards.terminal.read.http import checked
+from dashboards.terminal.read.source import LOCAL, SourceSelection
+from dashboards.terminal.table import NARROWEST, TextOutput
 from isolation.contract.quantity import UNITS
 from isolation.kube.options import NumberType
 
@@ -43,8 +43,8 @@ class Address(click.ParamType[str]):
             self.fail(f"{str(value)[:80]!r}: {exc}", param, ctx)
 
 
-def where_options(command: F) -> F:
-    """Where to look."""
+def source_options(command: F) -> F:
+    """Add the options that choose the source."""
     options = (
         click.option(
             "--kubeconfig",
@@ -106,15 +106,15 @@ SELECTOR: Final = click.option(
 )
 
 
-def selecting(where: Where, selector: str, *, pods: bool) -> Where:
-    """With a selector of nodes, or of pods."""
-    if selector and where.on_one_machine:
+def with_selector(source: SourceSelection, selector: str, *, pods: bool) -> SourceSelection:
+    """The source limited to nodes, or pods, with these labels."""
+    if selector and source.on_one_machine:
         raise click.UsageError("-l requires a cluster: use it with --kubeconfig and without --local")
-    return replace(where, pod_selector=selector) if pods else replace(where, node_selector=selector)
+    return replace(source, pod_selector=selector) if pods else replace(source, node_selector=selector)
 
 
-def taken(given: dict[str, Any]) -> tuple[Where, Paper]:
-    """Where to look and what to write on, taken out of a command's options."""
+def parse_options(given: dict[str, Any]) -> tuple[SourceSelection, TextOutput]:
+    """Take the source and the output out of a command's options; UsageError."""
     kubeconfig, context, local = given.pop("kubeconfig"), given.pop("context"), given.pop("local")
     if local and (kubeconfig or context):
         raise click.UsageError("--local cannot be used with --kubeconfig or --context")
@@ -124,7 +124,7 @@ def taken(given: dict[str, Any]) -> tuple[Where, Paper]:
     impersonated = (user, *groups) if user else ()
     if any(not name.strip() or not name.isprintable() for name in impersonated):
         raise click.UsageError("--as and --as-group must be names without control characters")
-    where = Where(
+    source = SourceSelection(
         kubeconfig,
         context,
         local or "",
@@ -133,26 +133,26 @@ def taken(given: dict[str, Any]) -> tuple[Where, Paper]:
         UNITS[given.pop("unit")],
         impersonated,
     )
-    if impersonated and where.on_one_machine:
+    if impersonated and source.on_one_machine:
         raise click.UsageError("--as requires a cluster: use it with --kubeconfig and without --local")
-    if where.prometheus and where.on_one_machine:
+    if source.prometheus and source.on_one_machine:
         raise click.UsageError("--prometheus requires a cluster: use it with --kubeconfig and without --local")
-    return where, replace(paper(plain=given.pop("plain")), headers=not given.pop("bare", False))
+    return source, replace(detect_output(plain=given.pop("plain")), headers=not given.pop("bare", False))
 
 
-def paper(*, plain: bool) -> Paper:
-    """What standard output is: a terminal with its size, or a pipe."""
+def detect_output(*, plain: bool) -> TextOutput:
+    """Whether standard output is a terminal, with its size, or a pipe."""
     encoding = (sys.stdout.encoding or "ascii").lower()
     unicode = encoding.startswith("utf")
     if not sys.stdout.isatty():
-        return Paper(None, unicode=unicode)
+        return TextOutput(None, unicode=unicode)
     colour = not plain and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = shutil.get_terminal_size().columns
-    return Paper(min(_WIDEST, max(NARROWEST, width)), colour, unicode)
+    return TextOutput(min(_WIDEST, max(NARROWEST, width)), colour, unicode)
 
 
 def interactive() -> bool:
-    """Whether somebody sits before a terminal on which a screen can be drawn, and has not sent us to the background."""
+    """Whether standard input and output are a terminal that can draw a screen, and the process is in the foreground."""
     try:
         both = sys.stdin.isatty() and sys.stdout.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError):  # closed, or another session's
@@ -165,8 +165,8 @@ def lines_left(used: int) -> int | None:
     return max(1, shutil.get_terminal_size().lines - used) if sys.stdout.isatty() else None
 
 
-def written(lines: list[str]) -> None:
-    """Put lines out; what the encoding cannot say is replaced."""
+def write_lines(lines: list[str]) -> None:
+    """Print lines; characters that the encoding lacks are replaced."""
     text = "".join(f"{line}\n" for line in lines)
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from rich.cells import cell_len
 
-from dashboards.terminal.bars import ASCII, BLOCKS, Signs
+from dashboards.terminal.memory_bar import ASCII, BLOCKS, BarCharacters
 from dashboards.terminal.text_format import column, printable
 
 Piece: TypeAlias = tuple[str, str]
@@ -53,8 +53,8 @@ NARROWEST: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
-    """What is written on."""
+class TextOutput:
+    """Where lines are written: a terminal with its width and colours, or a pipe."""
 
     width: int | None = None
     """Cells; None: a pipe, where nothing is cut."""
@@ -64,7 +64,7 @@ class Paper:
     """Whether tables have a heading, and there is anything but rows."""
 
     @property
-    def signs(self) -> Signs:
+    def signs(self) -> BarCharacters:
         """What bars are drawn with."""
         return BLOCKS if self.unicode else ASCII
 
@@ -73,8 +73,8 @@ class Paper:
         """Cells for sentences."""
         return max(NARROWEST, self.width or 100)
 
-    def ink(self, text: str, style: str) -> str:
-        """The text in its colour."""
+    def styled(self, text: str, style: str) -> str:
+        """The text with the escape codes of a style, where there are colours."""
         code = _CODES[style] if self.colour else ""
         return f"\x1b[{code}m{text}\x1b[0m" if code and text else text
 
@@ -91,25 +91,25 @@ class Column:
     """Holds bars: takes what room is left."""
 
 
-def table(paper: Paper, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
+def table(output: TextOutput, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
     """A heading and a line for each row."""
     heading: tuple[Cell, ...] = tuple((one.title, HEAD) for one in columns)
     cells = list(zip(heading, *rows, strict=True))
     texts = [[_text(cell) for cell in column] for column in cells]
-    widths = _widths(paper, columns, texts)
+    widths = _widths(output, columns, texts)
     fitted = [
-        _fitted(paper, one, width, (column, text))
+        _fitted(output, one, width, (column, text))
         for one, width, column, text in zip(columns, widths, cells, texts, strict=True)
     ]
     lines = [" ".join(line).rstrip() for line in zip(*fitted, strict=True)]
-    return lines if paper.headers else lines[1:]
+    return lines if output.headers else lines[1:]
 
 
-def sentence(paper: Paper, text: str, style: str = "", indent: int = 0) -> list[str]:
-    """Words in lines no longer than there is room."""
+def sentence(output: TextOutput, text: str, style: str = "", indent: int = 0) -> list[str]:
+    """A text wrapped to the width."""
     space = " " * indent
-    lines = textwrap.wrap(printable(text), paper.wrap - indent, break_on_hyphens=False) or [""]
-    return [space + paper.ink(line, style) for line in lines]
+    lines = textwrap.wrap(printable(text), output.wrap - indent, break_on_hyphens=False) or [""]
+    return [space + output.styled(line, style) for line in lines]
 
 
 def _text(cell: Cell) -> str:
@@ -119,15 +119,15 @@ def _text(cell: Cell) -> str:
     return printable(cell[0]) if isinstance(cell, tuple) else ""
 
 
-def _widths(paper: Paper, columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> list[int]:
+def _widths(output: TextOutput, columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> list[int]:
     """Natural widths in a pipe; on a terminal what can be cut gives way, the widest first, and bars take the rest."""
     widths = [max(map(_cells, column)) for column in texts]
     drawn = [at for at, one in enumerate(columns) if one.drawn]
     for at in drawn:
-        widths[at] = max(len(columns[at].title), _DRAWN_LEAST if paper.width else _DRAWN_IN_PIPES)
-    if paper.width is None:
+        widths[at] = max(len(columns[at].title), _DRAWN_LEAST if output.width else _DRAWN_IN_PIPES)
+    if output.width is None:
         return widths
-    over = sum(widths) + _GAP * (len(widths) - 1) - paper.width
+    over = sum(widths) + _GAP * (len(widths) - 1) - output.width
     cuttable = [at for at, one in enumerate(columns) if one.cut]
     while over > 0:
         widest = max(cuttable, key=lambda at: widths[at], default=-1)
@@ -144,18 +144,18 @@ def _cells(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
 
 
-def _fitted(paper: Paper, one: Column, width: int, made: tuple[Sequence[Cell], Sequence[str]]) -> list[str]:
+def _fitted(output: TextOutput, one: Column, width: int, made: tuple[Sequence[Cell], Sequence[str]]) -> list[str]:
     """One column, every cell as wide as the column."""
     fitted = []
     for cell, text in zip(*made, strict=True):
         if callable(cell):
-            fitted.append("".join(paper.ink(part, style) for part, style in cell(width)))
+            fitted.append("".join(output.styled(part, style) for part, style in cell(width)))
             continue
         if len(text) <= width and text.isascii():
             shown = text.rjust(width) if one.right else text.ljust(width)
         else:
             shown = column(text, width, right=one.right)
-        if isinstance(cell, tuple) and paper.colour and (inside := shown.strip()):
-            shown = shown.replace(inside, paper.ink(inside, cell[1]), 1)
+        if isinstance(cell, tuple) and output.colour and (inside := shown.strip()):
+            shown = shown.replace(inside, output.styled(inside, cell[1]), 1)
         fitted.append(shown)
     return fitted

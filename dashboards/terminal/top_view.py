@@ -13,28 +13,33 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.terminal.bars import legend, pieces
-from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums, typical
+from dashboards.terminal.memory_bar import add_memory, legend, pieces
+from dashboards.terminal.read.aggregation import (
+    summarize_cards,
+    summarize_namespaces,
+    summarize_nodes,
+    summarize_pods,
+    typical,
+)
 from dashboards.terminal.table import BAD, DIM, WARN, Column, sentence, table
 from dashboards.terminal.text_format import at_least, count, gib, indexes, percent
-from dashboards.terminal.up.totals import add
 from isolation.contract.model import FULL_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from dashboards.terminal.read.aggregation import CardSum, GroupSum, NamespaceSum, PodSum
+    from dashboards.terminal.memory_bar import MemoryUse
+    from dashboards.terminal.read.aggregation import CardSummary, NamespaceSummary, NodeSummary, PodSummary
     from dashboards.terminal.read.fleet import Fleet
     from dashboards.terminal.read.usage import Usage
-    from dashboards.terminal.table import Cell, Paper
-    from dashboards.terminal.up.totals import Memory
+    from dashboards.terminal.table import Cell, TextOutput
 
 BY: Final = ("card", "node", "pod", "namespace")
 SORTS: Final = ("name", "allocated", "used", "free", "stranded")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TopOptions:
     """What the person wants to see."""
 
     by: str = "card"
@@ -48,19 +53,19 @@ class Choice:
     """Rows that there is room for; None: all."""
 
 
-def top_lines(fleet: Fleet, usage: Usage, choice: Choice, paper: Paper) -> list[str]:
+def top_lines(fleet: Fleet, usage: Usage, choice: TopOptions, output: TextOutput) -> list[str]:
     """The whole view."""
     fleet = _chosen(fleet, choice)
-    cards = card_sums(fleet, usage)
-    body = _VIEWS[choice.by](fleet, usage, cards, choice, paper)
-    if not paper.headers:
+    cards = summarize_cards(fleet, usage)
+    body = _VIEWS[choice.by](fleet, usage, cards, choice, output)
+    if not output.headers:
         return body
-    foot = _key(fleet, cards, paper) if choice.by in ("card", "node") and cards else []
-    notes = [line for note in fleet.notes for line in sentence(paper, f"note: {note}", WARN)]
-    return [*_head(fleet, cards, usage, paper), *body, *foot, *notes]
+    foot = _key(fleet, cards, output) if choice.by in ("card", "node") and cards else []
+    notes = [line for note in fleet.notes for line in sentence(output, f"note: {note}", WARN)]
+    return [*_head(fleet, cards, usage, output), *body, *foot, *notes]
 
 
-def _chosen(fleet: Fleet, choice: Choice) -> Fleet:
+def _chosen(fleet: Fleet, choice: TopOptions) -> Fleet:
     if not choice.node:
         return fleet
     nodes = tuple(node for node in fleet.nodes if node.name == choice.node)
@@ -68,10 +73,10 @@ def _chosen(fleet: Fleet, choice: Choice) -> Fleet:
     return replace(fleet, nodes=nodes, pods=pods)
 
 
-def _head(fleet: Fleet, cards: Sequence[CardSum], usage: Usage, paper: Paper) -> list[str]:
+def _head(fleet: Fleet, cards: Sequence[CardSummary], usage: Usage, output: TextOutput) -> list[str]:
     waiting = sum(1 for pod in fleet.pods if not pod.node)
-    over = sum(1 for one in pod_sums(fleet, usage) if one.over) if usage.tenants else 0
-    memory = add(card.memory for card in cards)
+    over = sum(1 for one in summarize_pods(fleet, usage) if one.over) if usage.tenants else 0
+    memory = add_memory(card.memory for card in cards)
     parts = [
         count(len({card.node.name for card in cards}), "node"),
         count(len(cards), "card"),
@@ -84,28 +89,28 @@ def _head(fleet: Fleet, cards: Sequence[CardSum], usage: Usage, paper: Paper) ->
         f"allocated {at_least(promised, partly=partly)}, used {at_least(memory.used, partly=memory.partly)} "
         f"of {gib(memory.total)} GiB"
     )
-    lines = sentence(paper, f"{', '.join(parts)}; {figures}")
-    return lines if not over else [line.replace(parts[-1], paper.ink(parts[-1], BAD)) for line in lines]
+    lines = sentence(output, f"{', '.join(parts)}; {figures}")
+    return lines if not over else [line.replace(parts[-1], output.styled(parts[-1], BAD)) for line in lines]
 
 
-def _promised(cards: Sequence[CardSum]) -> tuple[int | None, bool]:
+def _promised(cards: Sequence[CardSummary]) -> tuple[int | None, bool]:
     known = [card.promised for card in cards if card.promised is not None]
     return (sum(known) if known or not cards else None), len(known) < len(cards) or any(card.partly for card in cards)
 
 
-def _key(fleet: Fleet, cards: Sequence[CardSum], paper: Paper) -> list[str]:
-    key = "".join(paper.ink(str(span_text), style) for span_text, style in _spans(paper))
+def _key(fleet: Fleet, cards: Sequence[CardSummary], output: TextOutput) -> list[str]:
+    key = "".join(output.styled(str(span_text), style) for span_text, style in _spans(output))
     lines = [key]
     if any(card.stranded for card in cards):
         usual = typical(fleet)
         less = f"less than the median promise ({gib(usual)} GiB), " if usual else ""
         why = f"STRANDED: free memory that no pod can use: {less}no compute left, or card or node accepts no pods"
-        lines += sentence(paper, why, DIM)
+        lines += sentence(output, why, DIM)
     return lines
 
 
-def _spans(paper: Paper) -> list[tuple[str, str]]:
-    text = legend(paper.signs)
+def _spans(output: TextOutput) -> list[tuple[str, str]]:
+    text = legend(output.signs)
     plain, spans, at = text.plain, [], 0
     for span in text.spans:
         if span.start > at:
@@ -118,7 +123,7 @@ def _spans(paper: Paper) -> list[tuple[str, str]]:
 # Rows.
 
 
-def _memory_cells(memory: Memory, promised: int | None, free: int | None, *, partly: bool) -> list[Cell]:
+def _memory_cells(memory: MemoryUse, promised: int | None, free: int | None, *, partly: bool) -> list[Cell]:
     used = at_least(memory.used, partly=memory.partly)
     return [
         partial(_bar, memory),
@@ -129,7 +134,7 @@ def _memory_cells(memory: Memory, promised: int | None, free: int | None, *, par
     ]
 
 
-def _bar(memory: Memory, width: int) -> list[tuple[str, str]]:
+def _bar(memory: MemoryUse, width: int) -> list[tuple[str, str]]:
     return pieces(memory, width)
 
 
@@ -138,7 +143,7 @@ def _memory_columns() -> list[Column]:
     return [Column("MEMORY", drawn=True), *(Column(name, right=True) for name in names)]
 
 
-def _cards(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, paper: Paper) -> list[str]:
+def _cards(fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOptions, output: TextOutput) -> list[str]:
     del fleet, usage
     columns = [Column("NODE", cut=True), Column("CARD", right=True), *_memory_columns(), Column("PODS", right=True)]
     columns += [Column("STRANDED", right=True), Column("STATE")]
@@ -149,9 +154,9 @@ def _cards(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, pap
         columns = [one for one in columns if one.title != "STATE"]
     stated = any(one.title == "STATE" for one in columns)
 
-    def row(one: CardSum) -> list[Cell]:
+    def row(one: CardSummary) -> list[Cell]:
         cells: list[Cell] = [one.node.name, _index(one)]
-        cells += _drawn(_memory_cells(one.memory, one.promised, one.free, partly=one.partly), paper)
+        cells += _drawn(_memory_cells(one.memory, one.promised, one.free, partly=one.partly), output)
         cells += [str(len(one.pods)), gib(one.stranded) if one.free is not None else "?"]
         if stated:
             cells.append((one.state, WARN))
@@ -161,38 +166,38 @@ def _cards(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, pap
             cells += [f"{one.core} %", one.card.model or "?", one.card.uuid]
         return cells
 
-    return _listed(_order(cards, _CARD_SORTS, choice), choice, paper, _Table("card", columns, row))
+    return _listed(_order(cards, _CARD_SORTS, choice), choice, output, _Table("card", columns, row))
 
 
-def _index(one: CardSum) -> str:
+def _index(one: CardSummary) -> str:
     """The card's index; of a MIG instance its parent's, with the profile."""
     return f"{one.card.index} {one.usage.profile}" if one.usage and one.usage.profile else str(one.card.index)
 
 
-def _drawn(cells: list[Cell], paper: Paper) -> list[Cell]:
+def _drawn(cells: list[Cell], output: TextOutput) -> list[Cell]:
     """The bar with the signs of this paper."""
     first = cells[0]
     if isinstance(first, partial):
-        cells[0] = partial(_signed, first.args[0], paper)
+        cells[0] = partial(_signed, first.args[0], output)
     return cells
 
 
-def _signed(memory: Memory, paper: Paper, width: int) -> list[tuple[str, str]]:
-    return pieces(memory, width, paper.signs)
+def _signed(memory: MemoryUse, output: TextOutput, width: int) -> list[tuple[str, str]]:
+    return pieces(memory, width, output.signs)
 
 
-def _nodes(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, paper: Paper) -> list[str]:
+def _nodes(fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOptions, output: TextOutput) -> list[str]:
     del fleet, usage
     columns = [Column("NODE", cut=True), Column("CARDS", right=True), *_memory_columns(), Column("PODS", right=True)]
     columns += [Column("STRANDED", right=True)]
-    groups = node_sums(cards)
+    groups = summarize_nodes(cards)
     stated = any(one.node.state for one in groups)
     columns += [Column("STATE")] if stated else []
     columns += [Column("MODE"), Column("POOL", cut=True), Column("MODEL", cut=True)] if choice.wide else []
 
-    def row(one: GroupSum) -> list[Cell]:
+    def row(one: NodeSummary) -> list[Cell]:
         cells: list[Cell] = [one.node.name, str(len(one.cards))]
-        cells += _drawn(_memory_cells(one.memory, one.promised, one.free, partly=one.partly), paper)
+        cells += _drawn(_memory_cells(one.memory, one.promised, one.free, partly=one.partly), output)
         cells += [str(one.pods), gib(one.stranded)]
         cells += [(one.node.state, WARN)] if stated else []
         if choice.wide:
@@ -200,16 +205,16 @@ def _nodes(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, pap
             cells += [one.node.mode.value, one.node.pool or "-", ", ".join(models)]
         return cells
 
-    return _listed(_order(groups, _GROUP_SORTS, choice), choice, paper, _Table("node", columns, row))
+    return _listed(_order(groups, _GROUP_SORTS, choice), choice, output, _Table("node", columns, row))
 
 
-def _pods(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, paper: Paper) -> list[str]:
+def _pods(fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOptions, output: TextOutput) -> list[str]:
     del cards
     columns = [Column("POD", cut=True), Column("NODE", cut=True), Column("CARDS"), Column("ALLOC", right=True)]
     columns += [Column("USED", right=True), Column("USED%", right=True), Column("COMPUTE", right=True)]
-    sums = [one for one in pod_sums(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
+    sums = [one for one in summarize_pods(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
 
-    def row(one: PodSum) -> list[Cell]:
+    def row(one: PodSummary) -> list[Cell]:
         part = None if one.used is None or not one.promised else one.used / one.promised
         where: Cell = one.pod.node or (("invalid request" if one.pod.fault else "pending"), WARN)
         cards = indexes(tuple(sorted(part.index for part in one.pod.slices))) or "-"
@@ -218,22 +223,24 @@ def _pods(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, pape
         compute = f"{percent(one.core_used)}/{percent(core)}" if core else percent(one.core_used)
         return [one.pod.key, where, cards, at_least(one.promised, partly=one.partly), used, percent(part), compute]
 
-    return _listed(_order(sums, _POD_SORTS, choice), choice, paper, _Table("pod", columns, row))
+    return _listed(_order(sums, _POD_SORTS, choice), choice, output, _Table("pod", columns, row))
 
 
-def _namespaces(fleet: Fleet, usage: Usage, cards: list[CardSum], choice: Choice, paper: Paper) -> list[str]:
+def _namespaces(
+    fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOptions, output: TextOutput
+) -> list[str]:
     del cards
     names = ("PODS", "ALLOC GiB", "USED GiB", "OVER GiB", "PENDING", "REQUESTED GiB")
     columns = [Column("NAMESPACE", cut=True), *(Column(name, right=True) for name in names)]
-    sums = [one for one in namespace_sums(pod_sums(fleet, usage)) if choice.namespace in ("", one.name)]
+    sums = [one for one in summarize_namespaces(summarize_pods(fleet, usage)) if choice.namespace in ("", one.name)]
 
-    def row(one: NamespaceSum) -> list[Cell]:
+    def row(one: NamespaceSummary) -> list[Cell]:
         over: Cell = (gib(one.over), BAD) if one.over else gib(one.over)
         used = at_least(one.used, partly=one.partly)
         name, waiting = one.name or "(this machine)", str(one.waiting)
         return [name, str(one.pods), gib(one.promised), used, over, waiting, gib(one.wanted)]
 
-    return _listed(_order(sums, _NAMESPACE_SORTS, choice), choice, paper, _Table("namespace", columns, row))
+    return _listed(_order(sums, _NAMESPACE_SORTS, choice), choice, output, _Table("namespace", columns, row))
 
 
 _VIEWS: Final = {"card": _cards, "node": _nodes, "pod": _pods, "namespace": _namespaces}
@@ -248,24 +255,24 @@ class _Table:
     row: Callable[[Any], list[Cell]]
 
 
-def _order(things: list[Any], sorts: Mapping[str, Callable[[Any], Any]], choice: Choice) -> list[Any]:
+def _order(things: list[Any], sorts: Mapping[str, Callable[[Any], Any]], choice: TopOptions) -> list[Any]:
     """As asked; else as they come while all fit, and the fullest first where they do not."""
     order = choice.sort or ("allocated" if _cut(things, choice) else "")
     return sorted(things, key=sorts[order]) if order else things
 
 
-def _cut(things: Sequence[Any], choice: Choice) -> bool:
+def _cut(things: Sequence[Any], choice: TopOptions) -> bool:
     return choice.lines is not None and len(things) > choice.lines
 
 
-def _listed(things: list[Any], choice: Choice, paper: Paper, how: _Table) -> list[str]:
+def _listed(things: list[Any], choice: TopOptions, output: TextOutput, how: _Table) -> list[str]:
     """The table, no longer than there is room."""
     if not things:
-        return sentence(paper, f"no {how.noun}s to show", DIM)
+        return sentence(output, f"no {how.noun}s to show", DIM)
     shown = things[: choice.lines] if _cut(things, choice) else things
-    lines = table(paper, how.columns, [how.row(one) for one in shown])
+    lines = table(output, how.columns, [how.row(one) for one in shown])
     if len(shown) < len(things):
-        lines.append(paper.ink(f"{count(len(things) - len(shown), how.noun)} not shown: use --all", "magenta"))
+        lines.append(output.styled(f"{count(len(things) - len(shown), how.noun)} not shown: use --all", "magenta"))
     return lines
 
 

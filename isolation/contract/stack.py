@@ -69,7 +69,7 @@ class Alert:
 class Stack:
     """Everything of this machine at one moment."""
 
-    players: tuple[StackWorkload, ...]
+    workloads: tuple[StackWorkload, ...]
     parts: tuple[StackProcess, ...]
     node: NodeReading | None
     """As the exporter tells it; None: it does not answer."""

@@ -22,7 +22,7 @@ from support.children import at_terminal
 from support.waiting import PATIENCE_SECONDS
 
 from dashboards.terminal.cli import views
-from dashboards.terminal.read.fleet import Fleet, FleetNode, FleetPod, Wanted
+from dashboards.terminal.read.fleet import CardRequest, Fleet, FleetNode, FleetPod
 from dashboards.terminal.read.usage import CardUsage, TenantUsage, Usage
 from isolation.contract.codec import encode_cards
 from isolation.contract.model import Card, Mode, Slice
@@ -45,7 +45,7 @@ def node(name="n-0", cards=2, gib=16, mode=Mode.CGPU, **more):
 def pod(name, where="n-0", gib=4, cards=(0,), *, core=0, namespace="team", **more):
     """A pod with shares; an empty node: it waits."""
     slices = tuple(Slice(f"GPU-{where}-{i}", i, gib * GIB, core) for i in cards) if where else ()
-    wanted = Wanted(len(cards), gib * GIB, core)
+    wanted = CardRequest(len(cards), gib * GIB, core)
     return FleetPod(namespace, name, f"uid-{name}", where, wanted, slices, **more)
 
 
@@ -133,9 +133,14 @@ def pod_json(name, where="", units=8, cards=(0,), namespace="team", **spec):
     if len(cards) > 1:
         meta["labels"][ACK.card_count] = str(len(cards))
     if where:
-        taken = [{"uuid": f"GPU-{where}-{i}", "bytes": each, "core": 0} for i in cards]
-        listed = [one | {"index": i} for one, i in zip(taken, cards, strict=True)]
-        record = {"version": 1, "promise": uid, "cards": listed, "containers": [{"name": "main", "cards": taken}]}
+        parts = [{"uuid": f"GPU-{where}-{i}", "bytes": each, "core": 0} for i in cards]
+        listed = [one | {"index": i} for one, i in zip(parts, cards, strict=True)]
+        record = {
+            "version": 1,
+            "promise": uid,
+            "cards": listed,
+            "containers": [{"name": "main", "cards": parts}],
+        }
         meta["annotations"][ALLOCATION] = json.dumps(record)
     limits = {ACK.memory: str(units), "cpu": "1", "memory": "1Gi"}
     made = {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]} | spec

@@ -85,7 +85,7 @@ class Stage:
         self._rules = rules if rules is not None and rules.is_file() else None
         self._mark = secrets.token_hex(16)
         self._stop = Event()
-        self._seen = Stack(self._players({}), (), None, None)
+        self._seen = Stack(self._workloads({}), (), None, None)
         self._folders: Folders | None = None
         self._broken: Exception | None = None
         self._janitor: subprocess.Popen[bytes] | None = None
@@ -243,7 +243,7 @@ class Stage:
         if self._tools.prometheus and self._rules is None:
             remarks.append(f"no alert rules: file {RULES} is missing")
         return Stack(
-            players=self._players(parts),
+            workloads=self._workloads(parts),
             parts=(
                 *(part for name, part in parts.items() if name not in names),
                 StackProcess("autoscaler", UP, f"{self.addresses.autoscaler}/metrics"),
@@ -255,7 +255,7 @@ class Stage:
         )
 
     @staticmethod
-    def _players(parts: dict[str, StackProcess]) -> tuple[StackWorkload, ...]:
+    def _workloads(parts: dict[str, StackProcess]) -> tuple[StackWorkload, ...]:
         return tuple(
             StackWorkload(
                 role.name,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The joints of `gpushare explain`: a pod's name, the namespace that is meant, one reading, the view.
+`gpushare explain`: finds the pod's name and namespace, reads the cluster once, shows the explanation.
 
-Loaded when asked for: it brings the placement engine with it.
+Loaded only when used: it brings the placement engine with it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import yaml
 
-from dashboards.terminal.documents import dumped
-from dashboards.terminal.explain.reader import read_pod
+from dashboards.terminal.explain.read import read_pod
 from dashboards.terminal.explain.view import explain_document, explain_lines
-from dashboards.terminal.read.source import NoSuchError, through_api
+from dashboards.terminal.json_output import dump_document
+from dashboards.terminal.read.source import NoSuchError, ask_api_server
 
 if TYPE_CHECKING:
-    from dashboards.terminal.explain.values import Explained
-    from dashboards.terminal.read.source import Where
-    from dashboards.terminal.table import Paper
+    from dashboards.terminal.explain.explanation import Explanation
+    from dashboards.terminal.read.source import SourceSelection
+    from dashboards.terminal.table import TextOutput
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _SPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -33,37 +33,39 @@ _MOST_BYTES: Final = 4 << 20
 DEFAULT: Final = "default"
 
 
-def explained(where: Where, paper: Paper, given: dict[str, Any]) -> list[str]:
-    """The story in lines; a click error with its own status otherwise."""
-    if where.on_one_machine:
+def explain_pod(source: SourceSelection, output: TextOutput, given: dict[str, Any]) -> list[str]:
+    """The explanation in lines; a click error with its own exit status otherwise."""
+    if source.on_one_machine:
         raise click.UsageError("explain requires a cluster: set --kubeconfig (for one machine see `gpushare top`)")
-    namespace, name = _meant(given["pod"], given["namespace"], where)
-    told: Explained | None = through_api(where, lambda access: read_pod(access, namespace, name, where.unit_bytes))
+    namespace, name = _meant(given["pod"], given["namespace"], source)
+    told: Explanation | None = ask_api_server(
+        source, lambda access: read_pod(access, namespace, name, source.unit_bytes)
+    )
     if told is None:
         raise NoSuchError(f"pod {name} not found in namespace {namespace}; set another namespace with -n")
     if given["output"] in ("json", "yaml"):
-        return [dumped(explain_document(told), given["output"])]
-    return explain_lines(told, time.time(), paper, wide=given["output"] == "wide")
+        return [dump_document(explain_document(told), given["output"])]
+    return explain_lines(told, time.time(), output, wide=given["output"] == "wide")
 
 
-def _meant(pod: str, namespace: str, where: Where) -> tuple[str, str]:
+def _meant(pod: str, namespace: str, source: SourceSelection) -> tuple[str, str]:
     """Namespace and name; UsageError for what can be none."""
     space, slash, name = pod.rpartition("/")
     space = space.removeprefix("pod/").removeprefix("pods/") if space not in ("pod", "pods") else ""
     if slash and space and namespace and space != namespace:
         raise click.UsageError(f"-n {namespace} and {pod} name different namespaces")
-    space = space or namespace or context_namespace(where)
+    space = space or namespace or context_namespace(source)
     if not _NAME.fullmatch(name) or not _SPACE.fullmatch(space):
         raise click.UsageError("POD must be NAME or NAMESPACE/NAME with valid Kubernetes names in lower case")
     return space, name
 
 
-def context_namespace(where: Where) -> str:
+def context_namespace(source: SourceSelection) -> str:
     """The namespace of the context that is used, as kubectl takes it; `default` where none is named."""
-    files = [where.kubeconfig] if where.kubeconfig else _kubeconfigs()
+    files = [source.kubeconfig] if source.kubeconfig else _kubeconfigs()
     if not files:
         return _text(_IN_CLUSTER).strip() or DEFAULT
-    current = where.context
+    current = source.context
     contexts: dict[str, str] = {}
     for file in files:
         try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What would help a pod that waits: each answer is tried out on a copy of the cluster before it is given.
+Remedies for a pending pod: each is tried out on a copy of the cluster before it is named.
 
 Pure. Smaller, over other numbers of cards, with or without compute, on a node that is cordoned, on a new node
 of a pool, or after a few pods have moved to places that the engine found for them. Promises nothing: others
@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.explain.room import NO_AGENT
-from dashboards.terminal.explain.values import Help
+from dashboards.terminal.explain.explanation import Remedy
+from dashboards.terminal.explain.node_reasons import NO_AGENT
 from dashboards.terminal.text_format import count
 from isolation.contract.model import Mode, Placement, Refusal, Why
 from isolation.contract.names import ACK
@@ -24,7 +24,7 @@ from isolation.placement.node_rules import RequestKind, kind_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dashboards.terminal.explain.values import NodeWhy
+    from dashboards.terminal.explain.explanation import NodeReason
     from isolation.contract.model import Node, Pod, Request
 
 MOST_CARDS_TRIED: Final = 16
@@ -36,10 +36,10 @@ _WAITING: Final = "the pod that waits"
 _MOVABLE: Final = frozenset({Why.CARDS, Why.FRAGMENTED})
 
 
-def helps(
-    engine: Engine, request: Request, whys: Sequence[NodeWhy], pods: Mapping[str, Pod], unit_bytes: int
-) -> tuple[Help, ...]:
-    """Everything that was tried and would do."""
+def find_remedies(
+    engine: Engine, request: Request, whys: Sequence[NodeReason], pods: Mapping[str, Pod], unit_bytes: int
+) -> tuple[Remedy, ...]:
+    """Every remedy that was tried and works."""
     if not request.cards:
         return ()
     found = [*_split(engine, request, unit_bytes), *_smaller(engine, request, unit_bytes)]
@@ -53,7 +53,7 @@ def _at(placement: Placement) -> str:
     return f"{placement.node} (card{'s' if len(placement.slices) > 1 else ''} {cards})"
 
 
-def _smaller(engine: Engine, request: Request, unit: int) -> Iterator[Help]:
+def _smaller(engine: Engine, request: Request, unit: int) -> Iterator[Remedy]:
     """The most per card that would fit now, by halving."""
     if request.whole:
         return
@@ -69,10 +69,10 @@ def _smaller(engine: Engine, request: Request, unit: int) -> Iterator[Help]:
         units, found = best
         each = " per card" if request.cards > 1 else ""
         text = f"request {show_bytes(units * unit)}{each} ({ACK.memory}: {units * request.cards}): fits {_at(found)}"
-        yield Help("smaller", text)
+        yield Remedy("smaller", text)
 
 
-def _split(engine: Engine, request: Request, unit: int) -> Iterator[Help]:
+def _split(engine: Engine, request: Request, unit: int) -> Iterator[Remedy]:
     """The same memory over another number of cards."""
     if request.whole:
         return
@@ -85,24 +85,24 @@ def _split(engine: Engine, request: Request, unit: int) -> Iterator[Help]:
         if isinstance(found, Placement):
             each = show_bytes(units // cards * unit)
             what = f"{count(cards, 'card')} (pod label {ACK.card_count}: {cards}) with {each} each"
-            yield Help("split", f"request {what}: fits {_at(found)}")
+            yield Remedy("split", f"request {what}: fits {_at(found)}")
             return
 
 
-def _mode(engine: Engine, request: Request) -> Iterator[Help]:
+def _mode(engine: Engine, request: Request) -> Iterator[Remedy]:
     """With or without a share of compute, which other nodes serve."""
     if kind_of(request) is RequestKind.COMPUTE:
         found = engine.place(replace(request, card_core=0))
         if isinstance(found, Placement):
-            yield Help("mode", f"request no compute share (omit {ACK.compute}): fits {_at(found)}")
+            yield Remedy("mode", f"request no compute share (omit {ACK.compute}): fits {_at(found)}")
     elif kind_of(request) is RequestKind.MEMORY:
         found = engine.place(replace(request, card_core=_CORE_STEP))
         if isinstance(found, Placement):
             text = f"also request a compute share ({ACK.compute}: {_CORE_STEP * request.cards}): fits {_at(found)}"
-            yield Help("mode", text)
+            yield Remedy("mode", text)
 
 
-def _nodes(engine: Engine, request: Request, whys: Sequence[NodeWhy]) -> Iterator[Help]:
+def _nodes(engine: Engine, request: Request, whys: Sequence[NodeReason]) -> Iterator[Remedy]:
     """A node that only has to become usable again."""
     barred = [one for one in whys if one.why is Why.NOT_READY]
     twin = engine.fork()
@@ -113,7 +113,7 @@ def _nodes(engine: Engine, request: Request, whys: Sequence[NodeWhy]) -> Iterato
         if isinstance(found, Placement):
             absent = "without its node agent" if one.text == NO_AGENT else "" if node.ready else "not ready"
             wrong = " and ".join(part for part in (absent, "cordoned" if node.cordoned else "") if part)
-            yield Help("node", f"node {one.name} is {wrong}; when it is usable again, the pod fits {_at(found)}")
+            yield Remedy("node", f"node {one.name} is {wrong}; when it is usable again, the pod fits {_at(found)}")
             return
 
 
@@ -123,7 +123,7 @@ def _usable(node: Node) -> Node:
     return replace(node, ready=True, cordoned=False, serving=True, taints=taints)
 
 
-def _pools(engine: Engine, request: Request, whys: Sequence[NodeWhy]) -> Iterator[Help]:
+def _pools(engine: Engine, request: Request, whys: Sequence[NodeReason]) -> Iterator[Remedy]:
     """A new node like those of a pool: empty, ready; rather like one that the pod's own rules do not exclude."""
     excluded = {one.name for one in whys if one.why is Why.RULES}
     likes: dict[tuple[str, Mode, str, int], Node] = {}
@@ -138,10 +138,10 @@ def _pools(engine: Engine, request: Request, whys: Sequence[NodeWhy]) -> Iterato
         found = Engine((empty,)).place(request)
         what = f"a new node of pool {pool}" if pool else f"a new node like {like.name}"
         if isinstance(found, Placement):
-            yield Help("pool", f"{what} ({cards} x {model or 'card'}, {mode.value}): the pod fits")
+            yield Remedy("pool", f"{what} ({cards} x {model or 'card'}, {mode.value}): the pod fits")
 
 
-def _moves(engine: Engine, request: Request, whys: Sequence[NodeWhy], pods: Mapping[str, Pod]) -> Iterator[Help]:
+def _moves(engine: Engine, request: Request, whys: Sequence[NodeReason], pods: Mapping[str, Pod]) -> Iterator[Remedy]:
     """The fewest pods whose leaving makes room on one node, each with a place to go."""
     best: tuple[int, str] | None = None
     nearest = [one.name for one in whys if one.why in _MOVABLE][:_MOST_NODES_FOR_MOVES]
@@ -151,7 +151,7 @@ def _moves(engine: Engine, request: Request, whys: Sequence[NodeWhy], pods: Mapp
         if found is not None and (best is None or found < best):
             best = found
     if best is not None:
-        yield Help("move", best[1])
+        yield Remedy("move", best[1])
 
 
 def _clear(twin: Engine, request: Request, name: str, pods: Mapping[str, Pod]) -> tuple[int, str] | None:

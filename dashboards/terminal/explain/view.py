@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.terminal.documents import FORMAT
+from dashboards.terminal.json_output import FORMAT
 from dashboards.terminal.table import BAD, DIM, STRONG, WARN, Column, sentence, table
 from dashboards.terminal.text_format import clock, count, gib, indexes
 from isolation.contract.model import FULL_CORE, Mode, Placement, Refusal, Why
@@ -20,8 +20,16 @@ from isolation.placement.explain import describe_request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.terminal.explain.values import Bound, CardRoom, Explained, NodeWhy, Subject, Told, Waits
-    from dashboards.terminal.table import Cell, Paper
+    from dashboards.terminal.explain.explanation import (
+        BoundState,
+        CardCapacity,
+        ExplainedPod,
+        Explanation,
+        NodeReason,
+        PendingReason,
+        PodEvent,
+    )
+    from dashboards.terminal.table import Cell, TextOutput
 
 _NODES_SHOWN: Final = 8
 _REASONS_SHOWN: Final = 6
@@ -35,24 +43,24 @@ _NOTHING_HELPS: Final = (
 )
 
 
-def explain_lines(told: Explained, now: float, paper: Paper, *, wide: bool) -> list[str]:
+def explain_lines(told: Explanation, now: float, output: TextOutput, *, wide: bool) -> list[str]:
     """The whole story."""
     pod = told.subject
-    lines = [paper.ink(f"{pod.key}", STRONG) + f": {_state(told)}"]
-    lines += sentence(paper, _asks(pod), indent=_INDENT)
+    lines = [output.styled(f"{pod.key}", STRONG) + f": {_state(told)}"]
+    lines += sentence(output, _asks(pod), indent=_INDENT)
     for fault in told.faults:
-        lines += sentence(paper, fault, BAD, _INDENT)
+        lines += sentence(output, fault, BAD, _INDENT)
     if told.bound is not None:
-        lines += _bound(pod, told.bound, paper)
+        lines += _bound(pod, told.bound, output)
     if told.waits is not None:
-        lines += _waits(told.waits, pod, paper, wide=wide)
+        lines += _waits(told.waits, pod, output, wide=wide)
     elif not pod.node and pod.unscheduled:
-        lines += sentence(paper, f"scheduler: {pod.unscheduled[:_MOST_TEXT]}", indent=_INDENT)
-    lines += _events(told.events, now, paper)
-    return [*lines, *(line for note in told.notes for line in sentence(paper, f"note: {note}", WARN))]
+        lines += sentence(output, f"scheduler: {pod.unscheduled[:_MOST_TEXT]}", indent=_INDENT)
+    lines += _events(told.events, now, output)
+    return [*lines, *(line for note in told.notes for line in sentence(output, f"note: {note}", WARN))]
 
 
-def _state(told: Explained) -> str:
+def _state(told: Explanation) -> str:
     pod = told.subject
     if pod.ended:
         return f"ended ({pod.phase}){f' on node {pod.node}' if pod.node else ''}: its cards are released"
@@ -66,11 +74,11 @@ def _state(told: Explained) -> str:
     return "pending"
 
 
-def _verdict(told: Explained) -> Placement | Refusal | None:
+def _verdict(told: Explanation) -> Placement | Refusal | None:
     return told.waits.verdict if told.waits else None
 
 
-def _asks(pod: Subject) -> str:
+def _asks(pod: ExplainedPod) -> str:
     if isinstance(pod.request, Refusal):
         return "its request contradicts itself"
     if not pod.request.cards:
@@ -83,43 +91,43 @@ def _asks(pod: Subject) -> str:
 # Bound.
 
 
-def _bound(pod: Subject, bound: Bound, paper: Paper) -> list[str]:
+def _bound(pod: ExplainedPod, bound: BoundState, output: TextOutput) -> list[str]:
     lines: list[str] = []
     if pod.slices:
         cards = ", ".join(f"{part.index} ({_amount(part.bytes, part.core)}, {part.uuid})" for part in pod.slices)
-        lines += sentence(paper, f"card {cards}", indent=_INDENT)
+        lines += sentence(output, f"card {cards}", indent=_INDENT)
         by = f"from annotation {pod.record}"
         by += f", promise {pod.promise}" if pod.promise else ""
         by += f", from reservation {pod.reservation}" if pod.reservation else ""
-        lines += sentence(paper, by, indent=_INDENT)
+        lines += sentence(output, by, indent=_INDENT)
         if bound.mode == Mode.SHARE.value:
-            lines += sentence(paper, f"node mode {bound.mode}: nothing enforces the promise there", WARN, _INDENT)
+            lines += sentence(output, f"node mode {bound.mode}: nothing enforces the promise there", WARN, _INDENT)
     for container, slices in bound.containers:
         parts = "; ".join(f"card {part.index}: {_amount(part.bytes, part.core)}" for part in slices)
-        lines += sentence(paper, f"container {container}: {parts}", indent=_INDENT)
-    lines += _used(pod, bound, paper)
+        lines += sentence(output, f"container {container}: {parts}", indent=_INDENT)
+    lines += _used(pod, bound, output)
     if bound.neighbours:
         shown = ", ".join(bound.neighbours[:_NODES_SHOWN])
         more = len(bound.neighbours) - _NODES_SHOWN
         lines += sentence(
-            paper, f"shares its cards with {shown}{f' and {more} more' if more > 0 else ''}", indent=_INDENT
+            output, f"shares its cards with {shown}{f' and {more} more' if more > 0 else ''}", indent=_INDENT
         )
     for card in bound.over:
-        lines += sentence(paper, f"card {card} is overcommitted: more is promised than it offers", BAD, _INDENT)
+        lines += sentence(output, f"card {card} is overcommitted: more is promised than it offers", BAD, _INDENT)
     return lines
 
 
-def _used(pod: Subject, bound: Bound, paper: Paper) -> list[str]:
+def _used(pod: ExplainedPod, bound: BoundState, output: TextOutput) -> list[str]:
     if bound.used is None:
         return []
     if not bound.used:
         known = "the exporter of its node reports nothing about it" if pod.slices else ""
-        return sentence(paper, known, WARN, _INDENT) if known else []
+        return sentence(output, known, WARN, _INDENT) if known else []
     lines = []
     for container, card, used, promised in bound.used:
         over = used is not None and promised is not None and used > promised
         text = f"container {container} uses {gib(used)} of {gib(promised)} GiB on card {card}"
-        lines += sentence(paper, text + (": over its promise" if over else ""), BAD if over else "", _INDENT)
+        lines += sentence(output, text + (": over its promise" if over else ""), BAD if over else "", _INDENT)
     return lines
 
 
@@ -132,31 +140,31 @@ def _amount(size: int, core: int) -> str:
 # Waiting.
 
 
-def _waits(waits: Waits, pod: Subject, paper: Paper, *, wide: bool) -> list[str]:
+def _waits(waits: PendingReason, pod: ExplainedPod, output: TextOutput, *, wide: bool) -> list[str]:
     lines: list[str] = []
     verdict = waits.verdict
     if isinstance(verdict, Placement):
         cards = indexes(tuple(sorted(part.index for part in verdict.slices)))
         where = f"{verdict.node}, card {cards}" if cards else verdict.node
-        lines += sentence(paper, f"there is room now: {where}; the pod is not bound yet", "green", _INDENT)
+        lines += sentence(output, f"there is room now: {where}; the pod is not bound yet", "green", _INDENT)
     else:
-        lines += sentence(paper, verdict.reason, WARN, _INDENT)
+        lines += sentence(output, verdict.reason, WARN, _INDENT)
     if waits.reserved:
-        lines += sentence(paper, f"room is reserved for it: {waits.reserved}", "green", _INDENT)
+        lines += sentence(output, f"room is reserved for it: {waits.reserved}", "green", _INDENT)
     if pod.unscheduled:
-        lines += sentence(paper, f"scheduler: {pod.unscheduled[:_MOST_TEXT]}", DIM, _INDENT)
-    lines += ["", *_nodes(waits.nodes, paper, wide=wide)]
-    if waits.helps:
-        lines += ["", paper.ink("What would help", STRONG)]
-        for one in waits.helps:
-            first, *rest = sentence(paper, f"- {one.text}", indent=_INDENT)
+        lines += sentence(output, f"scheduler: {pod.unscheduled[:_MOST_TEXT]}", DIM, _INDENT)
+    lines += ["", *_nodes(waits.nodes, output, wide=wide)]
+    if waits.remedies:
+        lines += ["", output.styled("What would help", STRONG)]
+        for one in waits.remedies:
+            first, *rest = sentence(output, f"- {one.text}", indent=_INDENT)
             lines += [first, *("  " + line for line in rest)]
     elif isinstance(verdict, Refusal):
-        lines += ["", *sentence(paper, _NOTHING_HELPS)]
+        lines += ["", *sentence(output, _NOTHING_HELPS)]
     return lines
 
 
-def _nodes(nodes: Sequence[NodeWhy], paper: Paper, *, wide: bool) -> list[str]:
+def _nodes(nodes: Sequence[NodeReason], output: TextOutput, *, wide: bool) -> list[str]:
     near = [one for one in nodes if one.cards]
     shown = near if wide else near[:_NODES_SHOWN]
     lines: list[str] = []
@@ -166,10 +174,10 @@ def _nodes(nodes: Sequence[NodeWhy], paper: Paper, *, wide: bool) -> list[str]:
         rows: list[list[Cell]] = []
         for one in shown:
             rows += [_card_row(one, alike) for alike in _alike(one.cards)]
-        lines += table(paper, columns, rows)
+        lines += table(output, columns, rows)
         if len(near) > len(shown):
             rest = count(len(near) - len(shown), "node")
-            lines.append(paper.ink(f"{rest} with unsuitable cards not shown: use -o wide", "magenta"))
+            lines.append(output.styled(f"{rest} with unsuitable cards not shown: use -o wide", "magenta"))
     grouped: dict[str, list[str]] = {}
     for one in nodes:
         if not one.cards:
@@ -177,21 +185,21 @@ def _nodes(nodes: Sequence[NodeWhy], paper: Paper, *, wide: bool) -> list[str]:
     reasons = sorted(grouped.items(), key=lambda item: (-len(item[1]), item[0]))
     for text, names in reasons if wide else reasons[:_REASONS_SHOWN]:
         who = names[0] if len(names) == 1 else f"{len(names):,} nodes, such as {names[0]}"
-        lines += sentence(paper, f"{who}: {text}")
+        lines += sentence(output, f"{who}: {text}")
     if not wide and len(reasons) > _REASONS_SHOWN:
-        lines.append(paper.ink(f"{len(reasons) - _REASONS_SHOWN} more reasons not shown: use -o wide", "magenta"))
+        lines.append(output.styled(f"{len(reasons) - _REASONS_SHOWN} more reasons not shown: use -o wide", "magenta"))
     return lines
 
 
-def _alike(cards: Sequence[CardRoom]) -> list[list[CardRoom]]:
+def _alike(cards: Sequence[CardCapacity]) -> list[list[CardCapacity]]:
     """Cards of which the same is left share a line."""
-    groups: dict[tuple[int, int, int, str], list[CardRoom]] = {}
+    groups: dict[tuple[int, int, int, str], list[CardCapacity]] = {}
     for card in cards:
         groups.setdefault((card.free, card.offered, card.core, card.why), []).append(card)
     return list(groups.values())
 
 
-def _card_row(node: NodeWhy, alike: Sequence[CardRoom]) -> list[Cell]:
+def _card_row(node: NodeReason, alike: Sequence[CardCapacity]) -> list[Cell]:
     card, which = alike[0], indexes(tuple(one.index for one in alike))
     elsewhere = node.why in _BESIDE_CARDS
     fits: Cell = ((node.text, WARN) if elsewhere else ("fits", "green")) if card.fits else card.why
@@ -201,22 +209,22 @@ def _card_row(node: NodeWhy, alike: Sequence[CardRoom]) -> list[Cell]:
 # Events.
 
 
-def _events(events: Sequence[Told], now: float, paper: Paper) -> list[str]:
+def _events(events: Sequence[PodEvent], now: float, output: TextOutput) -> list[str]:
     if not events:
         return []
-    lines = ["", paper.ink("Events", STRONG)]
+    lines = ["", output.styled("Events", STRONG)]
     for one in events:
         ago = f"{clock(now - one.at)} ago" if one.at else "?"
         times = f" ({one.times} times)" if one.times > 1 else ""
         text = f"{ago}, {one.reason}{times} by {one.who or '?'}: {one.text[:_MOST_TEXT]}"
-        lines += sentence(paper, text, WARN if one.kind == "Warning" else "", _INDENT)
+        lines += sentence(output, text, WARN if one.kind == "Warning" else "", _INDENT)
     return lines
 
 
 # For programs.
 
 
-def explain_document(told: Explained) -> dict[str, Any]:
+def explain_document(told: Explanation) -> dict[str, Any]:
     """The same as data."""
     pod, waits, bound = told.subject, told.waits, told.bound
     asked = None
@@ -242,7 +250,7 @@ def explain_document(told: Explained) -> dict[str, Any]:
     }
 
 
-def _bound_document(pod: Subject, bound: Bound) -> dict[str, Any]:
+def _bound_document(pod: ExplainedPod, bound: BoundState) -> dict[str, Any]:
     used = bound.used
     return {
         "cards": [{"uuid": p.uuid, "card": p.index, "bytes": p.bytes, "core": p.core} for p in pod.slices],
@@ -256,7 +264,7 @@ def _bound_document(pod: Subject, bound: Bound) -> dict[str, Any]:
     }
 
 
-def _waits_document(waits: Waits) -> dict[str, Any]:
+def _waits_document(waits: PendingReason) -> dict[str, Any]:
     verdict = waits.verdict
     room = why = reason = None
     if isinstance(verdict, Placement):
@@ -287,5 +295,5 @@ def _waits_document(waits: Waits) -> dict[str, Any]:
             }
             for one in waits.nodes
         ],
-        "remedies": [{"kind": one.kind, "text": one.text} for one in waits.helps],
+        "remedies": [{"kind": one.kind, "text": one.text} for one in waits.remedies],
     }

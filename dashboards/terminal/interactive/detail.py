@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.bars import pieces
 from dashboards.terminal.interactive.history import sparkline
 from dashboards.terminal.interactive.tables import celsius, compute, figure, watts
+from dashboards.terminal.memory_bar import pieces
 from dashboards.terminal.table import BAD, DIM, WARN, Column, table
 from dashboards.terminal.text_format import at_least, gib, percent, printable
 
 if TYPE_CHECKING:
-    from dashboards.terminal.interactive.model import Model
-    from dashboards.terminal.interactive.process_values import Process
-    from dashboards.terminal.interactive.state import Place
+    from dashboards.terminal.interactive.navigation import NavigationEntry
+    from dashboards.terminal.interactive.rows import ReadingSummary
     from dashboards.terminal.interactive.tables import Canvas
-    from dashboards.terminal.read.aggregation import CardSum, PodSum
-    from dashboards.terminal.table import Cell, Paper
+    from dashboards.terminal.read.aggregation import CardSummary, PodSummary
+    from dashboards.terminal.read.processes import Process
+    from dashboards.terminal.table import Cell, TextOutput
 
 _LABEL: Final = 13
 _LOW: Final = 22
@@ -35,15 +35,15 @@ _OWNERS: Final = {
 }
 
 
-def card_facts(one: CardSum | None, on: Canvas, height: int) -> list[str]:
+def card_facts(one: CardSummary | None, on: Canvas, height: int) -> list[str]:
     """Who it is, its memory, and the course of its figures."""
-    paper = on.paper
+    output = on.output
     if one is None:
-        return [paper.ink("  this card has gone", WARN), ""]
+        return [output.styled("  this card has gone", WARN), ""]
     uuid = one.usage.uuid if one.usage else one.card.uuid
-    state = paper.ink(one.state, BAD) if one.state else "healthy"
+    state = output.styled(one.state, BAD) if one.state else "healthy"
     head = f"  {printable(one.card.model or 'card')}  {printable(one.card.uuid)}  {state}"
-    bar = "".join(paper.ink(*piece) for piece in pieces(one.memory, _room(paper), paper.signs))
+    bar = "".join(output.styled(*piece) for piece in pieces(one.memory, _room(output), output.signs))
     used = at_least(one.memory.used, partly=one.memory.partly)
     memory = (
         f"{used} used, {at_least(one.promised, partly=one.partly)} allocated of {gib(one.memory.total or None)} GiB"
@@ -59,7 +59,7 @@ def card_facts(one: CardSum | None, on: Canvas, height: int) -> list[str]:
             "temperature",
             "temperature",
             100.0,
-            hot if isinstance(hot, str) else paper.ink(*hot) if isinstance(hot, tuple) else "",
+            hot if isinstance(hot, str) else output.styled(*hot) if isinstance(hot, tuple) else "",
         ),
     ]
     for label, name, most, now in drawn[: 1 if height < _LOW else None]:
@@ -67,13 +67,15 @@ def card_facts(one: CardSum | None, on: Canvas, height: int) -> list[str]:
     return [*lines, ""]
 
 
-def pod_facts(one: PodSum | None, on: Canvas, height: int) -> list[str]:
+def pod_facts(one: PodSummary | None, on: Canvas, height: int) -> list[str]:
     """Where it is, what it was promised, and the course of what it uses."""
-    paper = on.paper
+    output = on.output
     if one is None:
-        return [paper.ink("  this pod has gone", WARN), ""]
-    where = f"on node {printable(one.pod.node)}" if one.pod.node else paper.ink("pending: see gpushare explain", WARN)
-    over = paper.ink(f"{gib(one.over)} GiB over its promise", BAD) if one.over else ""
+        return [output.styled("  this pod has gone", WARN), ""]
+    where = (
+        f"on node {printable(one.pod.node)}" if one.pod.node else output.styled("pending: see gpushare explain", WARN)
+    )
+    over = output.styled(f"{gib(one.over)} GiB over its promise", BAD) if one.over else ""
     lines = [f"  {printable(one.pod.key)}  {where}  {over}".rstrip()]
     most = float(max(one.promised, one.used or 0)) or None
     promised = at_least(one.promised, partly=one.partly)
@@ -83,34 +85,34 @@ def pod_facts(one: PodSum | None, on: Canvas, height: int) -> list[str]:
     return [*lines, ""]
 
 
-def _room(paper: Paper) -> int:
-    return max(8, (paper.width or 80) - _LABEL - _FIGURES - 2)
+def _room(output: TextOutput) -> int:
+    return max(8, (output.width or 80) - _LABEL - _FIGURES - 2)
 
 
 def _course(on: Canvas, label: str, what: tuple[str, str], most: float | None, now: str) -> list[str]:
     values = on.history.of(*what)
     if all(value is None for value in values):
         return []
-    drawn = sparkline(values, _room(on.paper), most, unicode=on.paper.unicode)
-    return [f"  {label:<{_LABEL}}{on.paper.ink(drawn, 'cyan')}  {now}"]
+    drawn = sparkline(values, _room(on.output), most, unicode=on.output.unicode)
+    return [f"  {label:<{_LABEL}}{on.output.styled(drawn, 'cyan')}  {now}"]
 
 
-def process_lines(model: Model, place: Place, paper: Paper) -> list[str]:
+def process_lines(model: ReadingSummary, place: NavigationEntry, output: TextOutput) -> list[str]:
     """Processes on the card, or of the pod, each with its container; heading first."""
     found = model.processes
     if found is None:
-        return [paper.ink("  processes: reading ...", DIM)]
+        return [output.styled("  processes: reading ...", DIM)]
     if found.why:
-        return [paper.ink(f"  processes are unknown: {printable(found.why)}", WARN)]
+        return [output.styled(f"  processes are unknown: {printable(found.why)}", WARN)]
     card = model.card(place.of) if place.kind == "one card" else None
     uuid = card.usage.uuid if card is not None and card.usage else place.of
     mine = [one for one in found.all if (one.uuid == uuid if place.kind == "one card" else one.pod_key == place.of)]
     if not mine:
-        return [paper.ink("  no processes", DIM)]
+        return [output.styled("  no processes", DIM)]
     columns = [Column("PID", right=True), Column("PROCESS", cut=True), Column("CONTAINER", cut=True)]
     columns += [Column("MEMORY GiB", right=True), Column("COMPUTE", right=True)]
     rows = [_process(one) for one in sorted(mine, key=lambda one: (-(one.bytes or 0), one.pid))]
-    return ["  " + line for line in table(paper, columns, rows)]
+    return ["  " + line for line in table(output, columns, rows)]
 
 
 def _process(one: Process) -> list[Cell]:

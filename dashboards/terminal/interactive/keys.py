@@ -34,7 +34,7 @@ _CONTROLS: Final = MappingProxyType(
 _ONE: Final = re.compile(r"\x1b(?:\[[0-9;?]*[@-~]|O[A-Z])|[\s\S]")
 
 
-def keys_of(sent: bytes) -> tuple[str, ...]:
+def parse_keys(sent: bytes) -> tuple[str, ...]:
     """The keys in their order; an escape that begins nothing is the key itself."""
     found = []
     for match in _ONE.finditer(sent.decode("utf-8", "ignore")):

@@ -11,19 +11,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from dashboards.terminal.interactive.background_reader import BackgroundReader
 from dashboards.terminal.interactive.history import History
+from dashboards.terminal.interactive.navigation import Navigation, NavigationEntry, press_key
 from dashboards.terminal.interactive.raw_terminal import Terminal
-from dashboards.terminal.interactive.reader import Reader
-from dashboards.terminal.interactive.state import Place, State, pressed
-from dashboards.terminal.interactive.view import Drawn, Scene, Status, draw
+from dashboards.terminal.interactive.screen import Drawn, Scene, Status, draw
 from dashboards.terminal.read.source import NoSuchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dashboards.terminal.interactive.model import Model
-    from dashboards.terminal.read.source import Where
-    from dashboards.terminal.table import Paper
+    from dashboards.terminal.interactive.rows import ReadingSummary
+    from dashboards.terminal.read.source import SourceSelection
+    from dashboards.terminal.table import TextOutput
 
 TICK_SECONDS: Final = 1.0
 _MANY_CARDS: Final = 64
@@ -31,7 +31,7 @@ _MANY_CARDS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StartOptions:
     """Where somebody begins, and how often is read."""
 
     by: str = ""
@@ -48,20 +48,20 @@ class Browser:
 
     def __init__(
         self,
-        where: Where,
-        paper: Paper,
-        begin: Begin,
+        source: SourceSelection,
+        output: TextOutput,
+        begin: StartOptions,
         wake: Callable[[], None],
         keys: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """`wake` is called where there is something new to draw; `keys` are further ones for the last line."""
-        self._where, self._paper, self._begin, self._keys = where, paper, begin, keys
-        self.state = State((Place(begin.by or "card", begin.of),), begin.sort)
+        self._source, self._paper, self._begin, self._keys = source, output, begin, keys
+        self.state = Navigation((NavigationEntry(begin.by or "card", begin.of),), begin.sort)
         self._history = History()
-        self._model: Model | None = None
+        self._model: ReadingSummary | None = None
         self._drawn = Drawn([], [], 1)
         namespace = begin.of if begin.by == "pod" else ""
-        self.reader = Reader(where, (namespace, begin.node), begin.seconds, wake)
+        self.reader = BackgroundReader(source, (namespace, begin.node), begin.seconds, wake)
         self.reader.start()
 
     def draw(self, size: tuple[int, int]) -> list[str]:
@@ -76,30 +76,30 @@ class Browser:
             self._history.add(model.reading.usage)
         trouble = self.reader.trouble.message if self.reader.trouble else ""
         clock = time.strftime("%H:%M:%S", time.localtime(model.reading.usage.read_at if model else None))
-        status = Status(self._where.shown, clock, trouble, self.reader.reading, self._keys)
+        status = Status(self._source.shown, clock, trouble, self.reader.reading, self._keys)
         self._drawn = draw(Scene(model, self.state, self._history, status, self._paper), size)
         return self._drawn.lines
 
     def press(self, key: str, size: tuple[int, int]) -> None:
         """One key; what it changes is drawn at once, since the next key goes by it."""
-        self.state = pressed(self.state, key, self._drawn.rows, self._drawn.page)
+        self.state = press_key(self.state, key, self._drawn.rows, self._drawn.page)
         self.reader.paused = self.state.paused
         self.reader.want_processes(_node_of(self._model, self.state))
         self.draw(size)
 
-    def _begun(self, model: Model) -> None:
+    def _begun(self, model: ReadingSummary) -> None:
         """Where the first reading leads."""
         node = self._begin.node
         if node and all(one.name != node for one in model.reading.fleet.nodes):
             raise NoSuchError(f"node {node} is unknown or has no cards")
         if not self._begin.by and len(model.cards) > _MANY_CARDS:
-            self.state = replace(self.state, places=(Place("node"),))
+            self.state = replace(self.state, places=(NavigationEntry("node"),))
 
 
-def browse(where: Where, paper: Paper, begin: Begin) -> None:
+def browse(source: SourceSelection, output: TextOutput, begin: StartOptions) -> None:
     """Until q or Ctrl-C. Raises CannotReadError where not even the first reading succeeds."""
     with Terminal() as terminal:
-        browser = Browser(where, paper, begin, terminal.wake)
+        browser = Browser(source, output, begin, terminal.wake)
         while not browser.state.done:
             if browser.reader.model is None and browser.reader.trouble is not None:
                 raise browser.reader.trouble
@@ -108,7 +108,7 @@ def browse(where: Where, paper: Paper, begin: Begin) -> None:
                 browser.press(key, terminal.size())
 
 
-def _node_of(model: Model | None, state: State) -> str:
+def _node_of(model: ReadingSummary | None, state: Navigation) -> str:
     """Whose processes are to be seen."""
     if model is None:
         return ""

@@ -18,7 +18,7 @@ import sys
 import termios
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from dashboards.terminal.interactive.keys import INTERRUPT, keys_of
+from dashboards.terminal.interactive.keys import INTERRUPT, parse_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ class Terminal:
             sent += os.read(self._in, _MOST_BYTES)
         if _SUSPEND in sent:
             self._suspend()
-        return keys_of(sent)
+        return parse_keys(sent)
 
     def show(self, lines: Sequence[str]) -> None:
         """One frame: a line for each of the terminal's; what has not changed is not sent again."""

@@ -13,13 +13,13 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.bars import ASCII, BLOCKS
 from dashboards.terminal.interactive.keys import INTERRUPT
-from dashboards.terminal.interactive.loop import TICK_SECONDS, Begin, Browser
+from dashboards.terminal.interactive.loop import TICK_SECONDS, Browser, StartOptions
 from dashboards.terminal.interactive.raw_terminal import Terminal
-from dashboards.terminal.interactive.view import cropped
-from dashboards.terminal.options import paper
-from dashboards.terminal.read.source import Where
+from dashboards.terminal.interactive.screen import cropped
+from dashboards.terminal.memory_bar import ASCII, BLOCKS
+from dashboards.terminal.options import detect_output
+from dashboards.terminal.read.source import SourceSelection
 from dashboards.terminal.up.live import drawn
 from dashboards.terminal.up.totals import Tally
 
@@ -94,8 +94,8 @@ class StackScreen:
                 self._console.print(line, end="", soft_wrap=True)
             lines.append(cropped(captured.get(), width))
         lines += [""] * (height - 1 - len(lines))
-        ink = paper(plain=self._console.no_color).ink
-        keys = "  ".join(f"{ink(key, 'bold')} {does}" for key, does in (*_KEYS, ("q", "quit")))
+        styled = detect_output(plain=self._console.no_color).styled
+        keys = "  ".join(f"{styled(key, 'bold')} {does}" for key, does in (*_KEYS, ("q", "quit")))
         return [*lines, cropped(keys, width)]
 
     def _follow_keys(self) -> None:
@@ -127,9 +127,9 @@ class StackScreen:
         """Whether there is something to browse there; it is read from now on."""
         url = self._url(key)
         if key not in self._browsers and url:
-            begin = Begin("card" if key == MACHINE else "", seconds=_SECONDS)
-            ink = paper(plain=self._console.no_color)
-            self._browsers[key] = Browser(Where(local=url), ink, begin, self._terminal.wake, _KEYS)
+            begin = StartOptions("card" if key == MACHINE else "", seconds=_SECONDS)
+            output = detect_output(plain=self._console.no_color)
+            self._browsers[key] = Browser(SourceSelection(local=url), output, begin, self._terminal.wake, _KEYS)
         return key in self._browsers
 
     def _url(self, key: str) -> str:

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dashboards.terminal.up.totals import Memory, add
+from dashboards.terminal.memory_bar import MemoryUse, add_memory
 from isolation.contract.model import FULL_CORE, Mode
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CardSum:
+class CardSummary:
     """One card."""
 
     node: FleetNode
     card: Card
-    memory: Memory
+    memory: MemoryUse
     promised: int | None
     """None: who has the whole cards of this node is not written down."""
     partly: bool
@@ -54,12 +54,12 @@ class CardSum:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSum:
+class NodeSummary:
     """Cards of one node, added up."""
 
     node: FleetNode
-    cards: tuple[CardSum, ...]
-    memory: Memory
+    cards: tuple[CardSummary, ...]
+    memory: MemoryUse
     promised: int | None
     partly: bool
     pods: int
@@ -82,7 +82,7 @@ class GroupSum:
 
 
 @dataclass(frozen=True, slots=True)
-class PodSum:
+class PodSummary:
     """One pod, its containers and cards added up."""
 
     pod: FleetPod
@@ -95,7 +95,7 @@ class PodSum:
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceSum:
+class NamespaceSummary:
     """One namespace's pods."""
 
     name: str
@@ -120,9 +120,9 @@ def typical(fleet: Fleet) -> int:
     return 0
 
 
-def card_sums(fleet: Fleet, usage: Usage) -> list[CardSum]:
+def summarize_cards(fleet: Fleet, usage: Usage) -> list[CardSummary]:
     """Every card, by node name and index."""
-    told = _Told(usage)
+    told = _UsageByCard(usage)
     held: dict[str, list[tuple[FleetPod, int, int]]] = {}
     loose: Counter[str] = Counter()
     unrecorded: set[str] = set()
@@ -141,17 +141,17 @@ def card_sums(fleet: Fleet, usage: Usage) -> list[CardSum]:
     usual = typical(fleet)
     sums = []
     for node in sorted(fleet.nodes, key=lambda node: node.name):
-        way = _Way(node, told, usual, loose[node.name], fleet.partly or node.name in unrecorded)
+        way = _NodeContext(node, told, usual, loose[node.name], fleet.partly or node.name in unrecorded)
         sums += [_card_sum(way, card, held.get(card.uuid, ()), kept.get(card.uuid, ())) for card in node.cards]
     return sums
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _NodeContext:
     """What is the same for all cards of a node."""
 
     node: FleetNode
-    told: _Told
+    told: _UsageByCard
     usual: int
     loose: int
     """Whole cards of the node that pods have of which nobody wrote down which."""
@@ -159,7 +159,7 @@ class _Way:
     """At least so much is promised: not all pods are known, or of one here nobody wrote down which cards it shares."""
 
 
-class _Told:
+class _UsageByCard:
     """Figures by card."""
 
     def __init__(self, usage: Usage) -> None:
@@ -181,23 +181,23 @@ def over_promise(one: TenantUsage) -> int:
 
 
 def _card_sum(
-    way: _Way, card: Card, held: Sequence[tuple[FleetPod, int, int]], kept: Sequence[tuple[int, int]]
-) -> CardSum:
+    way: _NodeContext, card: Card, held: Sequence[tuple[FleetPod, int, int]], kept: Sequence[tuple[int, int]]
+) -> CardSummary:
     node, told = way.node, way.told
     usage = told.of(node.name, card) if told.cards else None
     kept_bytes, core, partly = 0, 0, way.partly
     promised: int | None
     for size, part in kept:
         kept_bytes, core = kept_bytes + size, core + part
-    taken = kept_bytes
+    allocated = kept_bytes
     for pod, size, part in held:
-        taken, core = taken + size, core + part
+        allocated, core = allocated + size, core + part
         partly = partly or pod.partly
-    promised, offered = taken, card.allocatable_bytes
+    promised, offered = allocated, card.allocatable_bytes
     if way.loose and not held:
         promised = offered if way.loose >= len(node.cards) else usage.bytes("allocated") if usage else None
     free = None if promised is None or not card.total_bytes else max(0, offered - promised)
-    return CardSum(
+    return CardSummary(
         node,
         card,
         _memory(card, promised, usage, told),
@@ -213,15 +213,15 @@ def _card_sum(
     )
 
 
-def _memory(card: Card, promised: int | None, usage: CardUsage | None, told: _Told) -> Memory:
+def _memory(card: Card, promised: int | None, usage: CardUsage | None, told: _UsageByCard) -> MemoryUse:
     if usage is None:
-        return Memory(card.total_bytes, promised or 0, None, True)
+        return MemoryUse(card.total_bytes, promised or 0, None, True)
     used, total = usage.bytes("used"), usage.bytes("total") or card.total_bytes
     other = (usage.bytes("reserved") or 0) + (usage.bytes("unattributed") or 0)
-    return Memory(total, promised or 0, used, used is None, told.over[usage.uuid], other)
+    return MemoryUse(total, promised or 0, used, used is None, told.over[usage.uuid], other)
 
 
-def _stranded(way: _Way, card: Card, free: int, core: int) -> int:
+def _stranded(way: _NodeContext, card: Card, free: int, core: int) -> int:
     """All of what is free, or nothing."""
     if not free:
         return 0
@@ -231,27 +231,27 @@ def _stranded(way: _Way, card: Card, free: int, core: int) -> int:
     return free if barred or full or small else 0
 
 
-def node_sums(cards: Iterable[CardSum]) -> list[GroupSum]:
+def summarize_nodes(cards: Iterable[CardSummary]) -> list[NodeSummary]:
     """By node, in the order of the cards."""
-    groups: dict[str, list[CardSum]] = {}
+    groups: dict[str, list[CardSummary]] = {}
     for one in cards:
         groups.setdefault(one.node.name, []).append(one)
     return [_group(tuple(group)) for group in groups.values()]
 
 
-def _group(cards: tuple[CardSum, ...]) -> GroupSum:
+def _group(cards: tuple[CardSummary, ...]) -> NodeSummary:
     known = [card.promised for card in cards if card.promised is not None]
-    return GroupSum(
+    return NodeSummary(
         cards[0].node,
         cards,
-        add(card.memory for card in cards),
+        add_memory(card.memory for card in cards),
         sum(known) if known else None,
         len(known) < len(cards) or any(card.partly for card in cards),
         len({pod.uid for card in cards for pod in card.pods}),
     )
 
 
-def pod_sums(fleet: Fleet, usage: Usage) -> list[PodSum]:
+def summarize_pods(fleet: Fleet, usage: Usage) -> list[PodSummary]:
     """Every pod that has something of a card or waits for it, over promise first, then by what is promised."""
     told: dict[str, list[TenantUsage]] = {}
     for one in usage.tenants:
@@ -261,10 +261,10 @@ def pod_sums(fleet: Fleet, usage: Usage) -> list[PodSum]:
     return sorted(sums, key=lambda one: (-one.over, not one.pod.node, -one.promised, one.pod.key))
 
 
-def _pod_sum(pod: FleetPod, told: Sequence[TenantUsage]) -> PodSum:
+def _pod_sum(pod: FleetPod, told: Sequence[TenantUsage]) -> PodSummary:
     used = [one.bytes("used") for one in told]
     core = [one.figures["core_used"] for one in told if "core_used" in one.figures]
-    return PodSum(
+    return PodSummary(
         pod,
         sum(part.bytes for part in pod.slices) if pod.slices else pod.wanted.bytes * pod.wanted.cards,
         sum(one or 0 for one in used) if used and None not in used else None,
@@ -274,19 +274,19 @@ def _pod_sum(pod: FleetPod, told: Sequence[TenantUsage]) -> PodSum:
     )
 
 
-def namespace_sums(pods: Iterable[PodSum]) -> list[NamespaceSum]:
+def summarize_namespaces(pods: Iterable[PodSummary]) -> list[NamespaceSummary]:
     """By namespace, who has most first."""
-    groups: dict[str, list[PodSum]] = {}
+    groups: dict[str, list[PodSummary]] = {}
     for one in pods:
         groups.setdefault(one.pod.namespace, []).append(one)
     sums = [_namespace(name, group) for name, group in groups.items()]
     return sorted(sums, key=lambda one: (-one.promised, -one.wanted, one.name))
 
 
-def _namespace(name: str, group: Sequence[PodSum]) -> NamespaceSum:
+def _namespace(name: str, group: Sequence[PodSummary]) -> NamespaceSummary:
     bound = [one for one in group if one.pod.node]
     known = [one.used for one in bound if one.used is not None]
-    return NamespaceSum(
+    return NamespaceSummary(
         name=name,
         pods=len(bound),
         waiting=len(group) - len(bound),

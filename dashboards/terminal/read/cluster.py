@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dashboards.terminal.read.fleet import FleetNode, FleetPod, Wanted
+from dashboards.terminal.read.fleet import CardRequest, FleetNode, FleetPod
 from isolation.contract.model import Mode, Phase
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _node(node: Node) -> FleetNode:
 
 def _pod(pod: Pod, nodes: Mapping[str, Node]) -> FleetPod:
     request, placement = pod.request, pod.placement
-    wanted = Wanted(request.cards, request.card_bytes, request.card_core, request.whole)
+    wanted = CardRequest(request.cards, request.card_bytes, request.card_core, request.whole)
     if placement is None:
         return FleetPod(pod.namespace, pod.name, pod.uid, "", wanted)
     slices = _name_cards(placement.slices, nodes.get(placement.node))
@@ -55,4 +55,4 @@ def _name_cards(slices: tuple[Slice, ...], node: Node | None) -> tuple[Slice, ..
 
 def _refused_pod(uid: str, refused: RefusedPod) -> FleetPod:
     namespace, _, name = refused.key.partition("/")
-    return FleetPod(namespace, name, uid, refused.node, Wanted(), fault=refused.refusal.reason)
+    return FleetPod(namespace, name, uid, refused.node, CardRequest(), fault=refused.refusal.reason)

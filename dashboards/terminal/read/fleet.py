@@ -21,7 +21,7 @@ SHARED_MODES = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CardRequest:
     """What a pod asks of cards: the same of each."""
 
     cards: int = 0
@@ -62,7 +62,7 @@ class FleetPod:
     uid: str
     node: str
     """Empty: it waits."""
-    wanted: Wanted
+    wanted: CardRequest
     slices: tuple[Slice, ...] = ()
     """Empty on a bound pod: its allocation record is missing or cannot be read."""
     fault: str = ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where a view looks: an API server with the exporters behind it, a Prometheus, or one machine's exporter.
+What a view reads: an API server with the exporters behind it, a Prometheus, or one machine's exporter.
 
-Decides which of them is meant where nobody says so, and turns everything that can go wrong into one sentence
-and one exit status. The API server's client is loaded only where it is asked: one machine needs none of it.
+Decides which of them is the default, and turns everything that can go wrong into one sentence and one exit status.
+The API server's client is loaded only if it is used: one machine needs none of it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dashboards.terminal.breaches.values import Breached, BreachError, breaches_in
-from dashboards.terminal.interactive.process_values import Processes, processes_in
-from dashboards.terminal.read.fetch import FetchError, fetch
-from dashboards.terminal.read.usage import FAMILIES, LIVELY, Usage, fleet_of, usage_of
+from dashboards.terminal.read.breaches import Breach, BreachError, parse_breaches
+from dashboards.terminal.read.http import FetchError, fetch
+from dashboards.terminal.read.processes import Processes, parse_processes
+from dashboards.terminal.read.usage import FAMILIES, LIVELY, Usage, build_fleet, build_usage
 from dashboards.terminal.text_format import printable
 from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
 
@@ -46,7 +46,7 @@ _BY: Final = "__name__, node, uuid, card, namespace, pod, container, mode"
 
 
 class CannotReadError(click.ClickException):
-    """Nobody answers, or nobody may look."""
+    """The source does not answer, or denies access."""
 
     exit_code = CANNOT_READ
 
@@ -55,14 +55,14 @@ class CannotReadError(click.ClickException):
 
 
 class NoSuchError(CannotReadError):
-    """Nothing has that name."""
+    """No pod or node has that name."""
 
     exit_code = NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """What the person said."""
+class SourceSelection:
+    """What the options choose: a cluster, a Prometheus or one exporter, and which objects of it."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -109,7 +109,7 @@ class Reading:
 
     fleet: Fleet
     usage: Usage = _NOTHING
-    breaches: tuple[Breached, ...] = ()
+    breaches: tuple[Breach, ...] = ()
     unheard: tuple[str, ...] = ()
     """Notes on exporters alone."""
 
@@ -120,47 +120,49 @@ def _cluster_is_known() -> bool:
     return named or (Path.home() / ".kube" / "config").exists()
 
 
-def read(where: Where, namespace: str = "", node: str = "", *, used: bool = True, breaches: bool = False) -> Reading:
+def read(
+    source: SourceSelection, namespace: str = "", node: str = "", *, used: bool = True, breaches: bool = False
+) -> Reading:
     """One reading; CannotReadError. `used`: exporters are asked too, those of `node` alone where it is given."""
-    if where.on_one_machine:
-        return _read_local(where, breaches=breaches)
-    gather: Any = import_module("dashboards.terminal.read.gather")
+    if source.on_one_machine:
+        return _read_local(source, breaches=breaches)
+    gather: Any = import_module("dashboards.terminal.read.api_server")
 
     async def ask(access: Any) -> Reading:
         fleet: Fleet = await gather.read_fleet(
-            access, where.unit_bytes, namespace, where.node_selector, where.pod_selector
+            access, source.unit_bytes, namespace, source.node_selector, source.pod_selector
         )
-        if where.prometheus or not used:
+        if source.prometheus or not used:
             return Reading(fleet)
         nodes = [one.name for one in fleet.nodes if node in ("", one.name)]
         heard = await gather.ask_exporters(access, nodes, breaches=breaches)
         notes = tuple(heard.notes)
         return Reading(replace(fleet, notes=fleet.notes + notes), heard.usage, heard.breaches, notes)
 
-    reading: Reading = through_api(where, ask)
-    if not where.prometheus or not used:
+    reading: Reading = ask_api_server(source, ask)
+    if not source.prometheus or not used:
         return reading
-    reading = _with_prometheus(where, reading)
-    return _with_records(where, reading, gather, node) if breaches else reading
+    reading = _with_prometheus(source, reading)
+    return _with_records(source, reading, gather, node) if breaches else reading
 
 
-def read_processes(where: Where, node: str) -> Processes:
+def read_processes(source: SourceSelection, node: str) -> Processes:
     """The processes on one node's cards; why not is part of the answer."""
-    if where.on_one_machine:
+    if source.on_one_machine:
         try:
-            return processes_in(fetch(where.exporter + "/processes", seconds=min(5.0, where.seconds)), node)
+            return parse_processes(fetch(source.exporter + "/processes", seconds=min(5.0, source.seconds)), node)
         except FetchError as exc:
             return Processes(node, why=str(exc))
-    gather: Any = import_module("dashboards.terminal.read.gather")
+    gather: Any = import_module("dashboards.terminal.read.api_server")
     try:
-        found: Processes = through_api(where, lambda access: gather.ask_processes(access, node))
+        found: Processes = ask_api_server(source, lambda access: gather.ask_processes(access, node))
     except CannotReadError as exc:
         return Processes(node, why=exc.message)
     return found
 
 
-def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-    """What `ask` answers, given the API server; CannotReadError."""
+def ask_api_server(source: SourceSelection, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    """The result of `ask` with a client of the API server; CannotReadError."""
     access: Any = import_module("isolation.kube.access")
     failure: Any = import_module("isolation.kube.core.errors")
 
@@ -168,13 +170,13 @@ def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
 
     async def run() -> None:
         # Not returned: asyncio (3.11) writes the result of what it runs as text, twice, and throws that away.
-        async with asyncio.timeout(where.seconds), _access(access, where) as server:
+        async with asyncio.timeout(source.seconds), _access(access, source) as server:
             answer.append(await ask(server))
 
     try:
         asyncio.run(run())
     except TimeoutError:
-        raise CannotReadError(f"no complete answer within {where.seconds:.0f} s: increase --timeout") from None
+        raise CannotReadError(f"no complete answer within {source.seconds:.0f} s: increase --timeout") from None
     except failure.CredentialsError as exc:
         raise CannotReadError(f"{exc}; or use --local to read this machine") from None
     except failure.RefusedError as exc:
@@ -184,47 +186,49 @@ def through_api(where: Where, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     return answer[0]
 
 
-def _access(access: Any, where: Where) -> Any:
-    return access.Access(where.kubeconfig, where.context, impersonated=where.impersonated)
+def _access(access: Any, source: SourceSelection) -> Any:
+    return access.Access(source.kubeconfig, source.context, impersonated=source.impersonated)
 
 
-def _read_local(where: Where, *, breaches: bool) -> Reading:
+def _read_local(source: SourceSelection, *, breaches: bool) -> Reading:
     try:
-        usage = usage_of(parse_page(fetch(where.exporter + "/metrics", seconds=min(10.0, where.seconds)), FAMILIES))
+        usage = build_usage(
+            parse_page(fetch(source.exporter + "/metrics", seconds=min(10.0, source.seconds)), FAMILIES)
+        )
     except (FetchError, ExpositionError) as exc:
         hint = "start `gpushare exporter`, or set --kubeconfig for a cluster"
         raise CannotReadError(f"{exc}; {hint}") from None
-    found: tuple[Breached, ...] = ()
+    found: tuple[Breach, ...] = ()
     notes: tuple[str, ...] = ()
     if usage.read_at is None and not usage.cards:
-        raise CannotReadError(f"{where.exporter}/metrics is not a page of gpushare's exporter: check the address")
+        raise CannotReadError(f"{source.exporter}/metrics is not a page of gpushare's exporter: check the address")
     if not usage.cards:
-        notes = (f"{where.exporter} reports no cards: see why in the log of the exporter",)
+        notes = (f"{source.exporter} reports no cards: see why in the log of the exporter",)
     if breaches:
         node = next(iter(sorted(usage.heard)), "")
         try:
-            found = breaches_in(fetch(where.exporter + "/breaches", seconds=min(10.0, where.seconds)), node)
+            found = parse_breaches(fetch(source.exporter + "/breaches", seconds=min(10.0, source.seconds)), node)
         except (FetchError, BreachError) as exc:
             notes += (f"cannot read breach records, start times are unknown: {exc}",)
-    return Reading(replace(fleet_of(usage), notes=notes), usage, found, notes)
+    return Reading(replace(build_fleet(usage), notes=notes), usage, found, notes)
 
 
-def _with_records(where: Where, reading: Reading, gather: Any, node: str) -> Reading:
+def _with_records(source: SourceSelection, reading: Reading, gather: Any, node: str) -> Reading:
     """What exporters noted, of those nodes alone where breaches are open by Prometheus."""
     open_on = {card.node for card in reading.usage.cards if card.figures.get("breaches")}
     asked = sorted(name for name in open_on if node in ("", name))
-    heard: Any = through_api(where, lambda access: gather.ask_exporters(access, asked, breaches=True))
+    heard: Any = ask_api_server(source, lambda access: gather.ask_exporters(access, asked, breaches=True))
     notes = tuple(heard.notes)
     fleet = replace(reading.fleet, notes=reading.fleet.notes + notes)
     return replace(reading, fleet=fleet, breaches=heard.breaches, unheard=reading.unheard + notes)
 
 
-def _with_prometheus(where: Where, reading: Reading) -> Reading:
+def _with_prometheus(source: SourceSelection, reading: Reading) -> Reading:
     """What a Prometheus knows of what is used."""
     query = f'max by ({_BY}) ({{__name__=~"{"|".join(sorted(LIVELY))}"}})'
     try:
-        body = fetch(where.prometheus + "/api/v1/query", {"query": query}, seconds=where.seconds)
-        usage = usage_of(parse_query_answer(body))
+        body = fetch(source.prometheus + "/api/v1/query", {"query": query}, seconds=source.seconds)
+        usage = build_usage(parse_query_answer(body))
     except (FetchError, ExpositionError) as exc:
         note = f"memory in use is unknown: {exc}"
         return replace(reading, fleet=replace(reading.fleet, notes=(*reading.fleet.notes, note)), unheard=(note,))

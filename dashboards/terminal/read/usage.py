@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What exporters tell of cards and containers, as values: used memory, compute, health.
+What exporters measure of cards and containers: used memory, compute, health.
 
-Pure: samples in, values out. A figure that is absent is None. Who said it decides the node where that is
-known: an exporter tells of its own machine only.
+Pure: samples in, values out. A value that is absent is None. The node is that of the exporter where it is known,
+whatever the labels say: an exporter is not trusted with the figures of other machines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from dashboards.terminal.read.fleet import Fleet, FleetNode, FleetPod, Wanted
+from dashboards.terminal.read.fleet import CardRequest, Fleet, FleetNode, FleetPod
 from isolation.contract import metrics
 from isolation.contract.model import FULL_CORE, Card, Mode, Slice
 
@@ -125,7 +125,7 @@ T = TypeVar("T", CardUsage, TenantUsage)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Everything that was told."""
+    """Everything that was measured."""
 
     cards: tuple[CardUsage, ...] = ()
     tenants: tuple[TenantUsage, ...] = ()
@@ -142,8 +142,8 @@ class Usage:
         )
 
 
-def usage_of(samples: Iterable[MetricSample], node: str = "") -> Usage:
-    """What these samples tell; `node`: whose exporter said it, whatever the samples say."""
+def build_usage(samples: Iterable[MetricSample], node: str = "") -> Usage:
+    """The usage by these samples; `node`: of which exporter they are, whatever their labels say."""
     cards: dict[tuple[str, str], dict[str, float]] = {}
     facts: dict[tuple[str, str], tuple[int, str, str, str, str]] = {}
     divided: set[tuple[str, str]] = set()
@@ -185,7 +185,7 @@ def usage_of(samples: Iterable[MetricSample], node: str = "") -> Usage:
     )
 
 
-def with_rates(before: Usage, now: Usage) -> Usage:
+def add_rates(before: Usage, now: Usage) -> Usage:
     """
     Compute by the seconds counters' increase since an earlier reading: the whole time between both, not its end.
 
@@ -225,7 +225,7 @@ def _index(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_INDEX else None
 
 
-def fleet_of(usage: Usage) -> Fleet:
+def build_fleet(usage: Usage) -> Fleet:
     """A fleet by what exporters alone tell: one machine, where no API server is asked."""
     nodes: dict[str, list[CardUsage]] = {}
     for card in usage.cards:
@@ -265,4 +265,6 @@ def _pod(namespace: str, pod: str, node: str, told: Sequence[TenantUsage]) -> Fl
         for (uuid, index), (size, core) in parts.items()
     )
     most = max((part.bytes for part in slices), default=0)
-    return FleetPod(namespace, pod, f"{namespace}/{pod}", node, Wanted(len(slices), most), slices, partly=not known)
+    return FleetPod(
+        namespace, pod, f"{namespace}/{pod}", node, CardRequest(len(slices), most), slices, partly=not known
+    )

@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from dashboards.terminal.bars import ASCII, BLOCKS
+from dashboards.terminal.memory_bar import ASCII, BLOCKS
 from dashboards.terminal.options import interactive
 from dashboards.terminal.up.plain_output import Lines
 from dashboards.terminal.up.screen import screen
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, TextIO
 
-    from dashboards.terminal.bars import Signs
     from dashboards.terminal.interactive.stack_screen import StackScreen
+    from dashboards.terminal.memory_bar import BarCharacters
     from isolation.contract.reading import Frame
     from isolation.contract.stack import Stack
 
@@ -40,7 +40,7 @@ def drawn(
     notes: Sequence[tuple[str, str]] = (),
     stack: Stack | None = None,
     *,
-    signs: Signs = BLOCKS,
+    signs: BarCharacters = BLOCKS,
     tally: Tally | None = None,
 ) -> list[Text]:
     """The whole screen at (columns, lines): the machine's processes, where there are any, above the cluster."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TextIO
 
+from dashboards.terminal.memory_bar import add_memory
 from dashboards.terminal.text_format import clock, count, printable
-from dashboards.terminal.up.rows import happening_text, memory_text
 from dashboards.terminal.up.stack import stack_news, stack_status
-from dashboards.terminal.up.totals import Tally, add, standing
+from dashboards.terminal.up.tables import happening_text, memory_text
+from dashboards.terminal.up.totals import Tally, standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ def fresh(before: Sequence[FleetEvent], after: Sequence[FleetEvent]) -> tuple[Se
 def status(frame: Frame) -> str:
     """How things stand, in one line."""
     cards, pods = Tally().uses(frame.nodes)
-    memory = add(use.memory for use in cards)
+    memory = add_memory(use.memory for use in cards)
     booting = sum(pool.booting for pool in frame.pools)
     over = sum(1 for pod in pods if pod.over)
     return (

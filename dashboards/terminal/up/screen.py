@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from dashboards.terminal.bars import BLOCKS, OVER_STYLE, bar, legend
+from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, add_memory, bar, legend
 from dashboards.terminal.text_format import clock, column, count, printable
-from dashboards.terminal.up import rows
-from dashboards.terminal.up.totals import Tally, add, pool_uses, standing
+from dashboards.terminal.up import tables
+from dashboards.terminal.up.totals import Tally, standing, total_pools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dashboards.terminal.bars import Signs
-    from dashboards.terminal.up.totals import CardUse, Memory, PodUse
+    from dashboards.terminal.memory_bar import BarCharacters, MemoryUse
+    from dashboards.terminal.up.totals import CardTotals, PodTotals
     from isolation.contract.reading import Frame
 
 TWO_COLUMNS: Final = 150
@@ -52,7 +52,7 @@ def screen(
     height: int,
     notes: Sequence[tuple[str, str]] = (),
     *,
-    signs: Signs = BLOCKS,
+    signs: BarCharacters = BLOCKS,
     tally: Tally | None = None,
 ) -> list[Text]:
     """The whole screen, at most `height` lines of at most `width` cells; `tally` may be that of earlier frames."""
@@ -68,7 +68,12 @@ def screen(
         left, right = (width - 2) // 2, width - 2 - (width - 2) // 2
         body = _beside(_stack(fleet, left, room), _stack(events, right, room), left)
     head = _head(frame, cards, pods, width)
-    return [head, _total(add(use.memory for use in cards), width, signs), *body[:room], _foot(notes, width, signs)]
+    return [
+        head,
+        _total(add_memory(use.memory for use in cards), width, signs),
+        *body[:room],
+        _foot(notes, width, signs),
+    ]
 
 
 def deal(room: int, wishes: Sequence[tuple[int, int]]) -> list[int]:
@@ -108,49 +113,51 @@ def _listed(header: Text, lines: Sequence[Text], room: int, *, noun: str, whole:
     if whole <= room - 1:
         return [header, *lines]
     shown = lines[: room - 2]
-    return [header, *shown, rows.rest(whole - len(shown), noun, header.cell_len)]
+    return [header, *shown, tables.rest(whole - len(shown), noun, header.cell_len)]
 
 
-def _pools(frame: Frame, cards: Sequence[CardUse], signs: Signs) -> Block:
-    pools = pool_uses(frame, cards)
+def _pools(frame: Frame, cards: Sequence[CardTotals], signs: BarCharacters) -> Block:
+    pools = total_pools(frame, cards)
 
     def draw(width: int, lines: int) -> list[Text]:
         shown = pools if len(pools) < lines else sorted(pools, key=lambda pool: (-pool.memory.promised, pool.name))
-        drawn = [rows.pool_row(pool, width, signs) for pool in shown[:lines]]
-        return _listed(rows.pool_header(width), drawn, lines, noun="pool", whole=len(pools))
+        drawn = [tables.pool_row(pool, width, signs) for pool in shown[:lines]]
+        return _listed(tables.pool_header(width), drawn, lines, noun="pool", whole=len(pools))
 
     return Block(min(len(pools), 3) + 1, len(pools) + 1, draw)
 
 
-def _cards(frame: Frame, cards: Sequence[CardUse], signs: Signs) -> Block:
-    groups: dict[str, list[CardUse]] = {node.node: [] for node in frame.nodes if node.cards or node.state != rows.READY}
+def _cards(frame: Frame, cards: Sequence[CardTotals], signs: BarCharacters) -> Block:
+    groups: dict[str, list[CardTotals]] = {
+        node.node: [] for node in frame.nodes if node.cards or node.state != tables.READY
+    }
     for use in cards:
         groups[use.node.node].append(use)
     bare = [node for node in frame.nodes if not node.cards and node.node in groups]
 
     def draw(width: int, lines: int) -> list[Text]:
-        coming = [rows.bare_row(node, width) for node in bare[:lines]]
+        coming = [tables.bare_row(node, width) for node in bare[:lines]]
         if len(cards) + len(bare) <= min(lines - 1, _MOST_CARDS):
-            return [rows.card_header(width), *(rows.card_row(use, width, signs) for use in cards), *coming]
+            return [tables.card_header(width), *(tables.card_row(use, width, signs) for use in cards), *coming]
         standing = [group for group in groups.values() if group]
         if len(groups) > lines - 1:
             standing.sort(key=_busy)
-        drawn = [*(rows.node_row(group, width, signs) for group in standing[:lines]), *coming]
-        return _listed(rows.node_header(width), drawn, lines, noun="node", whole=len(groups))
+        drawn = [*(tables.node_row(group, width, signs) for group in standing[:lines]), *coming]
+        return _listed(tables.node_header(width), drawn, lines, noun="node", whole=len(groups))
 
     single = len(cards) + len(bare)
     return Block(4, max(single if single <= _MOST_CARDS else len(groups), 1) + 1, draw)
 
 
-def _busy(group: Sequence[CardUse]) -> tuple[int, float, str]:
-    total = add(use.memory for use in group)
+def _busy(group: Sequence[CardTotals]) -> tuple[int, float, str]:
+    total = add_memory(use.memory for use in group)
     return (-total.over, -(total.used or 0) / max(1, total.total), group[0].node.node)
 
 
-def _pods(pods: Sequence[PodUse]) -> Block:
+def _pods(pods: Sequence[PodTotals]) -> Block:
     def draw(width: int, lines: int) -> list[Text]:
-        drawn = [rows.pod_row(pod, width) for pod in pods[:lines]]
-        return _listed(rows.pod_header(width), drawn, lines, noun="pod", whole=len(pods))
+        drawn = [tables.pod_row(pod, width) for pod in pods[:lines]]
+        return _listed(tables.pod_header(width), drawn, lines, noun="pod", whole=len(pods))
 
     return Block(4, len(pods) + 1, draw)
 
@@ -159,8 +166,8 @@ def _waiting(frame: Frame) -> Block:
     longest = sorted(frame.waiting, key=lambda pod: (-pod.seconds, pod.pod))
 
     def draw(width: int, lines: int) -> list[Text]:
-        drawn = [rows.waiting_row(pod, width) for pod in longest[:lines]]
-        return _listed(rows.waiting_header(width), drawn, lines, noun="pod", whole=len(longest))
+        drawn = [tables.waiting_row(pod, width) for pod in longest[:lines]]
+        return _listed(tables.waiting_header(width), drawn, lines, noun="pod", whole=len(longest))
 
     return Block(min(len(longest), 2) + 1, len(longest) + 1, draw) if longest else Block(0, 0, lambda _, __: [])
 
@@ -170,12 +177,12 @@ def _happenings(frame: Frame) -> Block:
 
     def draw(width: int, lines: int) -> list[Text]:
         latest = events[-(lines - 1) :] if lines > 1 else ()
-        return [rows.happening_header(width), *(rows.happening_row(event, width) for event in latest)]
+        return [tables.happening_header(width), *(tables.happening_row(event, width) for event in latest)]
 
     return Block(min(len(events), 3) + 1, len(events) + 1, draw)
 
 
-def _head(frame: Frame, cards: Sequence[CardUse], pods: Sequence[PodUse], width: int) -> Text:
+def _head(frame: Frame, cards: Sequence[CardTotals], pods: Sequence[PodTotals], width: int) -> Text:
     over = sum(1 for pod in pods if pod.over)
     parts = [
         count(standing(frame), "node"),
@@ -191,16 +198,16 @@ def _head(frame: Frame, cards: Sequence[CardUse], pods: Sequence[PodUse], width:
     return line
 
 
-def _total(memory: Memory, width: int, signs: Signs) -> Text:
-    text = f" {rows.memory_text(memory)}"
+def _total(memory: MemoryUse, width: int, signs: BarCharacters) -> Text:
+    text = f" {tables.memory_text(memory)}"
     return Text.assemble("memory ", bar(memory, max(1, width - 7 - len(text)), signs), text)
 
 
-def _foot(notes: Sequence[tuple[str, str]], width: int, signs: Signs) -> Text:
+def _foot(notes: Sequence[tuple[str, str]], width: int, signs: BarCharacters) -> Text:
     key = legend(signs)
-    line = Text("  ".join(printable(f"{name} {told}") for name, told in notes), rows.DIM)
+    line = Text("  ".join(printable(f"{name} {told}") for name, told in notes), tables.DIM)
     if line.cell_len + key.cell_len + 3 > width:
-        line = Text("  ".join(printable(told) for _, told in notes), rows.DIM)
+        line = Text("  ".join(printable(told) for _, told in notes), tables.DIM)
     if line.cell_len + key.cell_len + 3 <= width:
         line = Text.assemble(key, " " * (width - key.cell_len - line.cell_len), line)
     elif not notes:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from dashboards.terminal.bars import BLOCKS, OVER_STYLE, bar
+from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, MemoryUse, bar
 from dashboards.terminal.text_format import clock, column, gib, percent, printable
-from dashboards.terminal.up import rows
+from dashboards.terminal.up import tables
 from dashboards.terminal.up.screen import LEAST_HEIGHT, Block, deal
-from dashboards.terminal.up.totals import Memory, Tally
+from dashboards.terminal.up.totals import Tally
 from isolation.contract.stack import DOWN, FIRING, UP
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from dashboards.terminal.bars import Signs
+    from dashboards.terminal.memory_bar import BarCharacters
     from isolation.contract.reading import ContainerReading
     from isolation.contract.stack import Alert, Stack, StackProcess, StackWorkload
 
@@ -43,16 +43,16 @@ MACHINE: Final = "THIS MACHINE: real processes, each on a share of a simulated c
 CLUSTER: Final = "EMBEDDED CLUSTER: the same code on simulated nodes, with its own clock"
 
 
-def machine(stack: Stack, width: int, height: int, signs: Signs = BLOCKS) -> list[Text]:
+def machine(stack: Stack, width: int, height: int, signs: BarCharacters = BLOCKS) -> list[Text]:
     """The machine's part of a screen of that size: what a cluster needs at least is left over."""
     room = max(0, height - LEAST_HEIGHT - 1)
     if height < _WITH_HEADINGS:
         return stack_lines(stack, width, room, signs)
-    top, below = (Text(column(text, width), rows.DIM) for text in (MACHINE, CLUSTER))
+    top, below = (Text(column(text, width), tables.DIM) for text in (MACHINE, CLUSTER))
     return [top, *stack_lines(stack, width, room - 2, signs), below]
 
 
-def stack_lines(stack: Stack, width: int, room: int, signs: Signs = BLOCKS) -> list[Text]:
+def stack_lines(stack: Stack, width: int, room: int, signs: BarCharacters = BLOCKS) -> list[Text]:
     """At most `room` lines of `width` cells at most."""
     blocks = [_tenants(stack, signs), _cards(stack, signs), _alerts(stack), _where(stack, width)]
     order = (0, 1, 2, 3)  # of who is served first
@@ -69,8 +69,8 @@ def _reading(stack: Stack, player: StackWorkload) -> ContainerReading | None:
     return next((one for one in found if one.pod == player.name), None)
 
 
-def _tenants(stack: Stack, signs: Signs) -> Block:
-    pairs = [(player, _reading(stack, player)) for player in stack.players]
+def _tenants(stack: Stack, signs: BarCharacters) -> Block:
+    pairs = [(player, _reading(stack, player)) for player in stack.workloads]
     largest = max((max(p.promised_bytes, (r.used_bytes or 0) if r else 0) for p, r in pairs), default=1)
     # who is over its promise may not be cut off
     pairs.sort(key=lambda pair: -_over(*pair))
@@ -97,16 +97,18 @@ def _tenant_header(width: int) -> Text:
     left = column("TENANT", NAME_CELLS) + column("CARD", 5) + column("MEMORY", _area(width)) + " "
     names = (("USED", 6), ("PROMISED", 9), ("COMPUTE", 9), ("DENIED", 8), ("OVER FOR", 11))
     right = "".join(column(name, cells, right=True) for name, cells in names)
-    return Text(column(left + right + ("  WHAT IT DOES" if _words(width) else ""), width), rows.TITLE_STYLE)
+    return Text(column(left + right + ("  WHAT IT DOES" if _words(width) else ""), width), tables.TITLE_STYLE)
 
 
-def _tenant_row(player: StackWorkload, one: ContainerReading | None, largest: int, width: int, signs: Signs) -> Text:
+def _tenant_row(
+    player: StackWorkload, one: ContainerReading | None, largest: int, width: int, signs: BarCharacters
+) -> Text:
     name = Text(column(player.name, NAME_CELLS))
     if one is None or player.part.state == DOWN:
         told = player.part.remark or (NOT_MEASURED if player.part.state == UP else player.part.state)
         return Text.assemble(name, (column(told, width - NAME_CELLS), OVER_STYLE if player.part.remark else "yellow"))
     over = _over(player, one)
-    memory = Memory(largest, one.allocated_bytes, one.used_bytes, one.used_bytes is None, over)
+    memory = MemoryUse(largest, one.allocated_bytes, one.used_bytes, one.used_bytes is None, over)
     core = percent(one.used_core_ratio)
     if one.allocated_core_ratio is not None:
         core = f"{core.removesuffix('%')}/{percent(one.allocated_core_ratio)}"
@@ -132,30 +134,30 @@ def _figure(text: str, cells: int, style: str) -> Text:
     return line
 
 
-def _cards(stack: Stack, signs: Signs) -> Block:
+def _cards(stack: Stack, signs: BarCharacters) -> Block:
     cards = Tally().uses((stack.node,) if stack.node is not None else ())[0]
 
     def draw(width: int, lines: int) -> list[Text]:
-        shown = [rows.card_row(use, width, signs) for use in cards]
+        shown = [tables.card_row(use, width, signs) for use in cards]
         if lines < len(shown):
             return []  # some of the cards would look like all of them
-        return [rows.card_header(width), *shown] if lines > len(shown) else shown
+        return [tables.card_header(width), *shown] if lines > len(shown) else shown
 
     return Block(len(cards) if len(cards) <= _FEW_CARDS else 0, len(cards) + 1 if cards else 0, draw)
 
 
 def _alerts(stack: Stack) -> Block:
-    alerts = ordered(stack.alerts or (), {player.name for player in stack.players})
+    alerts = ordered(stack.alerts or (), {player.name for player in stack.workloads})
 
     def draw(width: int, lines: int) -> list[Text]:
-        head = Text(column("ALERT", 9) + column("SEVERITY", 10) + "SUMMARY", rows.TITLE_STYLE)
+        head = Text(column("ALERT", 9) + column("SEVERITY", 10) + "SUMMARY", tables.TITLE_STYLE)
         if not alerts:
             told = "; ".join(stack.remarks) if stack.alerts is None else "no alerts yet"
-            return [Text.assemble((column("ALERT", 9), rows.TITLE_STYLE), told or "not known yet")]
+            return [Text.assemble((column("ALERT", 9), tables.TITLE_STYLE), told or "not known yet")]
         shown = alerts if len(alerts) < lines else alerts[: lines - 2]
         drawn = [_alert_row(one, width) for one in shown]
         rest = len(alerts) - len(shown)
-        return [head, *drawn, *([rows.rest(rest, "alert", width)] if rest else [])]
+        return [head, *drawn, *([tables.rest(rest, "alert", width)] if rest else [])]
 
     return Block(min(len(alerts), 2) + 1, min(len(alerts), _MOST_ALERTS) + 1, draw)
 
@@ -187,7 +189,7 @@ def alert_text(one: Alert) -> str:
 
 
 def _where(stack: Stack, width: int) -> Block:
-    lines = [Text.assemble((column("ENDPOINTS", _LABEL_CELLS), rows.TITLE_STYLE))]
+    lines = [Text.assemble((column("ENDPOINTS", _LABEL_CELLS), tables.TITLE_STYLE))]
     for part in stack.parts:
         item = _part(part)
         if lines[-1].cell_len > _LABEL_CELLS and lines[-1].cell_len + item.cell_len > width:
@@ -205,7 +207,7 @@ def _part(part: StackProcess) -> Text:
 def stack_status(stack: Stack) -> str:
     """How the machine stands, in one line."""
     told = []
-    for player in stack.players:
+    for player in stack.workloads:
         one = _reading(stack, player)
         if one is None:
             told.append(f"{player.name} {player.part.state}")

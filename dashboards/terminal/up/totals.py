@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from dashboards.terminal.memory_bar import MemoryUse, add_memory
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -22,48 +24,17 @@ BOOTING: Final = "booting"
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of one card, or of several added up."""
-
-    total: int = 0
-    promised: int = 0
-    used: int | None = 0
-    """Everything in use, whoever uses it; None where nothing is known of it."""
-    partly: bool = False
-    """Some of the use is unknown: `used` is the least that it can be."""
-    over: int = 0
-    """Used by containers beyond their promises."""
-    other: int = 0
-    """Reserved by the driver, or used outside any promise."""
-
-    @property
-    def within(self) -> int | None:
-        """Used by containers within their promises; what nobody accounts for counts as theirs."""
-        return None if self.used is None else max(0, self.used - self.over - self.other)
-
-    @property
-    def idle(self) -> int:
-        """Promised and not used."""
-        return max(0, self.promised - (self.within or 0))
-
-    @property
-    def free(self) -> int:
-        """Neither promised nor in use."""
-        return max(0, self.total - (self.within or 0) - self.idle - self.over - self.other)
-
-
-@dataclass(frozen=True, slots=True)
-class CardUse:
+class CardTotals:
     """One card with the tenants on it."""
 
     node: NodeReading
     card: CardReading
-    memory: Memory
+    memory: MemoryUse
     tenants: int
 
 
 @dataclass(frozen=True, slots=True)
-class PodUse:
+class PodTotals:
     """One pod on one node, its containers and cards added up."""
 
     name: str
@@ -79,7 +50,7 @@ class PodUse:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolUse:
+class PoolTotals:
     """One pool: its size and the memory of its cards."""
 
     name: str
@@ -89,21 +60,7 @@ class PoolUse:
     min_nodes: int | None
     max_nodes: int | None
     cards: int
-    memory: Memory
-
-
-def add(parts: Iterable[Memory]) -> Memory:
-    """Several cards as one; use that is unknown of some of them makes the sum a least amount."""
-    parts = tuple(parts)
-    known = [part.used for part in parts if part.used is not None]
-    return Memory(
-        total=sum(part.total for part in parts),
-        promised=sum(part.promised for part in parts),
-        used=sum(known) if known or not parts else None,
-        partly=len(known) < len(parts) or any(part.partly for part in parts),
-        over=sum(part.over for part in parts),
-        other=sum(part.other for part in parts),
-    )
+    memory: MemoryUse
 
 
 def over_promise(use: ContainerReading) -> int:
@@ -119,9 +76,9 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._done: dict[str, tuple[NodeReading, tuple[CardUse, ...], tuple[PodUse, ...]]] = {}
+        self._done: dict[str, tuple[NodeReading, tuple[CardTotals, ...], tuple[PodTotals, ...]]] = {}
 
-    def uses(self, nodes: Iterable[NodeReading]) -> tuple[tuple[CardUse, ...], tuple[PodUse, ...]]:
+    def uses(self, nodes: Iterable[NodeReading]) -> tuple[tuple[CardTotals, ...], tuple[PodTotals, ...]]:
         """Every card in the order of nodes and cards; every pod, over promise first, then by use."""
         done = {}
         for node in nodes:
@@ -133,14 +90,14 @@ class Tally:
         return cards, tuple(sorted(pods, key=lambda pod: (-pod.over, -(pod.used or 0), pod.name, pod.node)))
 
 
-def _cards(node: NodeReading) -> Iterable[CardUse]:
+def _cards(node: NodeReading) -> Iterable[CardTotals]:
     over: dict[str, int] = {}
     tenants: dict[str, set[tuple[str, str]]] = {}
     for use in node.containers:
         over[use.uuid] = over.get(use.uuid, 0) + over_promise(use)
         tenants.setdefault(use.uuid, set()).add((use.namespace, use.pod))
     for card in node.cards:
-        memory = Memory(
+        memory = MemoryUse(
             total=card.total_bytes,
             promised=card.allocated_bytes,
             used=card.used_bytes,
@@ -148,18 +105,18 @@ def _cards(node: NodeReading) -> Iterable[CardUse]:
             over=over.get(card.uuid, 0),
             other=card.reserved_bytes + (card.unattributed_bytes or 0),
         )
-        yield CardUse(node, card, memory, len(tenants.get(card.uuid, ())))
+        yield CardTotals(node, card, memory, len(tenants.get(card.uuid, ())))
 
 
-def _pods(node: NodeReading) -> Iterable[PodUse]:
+def _pods(node: NodeReading) -> Iterable[PodTotals]:
     parts: dict[tuple[str, str], list[ContainerReading]] = {}
     for use in node.containers:
         parts.setdefault((use.namespace, use.pod), []).append(use)
     return (_pod(f"{namespace}/{pod}", node.node, uses) for (namespace, pod), uses in parts.items())
 
 
-def _pod(name: str, node: str, uses: list[ContainerReading]) -> PodUse:
-    return PodUse(
+def _pod(name: str, node: str, uses: list[ContainerReading]) -> PodTotals:
+    return PodTotals(
         name=name,
         node=node,
         cards=tuple(sorted({use.index for use in uses})),
@@ -177,9 +134,9 @@ def _known_sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def pool_uses(frame: Frame, cards: Iterable[CardUse]) -> tuple[PoolUse, ...]:
+def total_pools(frame: Frame, cards: Iterable[CardTotals]) -> tuple[PoolTotals, ...]:
     """Every pool of the frame, then those that only nodes name."""
-    memories: dict[str, list[Memory]] = {pool.name: [] for pool in frame.pools}
+    memories: dict[str, list[MemoryUse]] = {pool.name: [] for pool in frame.pools}
     modes: dict[str, str] = {}
     nodes: dict[str, int] = {}
     for node in frame.nodes:
@@ -190,7 +147,7 @@ def pool_uses(frame: Frame, cards: Iterable[CardUse]) -> tuple[PoolUse, ...]:
         memories[use.node.pool].append(use.memory)
     pools = {pool.name: pool for pool in frame.pools}
     return tuple(
-        PoolUse(
+        PoolTotals(
             name,
             modes.get(name) or (pools[name].mode if name in pools else ""),
             pools[name].nodes if name in pools else nodes.get(name, 0),
@@ -198,7 +155,7 @@ def pool_uses(frame: Frame, cards: Iterable[CardUse]) -> tuple[PoolUse, ...]:
             pools[name].min_nodes if name in pools else None,
             pools[name].max_nodes if name in pools else None,
             len(parts),
-            add(parts),
+            add_memory(parts),
         )
         for name, parts in memories.items()
     )

@@ -10,7 +10,7 @@ import json
 from support.attributed import look
 from support.node_facts import GIB, Node, uuid
 
-from dashboards.terminal.interactive.process_values import processes_in
+from dashboards.terminal.read.processes import parse_processes
 from exporter.evaluate import CycleResult
 from exporter.process_list import to_json
 
@@ -39,11 +39,11 @@ def test_what_cannot_be_told_is_null_and_not_an_empty_list():
     """Nobody judged, or nothing is read yet."""
     assert None is json.loads(to_json(None, "n-0"))["processes"]
     assert None is json.loads(to_json(CycleResult(Node().snapshot(), None), "n-0"))["processes"]
-    assert "cannot tell now" in processes_in(to_json(None, "n-0").encode(), "n-0").why
+    assert "cannot tell now" in parse_processes(to_json(None, "n-0").encode(), "n-0").why
 
 
 def test_the_view_reads_what_the_exporter_writes():
     """Both sides of one format."""
     node = Node(agent=True).pod_hold("a").process(1, 2, pod="a")
-    told = processes_in(to_json(CycleResult(node.snapshot(), look(node)), "n-0").encode(), "n-0")
+    told = parse_processes(to_json(CycleResult(node.snapshot(), look(node)), "n-0").encode(), "n-0")
     assert [(1, 2 * GIB, "main")] == [(one.pid, one.bytes, one.container) for one in told.all]

@@ -157,9 +157,9 @@ def player(name, gib):
 
 def test_the_last_word_names_who_is_over_and_what_fires():
     """For people: refusals added up, those over their promise, alerts by whom they are about."""
-    players = (player("good", 4), player("stray", 4), player("unseen", 3))
+    workloads = (player("good", 4), player("stray", 4), player("unseen", 3))
     alert = read_alerts(json.dumps([ACTIVE]).encode())
-    told = Stack(players, (), machine(), alert)
+    told = Stack(workloads, (), machine(), alert)
 
     expected = "this machine: 7 allocations beyond a promise refused; over promise: stray"
     assert f"{expected}; firing alerts: GpushareContainerMemoryOverLimit stray" == report.words(told)
@@ -169,11 +169,11 @@ def test_the_last_word_names_who_is_over_and_what_fires():
 
 def test_the_document_says_null_where_nothing_is_known():
     """For programs: 0 is a measurement, null is none."""
-    players = (player("stray", 4), player("unseen", 3), player("absent", 1))
+    workloads = (player("stray", 4), player("unseen", 3), player("absent", 1))
 
-    told = report.document(Stack(players, (), machine(), None), WHERE)
+    told = report.document(Stack(workloads, (), machine(), None), WHERE)
 
     used = [(one["used_bytes"], one["over_bytes"], one["denied"]) for one in told["tenants"]]
     assert [(6 * GIB, 2 * GIB, None), (None, None, None), (None, None, None)] == used
     assert told["alerts"] is None
-    assert report.document(Stack(players, (), None, None), WHERE)["cards"] is None
+    assert report.document(Stack(workloads, (), None, None), WHERE)["cards"] is None

@@ -13,7 +13,7 @@ from support.promql_reading import read
 from dashboards import promql
 from dashboards.boards import files
 from dashboards.boards import queries as asked
-from dashboards.boards.encode import encoded
+from dashboards.boards.grafana_json import encoded
 
 KNOWN = promql.series()
 DASHBOARDS = {board.uid: json.loads(json.dumps(encoded(board))) for board in files.BOARDS}

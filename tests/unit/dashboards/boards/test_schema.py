@@ -12,8 +12,8 @@ import warnings
 import pytest
 
 from dashboards.boards import files, queries
-from dashboards.boards.encode import SCHEMA, encoded
-from dashboards.boards.grid import COLUMNS, even, wide
+from dashboards.boards.grafana_json import SCHEMA, encoded
+from dashboards.boards.layout import COLUMNS, even, wide
 from dashboards.boards.panel import stat
 
 DASHBOARDS = {board.uid: json.loads(files.text(board)) for board in files.BOARDS}

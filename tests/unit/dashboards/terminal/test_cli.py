@@ -95,8 +95,8 @@ def test_nobody_there_is_status_3_with_what_to_do(monkeypatch, tmp_path):
     """
     No exporter on this machine; no API server behind the kubeconfig.
     """
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nobody = f"http://127.0.0.1:{listener.getsockname()[1]}"
     monkeypatch.setattr("dashboards.terminal.read.source.LOCAL", nobody)  # on the usual port one may run here
     done = inside("top")
     assert (3, "") == (done.returncode, done.stdout)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from support.budget import examples
 from support.views_stage import node_json, pod_json
 
-from dashboards.terminal.explain.reader import waits_of
-from dashboards.terminal.explain.subject import events_of, faults_of, subject_of
-from dashboards.terminal.explain.values import Explained
+from dashboards.terminal.explain.explanation import Explanation
+from dashboards.terminal.explain.pod import find_faults, parse_events, parse_pod
+from dashboards.terminal.explain.read import explain_pending
 from dashboards.terminal.explain.view import explain_document, explain_lines
-from dashboards.terminal.table import Paper
+from dashboards.terminal.table import TextOutput
 from isolation.contract.model import Placement, Slice, Why
 from isolation.contract.names import ALLOCATION, POOL, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
@@ -47,12 +47,12 @@ def owned(*given, **more):
 
 def waits(nodes, pods, pod, kept=()):
     """The story of a pod that waits."""
-    return waits_of(cluster_of(nodes, pods), list(kept), subject_of(pod, {}, GIB), GIB, 1000.0)
+    return explain_pending(cluster_of(nodes, pods), list(kept), parse_pod(pod, {}, GIB), GIB, 1000.0)
 
 
 def kinds(found):
     """Which kinds of help there are."""
-    return {one.kind for one in found.helps}
+    return {one.kind for one in found.remedies}
 
 
 def test_a_pod_that_would_fit_is_told_where():
@@ -61,7 +61,7 @@ def test_a_pod_that_would_fit_is_told_where():
     """
     found = waits([node_json("n-0", 2, 15)], [], pod_json("p", "", 8))
     assert isinstance(found.verdict, Placement)
-    assert ("n-0", ()) == (found.verdict.node, found.helps)
+    assert ("n-0", ()) == (found.verdict.node, found.remedies)
 
 
 def test_every_node_stands_there_with_its_own_reason():
@@ -98,7 +98,7 @@ def test_pods_that_could_move_are_named_with_where_they_would_go():
     nodes = [node_json("a", 2, 15), node_json("b", 1, 15)]
     pods = [owned("x", "a", 6), owned("y", "a", 9, (1,)), owned("z", "b", 9)]
     found = waits(nodes, pods, pod_json("p", "", 12))
-    (move,) = [one.text for one in found.helps if one.kind == "move"]
+    (move,) = [one.text for one in found.remedies if one.kind == "move"]
     assert "move team/x:" not in move  # nowhere without naming the place
     assert move.startswith("move team/x to ")
     fixed = [pod_json("x", "a", 6), pod_json("y", "a", 9, (1,)), pod_json("z", "b", 9)]
@@ -142,11 +142,11 @@ def test_help_helps(parts, units, cards):
             pods.append(owned(f"x{at}", f"n-{where}", gib, (card,)))
     pod = pod_json("p", "", units, tuple(range(cards)))
     found = waits(nodes, pods, pod)
-    engine, request = engine_of(cluster_of(nodes, pods)), subject_of(pod, {}, GIB).request
+    engine, request = engine_of(cluster_of(nodes, pods)), parse_pod(pod, {}, GIB).request
     assert isinstance(found.verdict, Placement) == isinstance(engine.place(request), Placement)
     if isinstance(found.verdict, Placement):
-        assert () == found.helps
-    for one in found.helps:
+        assert () == found.remedies
+    for one in found.remedies:
         if one.kind == "smaller":
             least = int(one.text.split("gpu-mem: ")[1].split(")")[0])
             fits = replace(request, card_bytes=least // cards * GIB)
@@ -180,7 +180,7 @@ def test_what_no_room_would_cure_is_said_first(change, word):
     pod = pod_json("p", "", 8)
     for part, values in change.items():
         pod[part] |= values
-    faults = faults_of(subject_of(pod, {}, GIB))
+    faults = find_faults(parse_pod(pod, {}, GIB))
     assert [word] == [word for fault in faults if word in fault]
 
 
@@ -191,9 +191,9 @@ def test_a_bound_pod_without_a_readable_record_is_a_fault():
     bare, broken = pod_json("p", "n-0", 8), pod_json("p", "n-0", 8)
     del bare["metadata"]["annotations"]
     broken["metadata"]["annotations"][ALLOCATION] = "{}"
-    assert "has no allocation record" in " ".join(faults_of(subject_of(bare, {}, GIB)))
-    assert "cannot be read" in " ".join(faults_of(subject_of(broken, {}, GIB)))
-    assert () == faults_of(subject_of(pod_json("p", "n-0", 8), {}, GIB))
+    assert "has no allocation record" in " ".join(find_faults(parse_pod(bare, {}, GIB)))
+    assert "cannot be read" in " ".join(find_faults(parse_pod(broken, {}, GIB)))
+    assert () == find_faults(parse_pod(pod_json("p", "n-0", 8), {}, GIB))
 
 
 def event(uid, at, text, count=1):
@@ -214,7 +214,7 @@ def test_events_of_a_namesake_are_not_its_own():
         event("uid-p", "yesterday", "no time"),
         msgspec.Raw(b"{}"),
     ]
-    assert [("new", 7), ("old", 1)] == [(one.text, one.times) for one in events_of(raws, "uid-p")]
+    assert [("new", 7), ("old", 1)] == [(one.text, one.times) for one in parse_events(raws, "uid-p")]
 
 
 def test_the_story_in_words_and_as_data():
@@ -222,13 +222,13 @@ def test_the_story_in_words_and_as_data():
     The same reasons in both, every sentence within 80 cells.
     """
     pod = pod_json("p", "", 20)
-    subject = subject_of(pod, {}, GIB)
-    told = Explained(subject, faults_of(subject), waits([node_json("n-0", 2, 10)], [], pod))
-    lines = explain_lines(told, 0.0, Paper(80), wide=False)
+    subject = parse_pod(pod, {}, GIB)
+    told = Explanation(subject, find_faults(subject), waits([node_json("n-0", 2, 10)], [], pod))
+    lines = explain_lines(told, 0.0, TextOutput(80), wide=False)
     assert "team/p: pending" == lines[0]
     assert [] == [line for line in lines if len(line) > 80]
     assert "What would help" in lines
     document = explain_document(told)
     assert "card_too_small" == document["pending"]["why"]
-    assert [one.text for one in told.waits.helps] == [one["text"] for one in document["pending"]["remedies"]]
+    assert [one.text for one in told.waits.remedies] == [one["text"] for one in document["pending"]["remedies"]]
     assert json.loads(json.dumps(document)) == document

@@ -21,16 +21,16 @@ from support.views_stage import (
     serving,
 )
 
-from dashboards.terminal.table import Paper
-from dashboards.terminal.top_view import BY, Choice, top_lines
+from dashboards.terminal.table import TextOutput
+from dashboards.terminal.top_view import BY, TopOptions, top_lines
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def drawn(count, paper, **choice):
+def drawn(count, output, **choice):
     """One view of so many cards."""
     fleet, usage = fleet_of_cards(count)
-    return top_lines(fleet, usage, Choice(**choice), paper)
+    return top_lines(fleet, usage, TopOptions(**choice), output)
 
 
 @pytest.mark.parametrize("count", [1, 8, 64], ids=lambda count: f"{count}-cards")
@@ -39,7 +39,7 @@ def test_cards_look_as_they_should(count, width):
     """
     Every figure in its column, nothing wider than the terminal, no colour in a pipe.
     """
-    lines = drawn(count, Paper(width, colour=width is not None))
+    lines = drawn(count, TextOutput(width, colour=width is not None))
     check(f"views/top-{count}-{width or 'pipe'}.txt", "\n".join(lines) + "\n")
     if width:
         assert [] == [line for line in lines if len(CODES.sub("", line)) > width]
@@ -52,7 +52,7 @@ def test_every_grouping_at_eighty_cells(by):
     """
     Sixty-four cards by node, pod and namespace, with more rows than there is room for.
     """
-    lines = drawn(64, Paper(80), by=by, lines=12)
+    lines = drawn(64, TextOutput(80), by=by, lines=12)
     check(f"views/top-64-by-{by}.txt", "\n".join(lines) + "\n")
 
 
@@ -63,7 +63,7 @@ def test_no_line_is_wider_than_the_terminal(by, width, wide):
     """
     Except where every column has its least already: a terminal under 80 cells, or -o wide under 160.
     """
-    lines = drawn(64, Paper(width, colour=True), by=by, wide=wide)
+    lines = drawn(64, TextOutput(width, colour=True), by=by, wide=wide)
     most = max(len(CODES.sub("", line)) for line in lines)
     assert most <= max(width, 160 if wide else 80)
 
@@ -72,7 +72,7 @@ def test_without_unicode_bars_are_ascii():
     """
     An encoding that knows no blocks gets signs that it knows.
     """
-    lines = drawn(8, Paper(80, unicode=False))
+    lines = drawn(8, TextOutput(80, unicode=False))
     assert [] == [line for line in lines if not line.isascii()]
     assert any("##" in line for line in lines)
 

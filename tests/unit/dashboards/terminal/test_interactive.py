@@ -16,15 +16,15 @@ from support.views_stage import fleet_of_cards, node, pod, tenant, usage
 from dashboards.terminal import top_view
 from dashboards.terminal.interactive import keys
 from dashboards.terminal.interactive.history import ASCII_LEVELS, KEPT, LEVELS, History, sparkline
-from dashboards.terminal.interactive.keys import keys_of
-from dashboards.terminal.interactive.model import Model, keys_in
-from dashboards.terminal.interactive.process_values import processes_in
-from dashboards.terminal.interactive.state import LISTS, SORTS, Place, State, pressed, shown_from
-from dashboards.terminal.interactive.view import LEAST, Scene, Status, draw
+from dashboards.terminal.interactive.keys import parse_keys
+from dashboards.terminal.interactive.navigation import LISTS, SORTS, Navigation, NavigationEntry, press_key, shown_from
+from dashboards.terminal.interactive.rows import ReadingSummary, keys_in
+from dashboards.terminal.interactive.screen import LEAST, Scene, Status, draw
 from dashboards.terminal.read.fleet import Fleet
+from dashboards.terminal.read.processes import parse_processes
 from dashboards.terminal.read.source import Reading
-from dashboards.terminal.read.usage import CardUsage, TenantUsage, Usage, with_rates
-from dashboards.terminal.table import Paper
+from dashboards.terminal.read.usage import CardUsage, TenantUsage, Usage, add_rates
+from dashboards.terminal.table import TextOutput
 from isolation.contract.model import Mode
 from isolation.contract.quantity import GIB
 
@@ -49,30 +49,32 @@ def small():
         replace(card, figures={**card.figures, "power": 100.0, "power_limit": 250.0, "temperature": 91.0})
         for card in told.cards
     )
-    return Model(Reading(fleet, replace(told, cards=cards)), processes_in(json.dumps(PROCESSES).encode(), "n-0"))
+    return ReadingSummary(
+        Reading(fleet, replace(told, cards=cards)), parse_processes(json.dumps(PROCESSES).encode(), "n-0")
+    )
 
 
 def replace_processes(model, processes):
     """The same reading with other processes."""
-    return Model(model.reading, processes)
+    return ReadingSummary(model.reading, processes)
 
 
-def scene(model, state=State(), paper=Paper(), history=None):  # noqa: B008 (frozen)
+def scene(model, state=Navigation(), output=TextOutput(), history=None):  # noqa: B008 (frozen)
     """What a frame is made of."""
     seen = history or History()
     if model is not None:
         seen.add(model.reading.usage)
-    return Scene(model, state, seen, STATUS, paper)
+    return Scene(model, state, seen, STATUS, output)
 
 
-def after(model, *pressed_keys, state=State(), page=10):  # noqa: B008 (frozen)
+def after(model, *pressed_keys, state=Navigation(), page=10):  # noqa: B008 (frozen)
     """The state after these keys."""
     for key in pressed_keys:
-        state = pressed(state, key, keys_in(model.rows(state)), page)
+        state = press_key(state, key, keys_in(model.rows(state)), page)
     return state
 
 
-def text_of(model, *pressed_keys, size=(80, 24), state=State()):  # noqa: B008 (frozen)
+def text_of(model, *pressed_keys, size=(80, 24), state=Navigation()):  # noqa: B008 (frozen)
     """The screen after these keys, in plain characters."""
     return "\n".join(draw(scene(model, after(model, *pressed_keys, state=state)), size).lines)
 
@@ -94,7 +96,7 @@ def text_of(model, *pressed_keys, size=(80, 24), state=State()):  # noqa: B008 (
 )
 def test_keys(sent, expected):
     """What terminals send, unknown sequences left out."""
-    assert expected == keys_of(sent)
+    assert expected == parse_keys(sent)
 
 
 def test_lists_and_where_enter_leads():
@@ -108,7 +110,7 @@ def test_lists_and_where_enter_leads():
     back = after(model, keys.ESCAPE, keys.ESCAPE, state=deep)
     assert ("card", "GPU-n-0-1") == (back.place.kind, back.place.chosen)
     assert "one pod" == after(model, "p", keys.ENTER).place.kind
-    assert Place("pod", "team") == after(model, "m", keys.ENTER).place
+    assert NavigationEntry("pod", "team") == after(model, "m", keys.ENTER).place
 
 
 def test_a_filter_is_typed_kept_and_dropped():
@@ -128,7 +130,10 @@ def test_a_filter_is_typed_kept_and_dropped():
 def test_sorting():
     """By each key and backwards; ties by name, so that rows do not jump."""
     model = small()
-    by = {State(sort=sort).sort: keys_in(model.rows(State((Place("pod"),), sort=sort))) for sort in SORTS}
+    by = {
+        Navigation(sort=sort).sort: keys_in(model.rows(Navigation((NavigationEntry("pod"),), sort=sort)))
+        for sort in SORTS
+    }
     assert ["team/bert", "team/stray", "team/waits"] == by["name"]
     assert "team/waits" == by["allocated"][0]
     assert "team/stray" == by["used"][0]
@@ -142,22 +147,22 @@ def test_the_interactive_view_sorts_by_all_that_the_table_does():
     assert set(top_view.SORTS) <= set(SORTS)
     full = pod("full", "n-1", 5, cards=(0,), core=100)
     fleet = Fleet((node("n-0"), node("n-1", mode=Mode.CORE_MEM)), (pod("half", gib=5, cards=(0,), core=30), full))
-    model = Model(Reading(fleet, usage(fleet, [])), None)
-    assert "n-0" == keys_in(model.rows(State((Place("node"),))))[0]
-    assert "n-1" == keys_in(model.rows(State((Place("node"),), sort="stranded")))[0]
-    assert "GPU-n-1-0" == keys_in(model.rows(State((Place("card"),), sort="stranded")))[0]
+    model = ReadingSummary(Reading(fleet, usage(fleet, [])), None)
+    assert "n-0" == keys_in(model.rows(Navigation((NavigationEntry("node"),))))[0]
+    assert "n-1" == keys_in(model.rows(Navigation((NavigationEntry("node"),), sort="stranded")))[0]
+    assert "GPU-n-1-0" == keys_in(model.rows(Navigation((NavigationEntry("card"),), sort="stranded")))[0]
 
 
 @pytest.mark.parametrize("size", [(60, 10), (80, 24), (120, 40), (200, 50), (59, 9), (10, 2), (1, 1)])
 @pytest.mark.parametrize("colour", [True, False])
 def test_a_frame_has_the_terminals_size_wherever_somebody_is(size, colour):
     """As many lines as there are, none wider, in every place and with every figure missing."""
-    models = (None, small(), Model(Reading(*fleet_of_cards(96))), Model(Reading(Fleet(), Usage())))
+    models = (None, small(), ReadingSummary(Reading(*fleet_of_cards(96))), ReadingSummary(Reading(Fleet(), Usage())))
     for model in models:
         history = History()
         for steps in ((), ("n",), ("p",), ("m",), (keys.ENTER, keys.ENTER), ("p", keys.ENTER), ("?",), ("/", "a")):
-            state = after(model, *steps) if model else State()
-            drawn = draw(scene(model, state, Paper(size[0], colour), history), size)
+            state = after(model, *steps) if model else Navigation()
+            drawn = draw(scene(model, state, TextOutput(size[0], colour), history), size)
             assert size[1] == len(drawn.lines)
             plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in drawn.lines]
             assert [] == [line for line in plain if cell_len(line) > size[0]]
@@ -168,18 +173,18 @@ def test_a_frame_has_the_terminals_size_wherever_somebody_is(size, colour):
 def test_the_cursor_stays_on_the_screen_and_on_its_row():
     """While it moves beyond either end, and while rows come and go."""
     rows = [f"row-{at:02}" for at in range(50)]
-    state = State()
+    state = Navigation()
     for key, expected in (
         *((keys.PAGE_DOWN, "row-10"), (keys.DOWN, "row-11"), (keys.END, "row-49"), (keys.DOWN, "row-49")),
         *((keys.PAGE_UP, "row-39"), ("k", "row-38"), ("j", "row-39"), ("g", "row-00"), (keys.UP, "row-00")),
     ):
-        state = pressed(state, key, rows, 10)
+        state = press_key(state, key, rows, 10)
         first = shown_from(state.place, rows, 10)
         assert expected == state.place.chosen
         assert expected in rows[first : first + 10]
     chosen = replace(state.place, chosen="row-20", top=15)
     assert 4 == shown_from(chosen, rows[15:], 10) or "row-20" in rows[15:][shown_from(chosen, rows[15:], 10) :][:10]
-    gone = pressed(State((chosen,)), keys.DOWN, rows[:5], 10)
+    gone = press_key(Navigation((chosen,)), keys.DOWN, rows[:5], 10)
     assert "row-01" == gone.place.chosen
 
 
@@ -224,15 +229,19 @@ def test_one_pod():
 def test_what_cannot_be_read_is_a_question_mark_and_processes_say_why():
     """Never 0."""
     fleet = Fleet((node("n-0"),), (pod("bert"),), notes=("memory in use on n-0 is unknown: no exporter is running",))
-    model = Model(Reading(fleet, Usage()), processes_in(b"<html>", "n-0"))
+    model = ReadingSummary(Reading(fleet, Usage()), parse_processes(b"<html>", "n-0"))
     shown = text_of(model, keys.ENTER)
     assert "? used" in shown
     assert "processes are unknown: its exporter is older than this program" in shown
     assert "note: memory in use on n-0 is unknown" in text_of(model)
     assert "0%" not in text_of(model)
-    gone = Model(Reading(Fleet(), Usage()))
-    assert "this card has gone" in text_of(gone, state=State((Place(), Place("one card", "GPU-n-0-0"))))
-    assert "this pod has gone" in text_of(gone, state=State((Place(), Place("one pod", "team/bert"))))
+    gone = ReadingSummary(Reading(Fleet(), Usage()))
+    assert "this card has gone" in text_of(
+        gone, state=Navigation((NavigationEntry(), NavigationEntry("one card", "GPU-n-0-0")))
+    )
+    assert "this pod has gone" in text_of(
+        gone, state=Navigation((NavigationEntry(), NavigationEntry("one pod", "team/bert")))
+    )
 
 
 def test_a_failed_refresh_is_said_and_the_last_figures_stay():
@@ -279,9 +288,9 @@ def test_compute_is_the_mean_between_two_readings_where_exporters_count_seconds(
         one = TenantUsage("team", "a", "main", "n", "GPU-1", 0, exclusive=False, figures=figures)
         return Usage((card,), (one,), seconds)
 
-    rated = with_rates(at(1000.0, 50.0, 30.0), at(1015.0, 56.0, 33.0))
+    rated = add_rates(at(1000.0, 50.0, 30.0), at(1015.0, 56.0, 33.0))
     assert 0.4 == pytest.approx(rated.cards[0].figures["utilisation"])
     assert 0.2 == pytest.approx(rated.tenants[0].figures["core_used"])
-    assert 0.0 == with_rates(at(1000.0, 50.0, 30.0), at(1015.0, 1.0, 1.0)).tenants[0].figures["core_used"]
-    assert 0.0 == with_rates(Usage((), (), 1000.0), at(1015.0, 56.0, 33.0)).cards[0].figures["utilisation"]
-    assert 0.0 == with_rates(at(1000.0, 50.0, 30.0), at(1000.0, 56.0, 33.0)).cards[0].figures["utilisation"]
+    assert 0.0 == add_rates(at(1000.0, 50.0, 30.0), at(1015.0, 1.0, 1.0)).tenants[0].figures["core_used"]
+    assert 0.0 == add_rates(Usage((), (), 1000.0), at(1015.0, 56.0, 33.0)).cards[0].figures["utilisation"]
+    assert 0.0 == add_rates(at(1000.0, 50.0, 30.0), at(1000.0, 56.0, 33.0)).cards[0].figures["utilisation"]

@@ -15,7 +15,7 @@ from support import golden_files
 from support.budget import examples
 from support.frames import card, node, small_fleet, use
 
-from dashboards.terminal.bars import ASCII
+from dashboards.terminal.memory_bar import ASCII
 from dashboards.terminal.up.live import drawn
 from dashboards.terminal.up.plain_output import Lines
 from dashboards.terminal.up.stack import CLUSTER, MACHINE, stack_lines, stack_news
@@ -44,7 +44,7 @@ def machine(**more):
         use("blind", node="box", index=1, gib=2, used=None),
     ]
     cards = [card(i, node="box", uses=uses, model="Tesla V100-SXM2-16GB") for i in range(2)]
-    players = (
+    workloads = (
         player("serve", 4),
         player("greedy", 4, "asks for more, is refused"),
         player("stray", 4, "no library: takes more"),
@@ -58,7 +58,7 @@ def machine(**more):
         StackProcess("alertmanager", STARTING, "http://127.0.0.1:9450"),
     )
     alerts = (alert("GpusharePromisedMemoryUnused", PENDING, subject="serve"), alert(), alert("X", severity="critical"))
-    fields = {"players": players, "parts": parts, "node": node("box", cards=cards, uses=uses), "alerts": alerts}
+    fields = {"workloads": workloads, "parts": parts, "node": node("box", cards=cards, uses=uses), "alerts": alerts}
     return Stack(**(fields | more))
 
 

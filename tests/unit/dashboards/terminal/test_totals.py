@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from support.frames import card, frame, node, small_fleet, use
 
-from dashboards.terminal.bars import ASCII, bar, cells, legend
+from dashboards.terminal.memory_bar import ASCII, MemoryUse, add_memory, bar, cells, legend
 from dashboards.terminal.text_format import at_least, clock, column, count, gib, indexes, percent, printable
-from dashboards.terminal.up.totals import Memory, Tally, add, pool_uses
+from dashboards.terminal.up.totals import Tally, total_pools
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import PoolReading
 
 AMOUNTS = st.integers(0, 80 * GIB)
-MEMORIES = st.builds(Memory, total=AMOUNTS, promised=AMOUNTS, used=st.none() | AMOUNTS, over=AMOUNTS, other=AMOUNTS)
+MEMORIES = st.builds(MemoryUse, total=AMOUNTS, promised=AMOUNTS, used=st.none() | AMOUNTS, over=AMOUNTS, other=AMOUNTS)
 
 
 def card_uses(nodes):
@@ -87,7 +87,7 @@ def test_pools_add_up_their_cards_and_empty_pools_stay():
         pools=[PoolReading("shared", 3, 2, 0, 9), PoolReading("z", 0, 0, 0, 1, "cgpu")],
     )
 
-    pools = {pool.name: pool for pool in pool_uses(shown, card_uses(shown.nodes))}
+    pools = {pool.name: pool for pool in total_pools(shown, card_uses(shown.nodes))}
 
     assert (3, 2, 2, 32 * GIB) == (
         pools["shared"].nodes,
@@ -101,11 +101,11 @@ def test_pools_add_up_their_cards_and_empty_pools_stay():
 
 def test_sum_with_an_unknown_part_is_a_least_amount():
     """What is known is added up and marked; nothing known stays unknown."""
-    known, unknown = Memory(total=4, used=3), Memory(total=4, used=None, partly=True)
+    known, unknown = MemoryUse(total=4, used=3), MemoryUse(total=4, used=None, partly=True)
 
-    assert (3, True) == (add([known, unknown]).used, add([known, unknown]).partly)
-    assert add([unknown, unknown]).used is None
-    assert (0, False) == (add([]).used, add([]).partly)
+    assert (3, True) == (add_memory([known, unknown]).used, add_memory([known, unknown]).partly)
+    assert add_memory([unknown, unknown]).used is None
+    assert (0, False) == (add_memory([]).used, add_memory([]).partly)
 
 
 @given(st.lists(st.integers(0, 10**15), max_size=6), st.integers(0, 200))
@@ -130,7 +130,7 @@ def test_bar_is_as_wide_as_asked(memory, width):
 
 def test_bar_reads_from_used_to_free():
     """Used, promised and idle, over promise, others, free: in this order, without colour."""
-    memory = Memory(total=16, promised=8, used=8, over=2, other=2)
+    memory = MemoryUse(total=16, promised=8, used=8, over=2, other=2)
 
     assert "####----!!xx...." == bar(memory, 16, ASCII).plain
 

@@ -17,7 +17,7 @@ from support import golden_files
 from support.budget import examples
 from support.frames import card, frame, node, small_fleet, use
 
-from dashboards.terminal.bars import ASCII
+from dashboards.terminal.memory_bar import ASCII
 from dashboards.terminal.up.live import LiveScreen, screen_for
 from dashboards.terminal.up.plain_output import GAP, Lines
 from dashboards.terminal.up.screen import LEAST_HEIGHT, LEAST_WIDTH, deal, screen
@@ -166,11 +166,11 @@ def test_live_screen_draws_and_gives_the_terminal_back():
 
     with LiveScreen(console) as live:
         live.show(small_fleet(), NOTES)
-    written = stream.getvalue()
+    shown = stream.getvalue()
 
-    assert written.startswith("\x1b[?1049h")
-    assert "\x1b[1;37;41m" in written
-    assert written.rstrip().endswith("\x1b[?25h\x1b[?1049l") or "\x1b[?1049l" in written[-40:]
+    assert shown.startswith("\x1b[?1049h")
+    assert "\x1b[1;37;41m" in shown
+    assert shown.rstrip().endswith("\x1b[?25h\x1b[?1049l") or "\x1b[?1049l" in shown[-40:]
 
 
 def test_stream_decides_between_screen_and_lines():
@@ -178,7 +178,7 @@ def test_stream_decides_between_screen_and_lines():
     assert isinstance(screen_for(io.StringIO(), lambda: 0.0), Lines)
 
 
-def written(frames, *, times=None, notes=()):
+def plain_lines(frames, *, times=None, notes=()):
     """What `Lines` writes of these frames, line by line; time passes a second from frame to frame."""
     stream = io.StringIO()
     clock = iter(times or range(len(frames)))
@@ -193,7 +193,7 @@ def test_lines_write_every_happening_once():
     log = [FleetEvent(float(i // 2), "placed", f"p-{i % 3}", "") for i in range(12)]
     frames = [frame(at=float(i), events=log[max(0, i - 4) : i]) for i in (2, 4, 6, 8, 8, 10, 12)]
 
-    lines = [line for line in written(frames) if "placed" in line]
+    lines = [line for line in plain_lines(frames) if "placed" in line]
 
     assert [f"0:00:0{int(event.at)} placed {event.subject}" for event in log] == lines
 
@@ -202,7 +202,7 @@ def test_lines_admit_a_gap():
     """If more happened between two frames than the log keeps, the lines say that something is missing."""
     log = [FleetEvent(float(i), "place", f"p-{i}", "") for i in range(9)]
 
-    lines = written([frame(events=log[0:4]), frame(events=log[2:6]), frame(events=log[7:9])])
+    lines = plain_lines([frame(events=log[0:4]), frame(events=log[2:6]), frame(events=log[7:9])])
 
     assert ["0:00:07 earlier events were dropped and are not shown"] == [s for s in lines if GAP in s]
     assert 8 == sum("place " in line for line in lines)
@@ -212,7 +212,7 @@ def test_lines_say_now_and_then_how_things_stand():
     """A status line at once and every five seconds of the reader's time."""
     shown = small_fleet()
 
-    lines = written([shown] * 4, times=[0, 4, 5, 9])
+    lines = plain_lines([shown] * 4, times=[0, 4, 5, 9])
 
     status = (
         "0:12:30 3 nodes and 1 booting, 8 cards, 5 pods on cards, 2 pending, 1 over promise; "
@@ -223,7 +223,7 @@ def test_lines_say_now_and_then_how_things_stand():
 
 def test_lines_mention_a_note_once():
     """The speed and the address are said at the start and when they change, each with what it is."""
-    said = [line for line in written([small_fleet()] * 3, notes=NOTES) if line.startswith("embedded cluster: ")]
+    said = [line for line in plain_lines([small_fleet()] * 3, notes=NOTES) if line.startswith("embedded cluster: ")]
 
     assert ["embedded cluster: clock x60", f"embedded cluster: metrics {NOTES[1][1]}"] == said
 

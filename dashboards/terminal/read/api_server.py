@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A fleet from the API server, once: nodes, pods, reservations, and the exporters behind it.
+Reads a fleet from the API server, once: nodes, pods, reservations, and the exporters behind it.
 
-Decides what is listed and how many exporters are asked one by one; everything ends by its deadline. Pages are
-read while the next one comes. Watches nothing: a view that is drawn again lists again.
+Decides what is listed and how many exporters are asked one by one; everything has a deadline. A page is decoded while
+the next one is on its way. Watches nothing: a view that is drawn again lists again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from dashboards.terminal.breaches.values import BreachError, breaches_in
-from dashboards.terminal.interactive.process_values import Processes, processes_in
+from dashboards.terminal.read.breaches import BreachError, parse_breaches
 from dashboards.terminal.read.cluster import fleet_nodes, fleet_pods
 from dashboards.terminal.read.fleet import Fleet
-from dashboards.terminal.read.usage import FAMILIES, Usage, usage_of
+from dashboards.terminal.read.processes import Processes, parse_processes
+from dashboards.terminal.read.usage import FAMILIES, Usage, build_usage
 from dashboards.terminal.text_format import count
 from isolation.contract.codec import CodecError
 from isolation.contract.exposition import ExpositionError, parse_page
@@ -43,7 +43,7 @@ from isolation.kube.store import Store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
-    from dashboards.terminal.breaches.values import Breached
+    from dashboards.terminal.read.breaches import Breach
     from dashboards.terminal.read.fleet import FleetNode, FleetPod
     from isolation.kube.access import Access
     from isolation.kube.store import StoreView
@@ -91,16 +91,16 @@ _EXPORTER: Final = msgspec.json.Decoder(_ExporterPod)
 
 
 @dataclass(slots=True)
-class Heard:
-    """What exporters told."""
+class ExporterAnswers:
+    """What exporters answered, and notes on those that did not."""
 
     usage: Usage = field(default_factory=Usage)
-    breaches: tuple[Breached, ...] = ()
+    breaches: tuple[Breach, ...] = ()
     notes: list[str] = field(default_factory=list)
 
 
 def first_page(access: Access, path: str, query: Mapping[str, str]) -> asyncio.Task[bytes]:
-    """The first page of a list, asked for before anybody reads it."""
+    """Request the first page of a list ahead of its use."""
     return asyncio.create_task(access.page(path, {**query, "limit": str(_PAGE)}))
 
 
@@ -238,9 +238,9 @@ def _complaints(view: StoreView, nodes: Iterable[FleetNode], pods: Iterable[Flee
 # Exporters, through the API server.
 
 
-async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool = False) -> Heard:
-    """What the exporters on these nodes tell; one that cannot be asked is a note."""
-    heard, wanted = Heard(), frozenset(nodes)
+async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool = False) -> ExporterAnswers:
+    """Metrics, and breaches if wanted, of the exporters on these nodes; one that cannot be read is a note."""
+    heard, wanted = ExporterAnswers(), frozenset(nodes)
     if not wanted:
         return heard
     if len(wanted) > MOST_ASKED:
@@ -272,23 +272,23 @@ async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool 
 
 
 async def _ask_all(
-    access: Access, asked: Mapping[str, tuple[str, str]], heard: Heard, *, breaches: bool
+    access: Access, asked: Mapping[str, tuple[str, str]], heard: ExporterAnswers, *, breaches: bool
 ) -> dict[str, str]:
-    """Put down what each tells; why not, by node."""
+    """Collect each exporter's answer; returns by node why there is none."""
     turn, failed = asyncio.Semaphore(_AT_ONCE), dict[str, str]()
 
     async def ask(node: str, pod: tuple[str, str]) -> None:
         async with turn:
             try:
                 page = await _ask(access, pod, "metrics")
-                told = usage_of(parse_page(page, FAMILIES), node)
+                told = build_usage(parse_page(page, FAMILIES), node)
                 if told.cards:
                     heard.usage = heard.usage.plus(told)
                 else:
                     failed[node] = "the exporter reports no cards; see its log"
                 if breaches:
                     page = await _ask(access, pod, "breaches")
-                    heard.breaches += breaches_in(page, node)
+                    heard.breaches += parse_breaches(page, node)
             except (ClusterError, ExpositionError, BreachError) as exc:
                 failed[node] = str(exc)
 
@@ -315,7 +315,7 @@ async def ask_processes(access: Access, node: str) -> Processes:
         pod = (await _exporters(access)).get(node)
         if pod is None:
             return Processes(node, why="no exporter is running on the node")
-        return processes_in(await _ask(access, pod, "processes"), node)
+        return parse_processes(await _ask(access, pod, "processes"), node)
     except ClusterError as exc:
         return Processes(node, why=str(exc))
 

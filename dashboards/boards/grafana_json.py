@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from grafanalib import core  # type: ignore[import-untyped]  # it ships no types
 from grafanalib._gen import DashboardEncoder  # type: ignore[import-untyped]  # the only encoder that it has
 
-from dashboards.boards.frame import SOURCE, TAG, VARIABLES, Board, Mark, Variable
-from dashboards.boards.grid import Place, Section, laid_out
+from dashboards.boards.dashboard import SOURCE, TAG, VARIABLES, Board, Mark, Variable
+from dashboards.boards.layout import Place, Section, laid_out
 from dashboards.boards.panel import Look
 from dashboards.boards.panel_options import defaults, options, overrides, transformations
 

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len, set_cell_size
 
-from dashboards.terminal.bars import legend, pieces
 from dashboards.terminal.interactive.detail import card_facts, pod_facts, process_lines
 from dashboards.terminal.interactive.keys import ENTER
-from dashboards.terminal.interactive.model import Model, keys_in
-from dashboards.terminal.interactive.state import TABS, State, at, pressed, shown_from
+from dashboards.terminal.interactive.navigation import TABS, Navigation, at, press_key, shown_from
+from dashboards.terminal.interactive.rows import ReadingSummary, keys_in
 from dashboards.terminal.interactive.tables import TABLES, Canvas
+from dashboards.terminal.memory_bar import add_memory, legend, pieces
 from dashboards.terminal.table import BAD, DIM, HEAD, STRONG, WARN, table
 from dashboards.terminal.text_format import at_least, count, gib, printable
-from dashboards.terminal.up.totals import add
 
 if TYPE_CHECKING:
     from dashboards.terminal.interactive.history import History
-    from dashboards.terminal.table import Paper
+    from dashboards.terminal.table import TextOutput
 
 LEAST: Final = (60, 10)
 """Columns and lines below which nothing sensible fits."""
@@ -67,47 +66,49 @@ class Drawn:
 class Scene:
     """Everything that a frame is made of."""
 
-    model: Model | None
+    model: ReadingSummary | None
     """None: nothing is read yet."""
-    state: State
+    state: Navigation
     history: History
     status: Status
-    paper: Paper
+    output: TextOutput
 
 
 def draw(scene: Scene, size: tuple[int, int]) -> Drawn:
     """The whole screen of so many columns and lines."""
     width, height = size
-    model, state, status, paper = scene.model, scene.state, scene.status, scene.paper
+    model, state, status, output = scene.model, scene.state, scene.status, scene.output
     if width < LEAST[0] or height < LEAST[1]:
         text = f"terminal too small: needs {LEAST[0]} x {LEAST[1]} or more; q quits"
         return Drawn(_filled([text], size), [], 1)
     if model is None:
-        said = [paper.ink(line, BAD) for line in _wrapped(status.trouble, width)] or [f"reading {status.source} ..."]
-        return Drawn(_filled(["", *said], size, _foot(state, status, paper, width)), [], 1)
+        said = [output.styled(line, BAD) for line in _wrapped(status.trouble, width)] or [
+            f"reading {status.source} ..."
+        ]
+        return Drawn(_filled(["", *said], size, _foot(state, status, output, width)), [], 1)
     if state.help:
-        lines = [*_head(model, status, width, paper), "", *_help(paper)]
-        return Drawn(_filled(lines, size, _foot(state, status, paper, width)), [], 1)
+        lines = [*_head(model, status, width, output), "", *_help(output)]
+        return Drawn(_filled(lines, size, _foot(state, status, output, width)), [], 1)
     return _body(model, scene, size)
 
 
-def _body(model: Model, scene: Scene, size: tuple[int, int]) -> Drawn:
+def _body(model: ReadingSummary, scene: Scene, size: tuple[int, int]) -> Drawn:
     width, height = size
-    state, history, status, paper = scene.state, scene.history, scene.status, scene.paper
+    state, history, status, output = scene.state, scene.history, scene.status, scene.output
     place = state.place
     things = model.rows(state)
     keys = keys_in(things)
-    above = [*_head(model, status, width, paper), _tabs(model, state, width, paper)]
-    below = [*_notes(model, state, status, width, paper), *_foot(state, status, paper, width)]
+    above = [*_head(model, status, width, output), _tabs(model, state, width, output)]
+    below = [*_notes(model, state, status, width, output), *_foot(state, status, output, width)]
     processes: list[str] = []
-    inner = replace(paper, width=width - _GUTTER)
+    inner = replace(output, width=width - _GUTTER)
     on = Canvas(history, inner, place)
     if place.kind == "one card":
         above += card_facts(model.card(place.of), on, height)
     elif place.kind == "one pod":
         above += pod_facts(model.pod(place.of), on, height)
     if place.kind in ("one card", "one pod"):
-        processes = ["", *_first(process_lines(model, place, inner), max(3, min(_MOST_PROCESSES, height // 3)), paper)]
+        processes = ["", *_first(process_lines(model, place, inner), max(3, min(_MOST_PROCESSES, height // 3)), output)]
     page = max(1, height - len(above) - len(below) - len(processes) - 1)
     first = shown_from(place, keys, page)
     shown = things[first : first + page]
@@ -115,48 +116,48 @@ def _body(model: Model, scene: Scene, size: tuple[int, int]) -> Drawn:
     lines = table(inner, how.columns(inner), [how.row(one, on) for one in shown])
     cursor = at(place, keys) - first
     rows = [" " * _GUTTER + lines[0]]
-    rows += [_row(line, place_at == cursor, width, paper) for place_at, line in enumerate(lines[1:])]
+    rows += [_row(line, place_at == cursor, width, output) for place_at, line in enumerate(lines[1:])]
     if not shown:
-        rows.append(paper.ink(f"  no {how.noun} {'matches the filter' if place.filter else 'here'}", DIM))
+        rows.append(output.styled(f"  no {how.noun} {'matches the filter' if place.filter else 'here'}", DIM))
     if len(things) > page:
-        rows[0] = _beside(rows[0], paper.ink(f"{first + 1}-{first + len(shown)} of {len(things):,}", DIM), width)
+        rows[0] = _beside(rows[0], output.styled(f"{first + 1}-{first + len(shown)} of {len(things):,}", DIM), width)
     more = processes or _preview(model, scene, keys, inner, page - len(shown))
     return Drawn(_filled([*above, *rows, *more], size, below), keys, page)
 
 
-def _first(lines: list[str], most: int, paper: Paper) -> list[str]:
+def _first(lines: list[str], most: int, output: TextOutput) -> list[str]:
     """No more lines than that; the last one says how many are missing."""
     if len(lines) <= most:
         return lines
-    return [*lines[: most - 1], "  " + paper.ink(f"and {len(lines) - most + 1} more", DIM)]
+    return [*lines[: most - 1], "  " + output.styled(f"and {len(lines) - most + 1} more", DIM)]
 
 
-def _preview(model: Model, scene: Scene, keys: list[str], paper: Paper, room: int) -> list[str]:
+def _preview(model: ReadingSummary, scene: Scene, keys: list[str], output: TextOutput, room: int) -> list[str]:
     """Where there is room: what Enter would show of the row with the cursor."""
     if room < _LEAST_PREVIEW or not keys:
         return []
-    place = pressed(replace(scene.state, typing=False), ENTER, keys, 1).place
-    things = model.rows(State((place,)))
+    place = press_key(replace(scene.state, typing=False), ENTER, keys, 1).place
+    things = model.rows(Navigation((place,)))
     if not things:
         return []
-    how, on = TABLES[place.kind], Canvas(scene.history, paper, place)
+    how, on = TABLES[place.kind], Canvas(scene.history, output, place)
     shown = things[: room - _PREVIEW_FRAME]
-    lines = table(paper, how.columns(paper), [how.row(one, on) for one in shown])
+    lines = table(output, how.columns(output), [how.row(one, on) for one in shown])
     title = f"on {_named(model, place.kind, place.of)}"
     if len(shown) < len(things):
         title += f": {len(shown)} of {len(things):,} {how.noun}s"
-    return ["", "  " + paper.ink(title, DIM), *("  " + line for line in lines)]
+    return ["", "  " + output.styled(title, DIM), *("  " + line for line in lines)]
 
 
-def _row(line: str, chosen: bool, width: int, paper: Paper) -> str:  # noqa: FBT001 (one row)
+def _row(line: str, chosen: bool, width: int, output: TextOutput) -> str:  # noqa: FBT001 (one row)
     if not chosen:
         return " " * _GUTTER + line
-    mark = "▸ " if paper.unicode else "> "
+    mark = "▸ " if output.unicode else "> "
     text = set_cell_size(mark + _COLOURS.sub("", line), width)
-    return f"{_CURSOR if paper.colour else _CURSOR_PLAIN}{text}\x1b[0m"
+    return f"{_CURSOR if output.colour else _CURSOR_PLAIN}{text}\x1b[0m"
 
 
-def _head(model: Model, status: Status, width: int, paper: Paper) -> list[str]:
+def _head(model: ReadingSummary, status: Status, width: int, output: TextOutput) -> list[str]:
     fleet = model.reading.fleet
     over = sum(1 for one in model.pods if one.over)
     waiting = sum(1 for one in model.pods if not one.pod.node)
@@ -164,25 +165,25 @@ def _head(model: Model, status: Status, width: int, paper: Paper) -> list[str]:
         count(len(model.nodes), "node"),
         count(len(model.cards), "card"),
         count(len(model.pods) - waiting, "pod"),
-        paper.ink(f"{waiting:,} pending", WARN) if waiting else "0 pending",
-        *([paper.ink(f"{over:,} over promise", BAD)] if over else []),
+        output.styled(f"{waiting:,} pending", WARN) if waiting else "0 pending",
+        *([output.styled(f"{over:,} over promise", BAD)] if over else []),
     ]
-    left = f"{paper.ink('gpushare', HEAD)}  {'  '.join(parts)}"
+    left = f"{output.styled('gpushare', HEAD)}  {'  '.join(parts)}"
     state = f"{'reading ' if status.reading else ''}{status.clock}"
     source = printable(status.source)
     room = width - cell_len(_COLOURS.sub("", left)) - len(state) - 4
     right = f"{source}  {state}" if cell_len(source) <= room else state
-    memory = add(card.memory for card in model.cards)
+    memory = add_memory(card.memory for card in model.cards)
     known = [card.promised for card in model.cards if card.promised is not None]
     partly = len(known) < len(model.cards) or any(card.partly for card in model.cards) or fleet.partly
     promised = at_least(sum(known) if known else None, partly=partly)
     figures = f" {promised} allocated, {at_least(memory.used, partly=memory.partly)} used of {gib(memory.total)} GiB"
-    bar = pieces(memory, max(8, width - 7 - len(figures)), paper.signs)
-    drawn = "".join(paper.ink(text, style) for text, style in bar)
-    return [_beside(left, paper.ink(right, DIM), width), f"memory {drawn}{figures}"]
+    bar = pieces(memory, max(8, width - 7 - len(figures)), output.signs)
+    drawn = "".join(output.styled(text, style) for text, style in bar)
+    return [_beside(left, output.styled(right, DIM), width), f"memory {drawn}{figures}"]
 
 
-def _tabs(model: Model, state: State, width: int, paper: Paper) -> str:
+def _tabs(model: ReadingSummary, state: Navigation, width: int, output: TextOutput) -> str:
     known = (len(model.nodes), len(model.cards), len(model.pods), len(model.namespaces))
     counts = dict(zip(TABS.values(), known, strict=True))
     tabs = []
@@ -191,54 +192,58 @@ def _tabs(model: Model, state: State, width: int, paper: Paper) -> str:
         shown = name.replace(key, f"[{key}]", 1)
         here = state.places[0].kind == kind
         number = f"{shown} {counts[kind]:,}"
-        tabs.append(_here(number, paper) if here else paper.ink(number, DIM))
+        tabs.append(_here(number, output) if here else output.styled(number, DIM))
     where = [_named(model, place.kind, place.of) for place in state.places[1:]]
     left = "  ".join(tabs)
     if where:
-        left = _here(f"{state.places[0].kind}s", paper) + paper.ink(" > ", DIM) + paper.ink(" > ", DIM).join(where)
+        left = (
+            _here(f"{state.places[0].kind}s", output)
+            + output.styled(" > ", DIM)
+            + output.styled(" > ", DIM).join(where)
+        )
     sort = f"sort: {state.sort}{' reversed' if state.reverse else ''}"
     typed = f"filter: {printable(state.place.filter)}{'_' if state.typing else ''}"
-    told = [paper.ink(typed, WARN)] if state.place.filter or state.typing else []
-    told += [] if state.place.kind.startswith("one ") else [paper.ink(sort, DIM)]
-    told += [paper.ink("paused", WARN)] if state.paused else []
+    told = [output.styled(typed, WARN)] if state.place.filter or state.typing else []
+    told += [] if state.place.kind.startswith("one ") else [output.styled(sort, DIM)]
+    told += [output.styled("paused", WARN)] if state.paused else []
     return _beside(left, "  ".join(told), width)
 
 
-def _here(text: str, paper: Paper) -> str:
-    return paper.ink(text, STRONG) if paper.colour else f"<{text}>"
+def _here(text: str, output: TextOutput) -> str:
+    return output.styled(text, STRONG) if output.colour else f"<{text}>"
 
 
-def _named(model: Model, kind: str, of: str) -> str:
+def _named(model: ReadingSummary, kind: str, of: str) -> str:
     card = model.card(of) if kind == "one card" else None
     return printable(f"{card.node.name} card {card.card.index}" if card else of or "this machine")
 
 
-def _notes(model: Model, state: State, status: Status, width: int, paper: Paper) -> list[str]:
+def _notes(model: ReadingSummary, state: Navigation, status: Status, width: int, output: TextOutput) -> list[str]:
     notes = [f"note: {note}" for note in model.reading.fleet.notes]
     lines = [
-        paper.ink(set_cell_size(printable(note), min(width, cell_len(printable(note)))), WARN) for note in notes[:2]
+        output.styled(set_cell_size(printable(note), min(width, cell_len(printable(note)))), WARN) for note in notes[:2]
     ]
     if len(notes) > len(lines):
-        lines[-1] = paper.ink(f"note: {len(notes) - 1} more notes: see gpushare top --once", WARN)
+        lines[-1] = output.styled(f"note: {len(notes) - 1} more notes: see gpushare top --once", WARN)
     if status.trouble:
         first = _wrapped(f"refresh failed: {status.trouble}", width)[0]
-        lines.append(paper.ink(first, BAD))
-    key = legend(paper.signs).plain
+        lines.append(output.styled(first, BAD))
+    key = legend(output.signs).plain
     if state.place.kind in ("node", "card"):
-        signs = "".join(paper.ink(text, style) for text, style in _signs(paper))
+        signs = "".join(output.styled(text, style) for text, style in _signs(output))
         lines.append(signs if cell_len(key) <= width else "")
     return lines
 
 
-def _signs(paper: Paper) -> list[tuple[str, str]]:
-    text, found, reached = legend(paper.signs), [], 0
+def _signs(output: TextOutput) -> list[tuple[str, str]]:
+    text, found, reached = legend(output.signs), [], 0
     for span in text.spans:
         found += [(text.plain[reached : span.start], ""), (text.plain[span.start : span.end], str(span.style))]
         reached = span.end
     return [*found, (text.plain[reached:], "")]
 
 
-def _foot(state: State, status: Status, paper: Paper, width: int) -> list[str]:
+def _foot(state: Navigation, status: Status, output: TextOutput, width: int) -> list[str]:
     if state.typing:
         keys = [("type", "to filter"), ("Enter", "keep"), ("Esc", "clear")]
     else:
@@ -249,7 +254,7 @@ def _foot(state: State, status: Status, paper: Paper, width: int) -> list[str]:
         cells = len(key) + 1 + len(does) + (2 if used else 0)
         if used + cells > width:
             continue
-        line += ("  " if used else "") + paper.ink(key, HEAD) + " " + does
+        line += ("  " if used else "") + output.styled(key, HEAD) + " " + does
         used += cells
     return [line]
 
@@ -272,9 +277,9 @@ _HELP: Final = (
 )
 
 
-def _help(paper: Paper) -> list[str]:
+def _help(output: TextOutput) -> list[str]:
     widest = max(len(key) for key, _ in _HELP)
-    return [f"  {paper.ink(key.ljust(widest), STRONG)}  {text}" for key, text in _HELP]
+    return [f"  {output.styled(key.ljust(widest), STRONG)}  {text}" for key, text in _HELP]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

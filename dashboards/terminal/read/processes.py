@@ -69,7 +69,7 @@ _RECORD: Final = msgspec.json.Decoder(_Record)
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def processes_in(body: bytes, node: str) -> Processes:
+def parse_processes(body: bytes, node: str) -> Processes:
     """Out of one exporter's answer."""
     try:
         document = _DOCUMENT.decode(body)

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.views_stage import api, exporter, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving
 
-from dashboards.terminal.breaches.values import BreachError, breaches_in
-from dashboards.terminal.read import fetch as fetching
-from dashboards.terminal.read import gather
-from dashboards.terminal.read.fetch import FetchError, checked, fetch
-from dashboards.terminal.read.usage import FAMILIES, usage_of
-from dashboards.terminal.table import Column, Paper, sentence, table
+from dashboards.terminal.read import api_server
+from dashboards.terminal.read import http as fetching
+from dashboards.terminal.read.breaches import BreachError, parse_breaches
+from dashboards.terminal.read.http import FetchError, checked, fetch
+from dashboards.terminal.read.usage import FAMILIES, build_usage
+from dashboards.terminal.table import Column, TextOutput, sentence, table
 from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\n\t\u202e\u200b\x9b31m"
@@ -29,10 +29,10 @@ def test_no_text_from_outside_brings_control_characters(text, width):
     """
     Whatever a name is, every line of a table and of a sentence is printable, and the table keeps its lines.
     """
-    paper = Paper(width)
-    lines = table(paper, [Column("NAME", cut=True), Column("N", right=True)], [[text, (text, "yellow")], ["x", "1"]])
+    output = TextOutput(width)
+    lines = table(output, [Column("NAME", cut=True), Column("N", right=True)], [[text, (text, "yellow")], ["x", "1"]])
     assert 3 == len(lines)
-    assert [] == [line for line in [*lines, *sentence(paper, text)] if not line.isprintable()]
+    assert [] == [line for line in [*lines, *sentence(output, text)] if not line.isprintable()]
 
 
 @given(st.binary())
@@ -44,7 +44,7 @@ def test_any_bytes_are_a_page_an_answer_and_a_document_or_an_error(body):
     with pytest.raises(ExpositionError):
         list(parse_query_answer(body))
     with pytest.raises(BreachError):
-        breaches_in(body, "n")
+        parse_breaches(body, "n")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_line_that_is_no_sensible_sample_tells_nothing(line):
     """
     It is left out: no card, no figure, and never a 0 in its place.
     """
-    assert ((), ()) == (usage_of(parse_page(line.encode(), FAMILIES)).cards, usage_of([]).tenants)
+    assert ((), ()) == (build_usage(parse_page(line.encode(), FAMILIES)).cards, build_usage([]).tenants)
 
 
 def test_an_exporter_speaks_of_its_own_machine_only():
@@ -78,7 +78,7 @@ def test_an_exporter_speaks_of_its_own_machine_only():
     A page that says it is about another node is about the node that was asked.
     """
     page = f"gpushare_card_memory_used_bytes{{{LABELS}}} 5\n".replace('node="n"', 'node="victim"')
-    usage = usage_of(parse_page(page.encode(), FAMILIES), "liar")
+    usage = build_usage(parse_page(page.encode(), FAMILIES), "liar")
     assert (["liar"], frozenset({"liar"})) == ([card.node for card in usage.cards], usage.heard)
 
 
@@ -199,7 +199,7 @@ def test_exporters_that_hang_keep_nothing_back(tmp_path, monkeypatch):
     """
     What the API server said is shown, what is used on those nodes is not known, and a note says why.
     """
-    monkeypatch.setattr(gather, "_ALL_SECONDS", 0.3)
+    monkeypatch.setattr(api_server, "_ALL_SECONDS", 0.3)
     exporters = [{"metadata": {"name": f"exp-{i}"}, "spec": {"nodeName": f"n-{i}"}} for i in range(20)]
     lists = api(
         {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where somebody is in the interactive view, and where each key leads.
+Which screen the interactive view shows, and where each key leads.
 
 Pure: (state, key, rows) -> state. Knows no figure: rows are their keys, in the order in which they are shown.
 """
@@ -26,7 +26,7 @@ WITHIN: Final = "\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NavigationEntry:
     """One screen: a list, or one card or pod."""
 
     kind: str = "card"
@@ -42,10 +42,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class Navigation:
     """Everything that keys change."""
 
-    places: tuple[Place, ...] = (Place(),)
+    places: tuple[NavigationEntry, ...] = (NavigationEntry(),)
     """The last one is shown; Esc leads back."""
     sort: str = "name"
     reverse: bool = False
@@ -56,12 +56,12 @@ class State:
     done: bool = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> NavigationEntry:
         """What is shown."""
         return self.places[-1]
 
 
-def pressed(state: State, key: str, rows: Sequence[str], page: int) -> State:
+def press_key(state: Navigation, key: str, rows: Sequence[str], page: int) -> Navigation:
     """The state after a key; `rows` are keys of the rows of this place, `page` how many are shown at once."""
     if key == keys.INTERRUPT:
         return replace(state, done=True)
@@ -76,7 +76,7 @@ def pressed(state: State, key: str, rows: Sequence[str], page: int) -> State:
     return _commanded(state, key)
 
 
-def _typed(state: State, key: str) -> State:
+def _typed(state: Navigation, key: str) -> Navigation:
     if key == keys.ENTER:
         return replace(state, typing=False)
     if key == keys.ESCAPE:
@@ -86,12 +86,12 @@ def _typed(state: State, key: str) -> State:
     return _there(state, filter=text[:_LONGEST_FILTER], chosen="", top=0)
 
 
-def _commanded(state: State, key: str) -> State:
+def _commanded(state: Navigation, key: str) -> Navigation:
     if key in TABS or key in (keys.TAB, keys.BACK_TAB):
         at = LISTS.index(state.places[0].kind)
         step = 1 if key == keys.TAB else -1
         kind = TABS.get(key) or LISTS[(at + step) % len(LISTS)]
-        return replace(state, places=(Place(kind, filter=state.place.filter),))
+        return replace(state, places=(NavigationEntry(kind, filter=state.place.filter),))
     if key in (keys.ESCAPE, keys.LEFT, keys.BACKSPACE):
         if len(state.places) > 1:
             return replace(state, places=state.places[:-1])
@@ -108,7 +108,7 @@ _MOVES: Final = MappingProxyType(
 )
 
 
-def at(place: Place, rows: Sequence[str]) -> int:
+def at(place: NavigationEntry, rows: Sequence[str]) -> int:
     """Where the cursor is; the first row where its own has gone."""
     try:
         return rows.index(place.chosen)
@@ -116,13 +116,13 @@ def at(place: Place, rows: Sequence[str]) -> int:
         return 0
 
 
-def shown_from(place: Place, rows: Sequence[str], page: int) -> int:
+def shown_from(place: NavigationEntry, rows: Sequence[str], page: int) -> int:
     """The first row to show: as far as possible where it was, with the cursor on the screen."""
     cursor, most = at(place, rows), max(0, len(rows) - page)
     return max(0, min(max(min(place.top, cursor), cursor - page + 1), most))
 
 
-def _moved(state: State, key: str, rows: Sequence[str], page: int) -> State:
+def _moved(state: Navigation, key: str, rows: Sequence[str], page: int) -> Navigation:
     if not rows:
         return state
     now = at(state.place, rows)
@@ -141,7 +141,7 @@ def _moved(state: State, key: str, rows: Sequence[str], page: int) -> State:
     return _there(moved, top=shown_from(moved.place, rows, page))
 
 
-def _opened(state: State, rows: Sequence[str]) -> State:
+def _opened(state: Navigation, rows: Sequence[str]) -> Navigation:
     place = state.place
     if not rows:
         return state
@@ -151,8 +151,8 @@ def _opened(state: State, rows: Sequence[str]) -> State:
     if kind is None:  # within one card stand pods, within one pod its cards
         kind = "one pod" if place.kind == "one card" else "one card"
     here = replace(place, chosen=chosen)
-    return replace(state, places=(*state.places[:-1], here, Place(kind, of))[-_DEEPEST:])
+    return replace(state, places=(*state.places[:-1], here, NavigationEntry(kind, of))[-_DEEPEST:])
 
 
-def _there(state: State, **changes: object) -> State:
+def _there(state: Navigation, **changes: object) -> Navigation:
     return replace(state, places=(*state.places[:-1], replace(state.place, **changes)))  # type: ignore[arg-type]

@@ -12,29 +12,31 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.interactive.model import Model
+from dashboards.terminal.interactive.rows import ReadingSummary
 from dashboards.terminal.read.source import CannotReadError, read, read_processes
-from dashboards.terminal.read.usage import with_rates
+from dashboards.terminal.read.usage import add_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dashboards.terminal.read.source import Reading, Where
+    from dashboards.terminal.read.source import Reading, SourceSelection
     from dashboards.terminal.read.usage import Usage
 
 _REST: Final = 4
 
 
-class Reader:
+class BackgroundReader:
     """The latest model, and what went wrong since."""
 
-    def __init__(self, where: Where, limits: tuple[str, str], seconds: float, came: Callable[[], None]) -> None:
+    def __init__(
+        self, source: SourceSelection, limits: tuple[str, str], seconds: float, came: Callable[[], None]
+    ) -> None:
         """`limits`: of one namespace and one node, empty where all; `came` is called after each reading."""
-        self._where, self._limits, self._seconds, self._came = where, limits, seconds, came
+        self._source, self._limits, self._seconds, self._came = source, limits, seconds, came
         self._now, self._wanted = threading.Event(), ""
         self._before: Usage | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.model: Model | None = None
+        self.model: ReadingSummary | None = None
         self.trouble: CannotReadError | None = None
         self.broken: BaseException | None = None
         self.reading = False
@@ -74,10 +76,10 @@ class Reader:
         self._came()
         try:
             namespace, node = self._limits
-            found = read(self._where, namespace, node)
+            found = read(self._source, namespace, node)
             wanted = self._wanted
-            processes = read_processes(self._where, wanted) if wanted else None
-            self.model, self.trouble = Model(self._rated(found), processes), None
+            processes = read_processes(self._source, wanted) if wanted else None
+            self.model, self.trouble = ReadingSummary(self._rated(found), processes), None
         except CannotReadError as exc:
             self.trouble = exc
         finally:
@@ -89,4 +91,4 @@ class Reader:
         before, self._before = self._before, found.usage
         if before is None:
             return found
-        return type(found)(found.fleet, with_rates(before, found.usage), found.breaches, found.unheard)
+        return type(found)(found.fleet, add_rates(before, found.usage), found.breaches, found.unheard)

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from support.views_stage import node_json, pod_json
 
+from dashboards.terminal.read.api_server import read_into
 from dashboards.terminal.read.cluster import fleet_nodes, fleet_pods
-from dashboards.terminal.read.gather import read_into
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, AGENT, ALLOCATION, CARDS, POOL
 from isolation.contract.quantity import GIB

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Node by node and card by card: what keeps one pod away.
+Why a pending pod does not fit, node by node and card by card.
 
-Pure: asks the same engine that places pods, and says of each card what it lacks.
+Pure: asks the engine that places pods, and names what each card lacks.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dashboards.terminal.explain.values import CardRoom, NodeWhy
+from dashboards.terminal.explain.explanation import CardCapacity, NodeReason
 from isolation.contract.model import FULL_CORE, Mode, Why
 from isolation.contract.quantity import show_bytes
 from isolation.placement.explain import BARRED, NEAREST, describe_reason
@@ -25,7 +25,7 @@ _ORDER: Final = {why: at for at, why in enumerate(NEAREST)}
 NO_AGENT: Final = "its node agent is stopping, or not registered with the kubelet: no shared cards"
 
 
-def node_whys(engine: Engine, request: Request, away: Collection[str] = ()) -> tuple[NodeWhy, ...]:
+def explain_nodes(engine: Engine, request: Request, away: Collection[str] = ()) -> tuple[NodeReason, ...]:
     """
     Every node that has to do with such a pod, those that come nearest to taking it first.
 
@@ -40,27 +40,29 @@ def node_whys(engine: Engine, request: Request, away: Collection[str] = ()) -> t
     return tuple(sorted(found, key=lambda one: (_ORDER.get(one.why, -1) if one.why else -1, -_most(one), one.name)))
 
 
-def _most(one: NodeWhy) -> int:
+def _most(one: NodeReason) -> int:
     return max((card.free for card in one.cards), default=0)
 
 
-def _node_why(engine: Engine, request: Request, node: Node, why: Why | None, away: Collection[str]) -> NodeWhy:
+def _node_why(engine: Engine, request: Request, node: Node, why: Why | None, away: Collection[str]) -> NodeReason:
     if why is Why.NOT_READY and node.name in away:
-        return NodeWhy(node.name, node.pool, why, NO_AGENT)
+        return NodeReason(node.name, node.pool, why, NO_AGENT)
     if why is not None and why in BARRED:
         found = find_barrier(kind_of(request), request.rules, node)
-        return NodeWhy(node.name, node.pool, why, found[1] if found else describe_reason(why, request))
+        return NodeReason(node.name, node.pool, why, found[1] if found else describe_reason(why, request))
     cards = tuple(
         _card_room(card, free, core, request)
         for card, (free, core) in zip(node.cards, engine.room(node.name), strict=True)
     )
-    return NodeWhy(node.name, node.pool, why, "the pod fits" if why is None else describe_reason(why, request), cards)
+    return NodeReason(
+        node.name, node.pool, why, "the pod fits" if why is None else describe_reason(why, request), cards
+    )
 
 
-def _card_room(card: Card, free: int, core: int, request: Request) -> CardRoom:
+def _card_room(card: Card, free: int, core: int, request: Request) -> CardCapacity:
     free, core = max(0, free), max(0, core)
     lacks = _lacks(card, free, core, request)
-    return CardRoom(card.index, card.allocatable_bytes, free, core, not lacks, lacks)
+    return CardCapacity(card.index, card.allocatable_bytes, free, core, not lacks, lacks)
 
 
 def _lacks(card: Card, free: int, core: int, request: Request) -> str:

@@ -30,7 +30,7 @@ OBJECTS = {
 }
 
 
-def selecting(path, query):
+def answers(path, query):
     """An API server that knows labels: of nodes `team`, of pods their name."""
     selector = query.get("labelSelector", "")
     found = OBJECTS.get(path)
@@ -51,7 +51,7 @@ def rows(*words):
 
 def test_a_selector_of_nodes(tmp_path):
     """Of cards and nodes: the API server chooses the nodes."""
-    with serving(selecting) as (url, asked):
+    with serving(answers) as (url, asked):
         config = kubeconfig(url, tmp_path)
         for command in (["top"], ["top", "--by", "node"]):
             found = rows(*command, "--no-headers", "-l", "team=red", "--kubeconfig", config)
@@ -64,7 +64,7 @@ def test_a_selector_of_nodes(tmp_path):
 
 def test_a_selector_of_pods_shows_some_and_counts_all(tmp_path):
     """Of pods and namespaces; what a card has promised to the others stays promised."""
-    with serving(selecting) as (url, _):
+    with serving(answers) as (url, _):
         config = kubeconfig(url, tmp_path)
         assert [["team/two", "gpu-b"]] == [
             row[:2] for row in rows("top", "--by", "pod", "--no-headers", "-l", "app=two", "--kubeconfig", config)

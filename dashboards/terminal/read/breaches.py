@@ -31,7 +31,7 @@ class BreachError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Breached:
+class Breach:
     """One breach."""
 
     node: str
@@ -91,7 +91,7 @@ _RECORD: Final = msgspec.json.Decoder(_Record)
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def breaches_in(body: bytes, node: str) -> tuple[Breached, ...]:
+def parse_breaches(body: bytes, node: str) -> tuple[Breach, ...]:
     """The records of one node's exporter."""
     try:
         document = _DOCUMENT.decode(body)
@@ -103,7 +103,7 @@ def breaches_in(body: bytes, node: str) -> tuple[Breached, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _breached(raw: msgspec.Raw, node: str) -> Breached | None:
+def _breached(raw: msgspec.Raw, node: str) -> Breach | None:
     try:
         one = _RECORD.decode(raw)
     except _BROKEN:
@@ -121,7 +121,7 @@ def _breached(raw: msgspec.Raw, node: str) -> Breached | None:
     )
     if any(len(word) > _MOST_TEXT for word in words):
         return None
-    return Breached(
+    return Breach(
         node=node,
         kind=one.kind,
         namespace=one.namespace,
@@ -142,7 +142,7 @@ def _breached(raw: msgspec.Raw, node: str) -> Breached | None:
     )
 
 
-def measured(usage: Usage, known: Iterable[Breached]) -> tuple[Breached, ...]:
+def measured(usage: Usage, known: Iterable[Breach]) -> tuple[Breach, ...]:
     """Containers over their promise now by the figures, of which no record tells."""
     told = {(one.node, one.uuid, one.namespace, one.pod, one.container) for one in known if one.kind == MEASURED}
     found = []
@@ -152,7 +152,7 @@ def measured(usage: Usage, known: Iterable[Breached]) -> tuple[Breached, ...]:
             continue
         text = f"uses {show_bytes(used or 0)} of the card, its promise is {show_bytes(promised or 0)}"
         found.append(
-            Breached(
+            Breach(
                 node=one.node,
                 kind=MEASURED,
                 namespace=one.namespace,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PodEvent:
     """An Event of the pod."""
 
     at: float
@@ -28,8 +28,8 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """The pod as its own object tells of it."""
+class ExplainedPod:
+    """The pod, by its own object."""
 
     namespace: str
     name: str
@@ -66,7 +66,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class CardRoom:
+class CardCapacity:
     """What is left of one card, and whether that is enough."""
 
     index: int
@@ -79,20 +79,20 @@ class CardRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeWhy:
-    """What keeps the pod off one node."""
+class NodeReason:
+    """Why the pod does not fit one node."""
 
     name: str
     pool: str
     why: Why | None
     """None: the node would take it."""
     text: str
-    cards: tuple[CardRoom, ...] = ()
+    cards: tuple[CardCapacity, ...] = ()
     """Empty where no card is the matter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
+class Remedy:
     """One thing that would help; tried out on a copy of the cluster."""
 
     kind: str
@@ -101,20 +101,20 @@ class Help:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """Why a pod waits."""
+class PendingReason:
+    """Why a pod is pending."""
 
     verdict: Placement | Refusal
     """A placement: there is room now."""
-    nodes: tuple[NodeWhy, ...] = ()
-    helps: tuple[Help, ...] = ()
+    nodes: tuple[NodeReason, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     reserved: str = ""
     """A reservation that is made out to it: its name, and where."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """Where a pod is."""
+class BoundState:
+    """Where a bound pod is, and what it uses there."""
 
     mode: str
     """What its node serves; empty: the node is not known."""
@@ -128,12 +128,12 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """Everything."""
+class Explanation:
+    """Everything that `gpushare explain` shows of a pod."""
 
-    subject: Subject
+    subject: ExplainedPod
     faults: tuple[str, ...]
-    waits: Waits | None = None
-    bound: Bound | None = None
-    events: tuple[Told, ...] = ()
+    waits: PendingReason | None = None
+    bound: BoundState | None = None
+    events: tuple[PodEvent, ...] = ()
     notes: tuple[str, ...] = ()

@@ -8,8 +8,8 @@ import json
 import pytest
 from support.views_stage import api, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving, usage
 
-from dashboards.terminal.read.aggregation import card_sums
-from dashboards.terminal.read.fleet import Fleet, FleetPod, Wanted
+from dashboards.terminal.read.aggregation import summarize_cards
+from dashboards.terminal.read.fleet import CardRequest, Fleet, FleetPod
 from isolation.contract.model import Card, Mode
 from isolation.contract.names import ACK, AGENT
 from isolation.contract.quantity import GIB
@@ -29,7 +29,7 @@ def sick(name, *taints, ready="True", cordoned=False, agent=""):
     return made
 
 
-def explained(tmp_path, nodes, pod, others=()):
+def explain_pod(tmp_path, nodes, pod, others=()):
     """What `explain` says of the pod, as data and as one text."""
     objects = {"/api/v1/nodes": nodes, "/api/v1/pods": [pod, *others], f"{TEAM}/pods/w": pod, f"{TEAM}/events": []}
     objects |= {f"/api/v1/nodes/{one['metadata']['name']}": one for one in nodes}
@@ -54,7 +54,7 @@ def test_a_node_that_only_has_to_come_back_is_named_with_all_that_is_wrong(tmp_p
     """
     The taints that Kubernetes gives such a node go with it; and nobody says that there is room on it before.
     """
-    told, _ = explained(tmp_path, [node], pod_json("w", "", 8))
+    told, _ = explain_pod(tmp_path, [node], pod_json("w", "", 8))
     assert told["pending"]["placement"] is None
     texts = [one["text"] for one in told["pending"]["remedies"]]
     assert f"node n is {wrong}; when it is usable again, the pod fits n (card 0)" in texts
@@ -65,7 +65,7 @@ def test_no_help_leads_to_a_node_without_its_agent(tmp_path):
     There the scheduler binds no share, however small.
     """
     away = sick("away", agent="stopping")
-    told, shown = explained(
+    told, shown = explain_pod(
         tmp_path, [away, node_json("full", 1, 16)], pod_json("w", "", 12), [pod_json("x", "full", 8)]
     )
     texts = {one["kind"]: one["text"] for one in told["pending"]["remedies"]}
@@ -77,7 +77,7 @@ def test_a_node_of_the_pool_without_a_taint_stands_for_a_new_one(tmp_path):
     """
     Though another of its likes, earlier by name, has one that the pod does not tolerate.
     """
-    told, _ = explained(tmp_path, [sick("a", DEDICATED), sick("b")], pod_json("w", "", 12), [pod_json("x", "b", 8)])
+    told, _ = explain_pod(tmp_path, [sick("a", DEDICATED), sick("b")], pod_json("w", "", 12), [pod_json("x", "b", 8)])
     assert ["a new node like b (1 x A100, cgpu): the pod fits"] == [
         one["text"] for one in told["pending"]["remedies"] if one["kind"] == "pool"
     ]
@@ -87,7 +87,7 @@ def test_where_nothing_helps_it_is_said_what_was_tried(tmp_path):
     """
     And not that only another kind of node would do: the pod could tolerate this one's taint.
     """
-    told, shown = explained(tmp_path, [sick("a", DEDICATED)], pod_json("w", "", 8))
+    told, shown = explain_pod(tmp_path, [sick("a", DEDICATED)], pod_json("w", "", 8))
     assert [] == told["pending"]["remedies"]
     assert "a: taint dedicated=x:NoSchedule is not tolerated" in shown
     assert "No remedy found. Tried: a smaller request," in shown
@@ -100,7 +100,7 @@ def test_a_node_short_of_cpu_does_not_fit_in_the_table_either(tmp_path):
     """
     limits = {ACK.memory: "8", "cpu": "500"}
     pod = pod_json("w", "", 8, containers=[{"name": "main", "resources": {"limits": limits, "requests": limits}}])
-    told, shown = explained(tmp_path, [sick("n")], pod)
+    told, shown = explain_pod(tmp_path, [sick("n")], pod)
     assert "cpu" == told["pending"]["why"]
     assert "100 % nodes short of CPU" in shown
 
@@ -111,7 +111,7 @@ def test_a_pod_that_has_ended_holds_nothing(tmp_path, phase):
     Whatever its record says: no cards, no faults, no advice.
     """
     pod = pod_json("w", "n", 8) | {"status": {"phase": phase}}
-    told, shown = explained(tmp_path, [sick("n")], pod)
+    told, shown = explain_pod(tmp_path, [sick("n")], pod)
     assert (None, None, []) == (told["bound"], told["pending"], told["problems"])
     assert f"team/w: ended ({phase}) on node n: its cards are released" in shown
     assert "record" not in shown
@@ -123,7 +123,7 @@ def test_of_a_pod_that_asks_nothing_of_cards_nothing_is_claimed(tmp_path):
     No room, no advice: who places it knows.
     """
     pod = {"metadata": {"name": "w", "namespace": "team", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}
-    told, shown = explained(tmp_path, [sick("n")], pod | {"status": {"phase": "Pending"}})
+    told, shown = explain_pod(tmp_path, [sick("n")], pod | {"status": {"phase": "Pending"}})
     assert told["pending"] is None
     assert "requests no cards: see its scheduler and its Events for why it is pending" in shown
 
@@ -136,8 +136,8 @@ def test_shares_that_nobody_recorded_take_no_whole_cards():
     (node,) = fleet.nodes
     cards = tuple(Card(f"GPU-{i}", i, 16 * GIB) for i in range(2))
     machine = type(node)("n", Mode.CGPU, cards)
-    bare = tuple(FleetPod("team", f"p{i}", f"u{i}", "n", Wanted(1, 4 * GIB)) for i in range(2))
-    found = card_sums(Fleet((machine,), bare), usage(Fleet(), ()))
+    bare = tuple(FleetPod("team", f"p{i}", f"u{i}", "n", CardRequest(1, 4 * GIB)) for i in range(2))
+    found = summarize_cards(Fleet((machine,), bare), usage(Fleet(), ()))
     assert [(0, True, 16 * GIB)] * 2 == [(one.promised, one.partly, one.free) for one in found]
 
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from dashboards.terminal.bars import OTHER_STYLE, OVER_STYLE, bar
+from dashboards.terminal.memory_bar import OTHER_STYLE, OVER_STYLE, add_memory, bar
 from dashboards.terminal.text_format import at_least, clock, column, gib, indexes, percent, printable
-from dashboards.terminal.up.totals import add
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.terminal.bars import Signs
-    from dashboards.terminal.up.totals import CardUse, Memory, PodUse, PoolUse
+    from dashboards.terminal.memory_bar import BarCharacters, MemoryUse
+    from dashboards.terminal.up.totals import CardTotals, PodTotals, PoolTotals
     from isolation.contract.reading import FleetEvent, NodeReading, PendingReading
 
 TITLE_STYLE: Final = "bold cyan"
@@ -36,7 +35,7 @@ def _memory_header(width: int) -> str:
     return column("USED", width, right=True) + column("PROMISED", 9, right=True) + column("OF GiB", 8, right=True)
 
 
-def _memory(memory: Memory, width: int) -> Text:
+def _memory(memory: MemoryUse, width: int) -> Text:
     return Text.assemble(
         _figure(at_least(memory.used, partly=memory.partly), width, alarm=memory.over > 0),
         column(gib(memory.promised), 9, right=True) + column(gib(memory.total), 8, right=True),
@@ -51,7 +50,7 @@ def _figure(text: str, width: int, *, alarm: bool) -> Text:
     return line
 
 
-def memory_text(memory: Memory) -> str:
+def memory_text(memory: MemoryUse) -> str:
     """The same figures as a phrase."""
     used = at_least(memory.used, partly=memory.partly)
     return f"{used} used, {gib(memory.promised)} promised of {gib(memory.total)} GiB"
@@ -67,7 +66,7 @@ def pool_header(width: int) -> Text:
     return _title(left + column("MEMORY", width - 60) + _memory_header(7), width)
 
 
-def pool_row(pool: PoolUse, width: int, signs: Signs) -> Text:
+def pool_row(pool: PoolTotals, width: int, signs: BarCharacters) -> Text:
     """A pool: nodes with those that boot and the limits, then its memory."""
     limits = "" if pool.max_nodes is None else f" of {pool.max_nodes:,}"
     booting = f"+{pool.booting}" if pool.booting else ""
@@ -88,7 +87,7 @@ def card_header(width: int) -> Text:
     return _title(left + _memory_header(8) + column("UTIL", 6, right=True) + column("PODS", 5, right=True), width)
 
 
-def card_row(use: CardUse, width: int, signs: Signs) -> Text:
+def card_row(use: CardTotals, width: int, signs: BarCharacters) -> Text:
     """One card."""
     area = width - NODE_CELLS - 43
     return Text.assemble(
@@ -123,11 +122,11 @@ def bare_row(node: NodeReading, width: int) -> Text:
     return Text.assemble(_node_name(node), " " * (width - NODE_CELLS))
 
 
-def node_row(cards: Sequence[CardUse], width: int, signs: Signs) -> Text:
+def node_row(cards: Sequence[CardTotals], width: int, signs: BarCharacters) -> Text:
     """One node with a small bar for each of its cards."""
     area = width - NODE_CELLS - 27
     each = (area - (len(cards) - 1)) // len(cards)
-    total = add(use.memory for use in cards)
+    total = add_memory(use.memory for use in cards)
     if each < _SMALLEST_BAR:
         picture = bar(total, area, signs)
     else:
@@ -143,7 +142,7 @@ def pod_header(width: int) -> Text:
     return _title(left + numbers + column("COMPUTE", 9, right=True), width)
 
 
-def pod_row(pod: PodUse, width: int) -> Text:
+def pod_row(pod: PodTotals, width: int) -> Text:
     """One pod; what it uses over its promise stands out."""
     part = None if pod.used is None or not pod.promised else pod.used / pod.promised
     core = percent(pod.core_used)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Memory as a bar: used, promised, over promise, others, free, in whole cells that add up.
+Memory of cards: what of it is used, promised, over promise, others' and free, and the same as a bar.
 
-Pure. Legible without colour (every part has its own sign) and without Unicode.
+Pure. A bar is whole cells that add up, legible without colour (every part has its own sign) and without Unicode.
 """
 
 from __future__ import annotations
@@ -14,13 +14,56 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dashboards.terminal.up.totals import Memory
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class MemoryUse:
+    """Bytes of one card, or of several added up."""
+
+    total: int = 0
+    promised: int = 0
+    used: int | None = 0
+    """Everything in use, whoever uses it; None where nothing is known of it."""
+    partly: bool = False
+    """Some of the use is unknown: `used` is the least that it can be."""
+    over: int = 0
+    """Used by containers beyond their promises."""
+    other: int = 0
+    """Reserved by the driver, or used outside any promise."""
+
+    @property
+    def within(self) -> int | None:
+        """Used by containers within their promises; what nobody accounts for counts as theirs."""
+        return None if self.used is None else max(0, self.used - self.over - self.other)
+
+    @property
+    def idle(self) -> int:
+        """Promised and not used."""
+        return max(0, self.promised - (self.within or 0))
+
+    @property
+    def free(self) -> int:
+        """Neither promised nor in use."""
+        return max(0, self.total - (self.within or 0) - self.idle - self.over - self.other)
+
+
+def add_memory(parts: Iterable[MemoryUse]) -> MemoryUse:
+    """Several cards as one; use that is unknown of some of them makes the sum a least amount."""
+    parts = tuple(parts)
+    known = [part.used for part in parts if part.used is not None]
+    return MemoryUse(
+        total=sum(part.total for part in parts),
+        promised=sum(part.promised for part in parts),
+        used=sum(known) if known or not parts else None,
+        partly=len(known) < len(parts) or any(part.partly for part in parts),
+        over=sum(part.over for part in parts),
+        other=sum(part.other for part in parts),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BarCharacters:
     """One character for each part of a bar."""
 
     used: str
@@ -30,8 +73,8 @@ class Signs:
     other: str = "x"
 
 
-BLOCKS: Final = Signs(used="█", idle="▒", free="·")
-ASCII: Final = Signs(used="#", idle="-", free=".")
+BLOCKS: Final = BarCharacters(used="█", idle="▒", free="·")
+ASCII: Final = BarCharacters(used="#", idle="-", free=".")
 
 USED_STYLE: Final = "green"
 IDLE_STYLE: Final = "cyan"
@@ -52,7 +95,7 @@ def cells(amounts: Sequence[int], width: int) -> list[int]:
     return result
 
 
-def pieces(memory: Memory, width: int, signs: Signs = BLOCKS) -> list[tuple[str, str]]:
+def pieces(memory: MemoryUse, width: int, signs: BarCharacters = BLOCKS) -> list[tuple[str, str]]:
     """The memory in exactly `width` cells, each part with its style; memory over promise shows however little it is."""
     within, idle, over, other = _parts(
         (memory.within or 0, memory.idle, memory.over, memory.other, memory.free), max(0, width)
@@ -76,12 +119,12 @@ def _parts(amounts: tuple[int, int, int, int, int], width: int) -> tuple[int, in
     return parts[0], parts[1], parts[2], parts[3]
 
 
-def bar(memory: Memory, width: int, signs: Signs = BLOCKS) -> Text:
+def bar(memory: MemoryUse, width: int, signs: BarCharacters = BLOCKS) -> Text:
     """The same as a rich text."""
     return Text.assemble(*pieces(memory, width, signs))
 
 
-def legend(signs: Signs = BLOCKS) -> Text:
+def legend(signs: BarCharacters = BLOCKS) -> Text:
     """What the signs mean."""
     return Text.assemble(
         *(

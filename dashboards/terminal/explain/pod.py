@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dashboards.terminal.explain.values import Subject, Told
+from dashboards.terminal.explain.explanation import ExplainedPod, PodEvent
 from isolation.contract.codec import (
     CodecError,
     decode_allocation,
@@ -33,7 +33,7 @@ _MOST_EVENTS: Final = 5
 _MOST_GATES: Final = 8
 
 
-def subject_of(pod: Any, uuids: Mapping[int, str], unit_bytes: int) -> Subject:
+def parse_pod(pod: Any, uuids: Mapping[int, str], unit_bytes: int) -> ExplainedPod:
     """The pod; `uuids` of its node's cards by index. Raises CodecError for what is no pod."""
     at = At(pod)
     metadata, spec, status = at["metadata"], at["spec"], at["status"]
@@ -41,7 +41,7 @@ def subject_of(pod: Any, uuids: Mapping[int, str], unit_bytes: int) -> Subject:
     request = request_of(metadata.value, spec.value, unit_bytes=unit_bytes)
     slices, record, fault, promise = _recorded(annotations, node, uuids, unit_bytes)
     conditions = [c for c in status["conditions"].items() if c["type"].text() == "PodScheduled"]
-    return Subject(
+    return ExplainedPod(
         namespace=metadata["namespace"].label_name("default"),
         name=metadata["name"].name(),
         uid=metadata["uid"].text(),
@@ -80,7 +80,7 @@ def _recorded(
     return (), "", "", ""
 
 
-def faults_of(pod: Subject) -> tuple[str, ...]:
+def find_faults(pod: ExplainedPod) -> tuple[str, ...]:
     """What keeps the pod waiting, or wrong, whatever room there is; each with what to do."""
     faults: list[str] = []
     if pod.ended:
@@ -138,7 +138,7 @@ class _Event(msgspec.Struct):
 _EVENT: Final = msgspec.json.Decoder(_Event)
 
 
-def events_of(items: Iterable[msgspec.Raw], uid: str) -> tuple[Told, ...]:
+def parse_events(items: Iterable[msgspec.Raw], uid: str) -> tuple[PodEvent, ...]:
     """The latest Events of this very pod, the latest first; one of a namesake before it is none."""
     found = []
     for raw in items:
@@ -151,9 +151,9 @@ def events_of(items: Iterable[msgspec.Raw], uid: str) -> tuple[Told, ...]:
     return tuple(sorted(found, key=lambda one: -one.at)[:_MOST_EVENTS])
 
 
-def _told(event: _Event) -> Told:
+def _told(event: _Event) -> PodEvent:
     series = event.series or _Series()
     times = (series.lastObservedTime, event.lastTimestamp, event.eventTime, event.firstTimestamp)
     at = next((one for one in times if one), None)
     who = event.reportingComponent or (event.source.component if event.source else "")
-    return Told(seconds_of(At(at)), event.type, event.reason, event.message, event.count or series.count, who)
+    return PodEvent(seconds_of(At(at)), event.type, event.reason, event.message, event.count or series.count, who)

@@ -12,12 +12,18 @@ from hypothesis import strategies as st
 from support.golden_files import GOLDEN, check
 from support.views_stage import fleet_of_cards, node, pod, tenant, usage
 
-from dashboards.terminal.documents import top_document
-from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums, typical
-from dashboards.terminal.read.fleet import Fleet, FleetPod, Wanted
-from dashboards.terminal.read.usage import FAMILIES, Usage, fleet_of, usage_of
-from dashboards.terminal.table import Paper
-from dashboards.terminal.top_view import Choice, top_lines
+from dashboards.terminal.json_output import top_document
+from dashboards.terminal.read.aggregation import (
+    summarize_cards,
+    summarize_namespaces,
+    summarize_nodes,
+    summarize_pods,
+    typical,
+)
+from dashboards.terminal.read.fleet import CardRequest, Fleet, FleetPod
+from dashboards.terminal.read.usage import FAMILIES, Usage, build_fleet, build_usage
+from dashboards.terminal.table import TextOutput
+from dashboards.terminal.top_view import TopOptions, top_lines
 from isolation.contract.exposition import parse_page
 from isolation.contract.model import Mode, Placement, Slice
 from isolation.contract.quantity import GIB
@@ -34,11 +40,11 @@ def test_cards_nodes_and_namespaces_hold_what_the_pods_hold(parts):
     pods = [pod(f"p{at}", "n-0", gib, (index,)) for at, (index, gib, _) in enumerate(parts)]
     fleet = Fleet((node("n-0", 8),), tuple(pods))
     told = usage(fleet, [tenant(one, 1) for one, (_, _, known) in zip(pods, parts, strict=True) if known])
-    cards, sums = card_sums(fleet, told), pod_sums(fleet, told)
+    cards, sums = summarize_cards(fleet, told), summarize_pods(fleet, told)
     whole = sum(gib for _, gib, _ in parts) * GIB
     assert whole == sum(card.promised for card in cards)
-    assert [whole] == [one.promised for one in node_sums(cards)]
-    assert whole == sum(one.promised for one in sums) == sum(one.promised for one in namespace_sums(sums))
+    assert [whole] == [one.promised for one in summarize_nodes(cards)]
+    assert whole == sum(one.promised for one in sums) == sum(one.promised for one in summarize_namespaces(sums))
     assert [max(0, card.offered - card.promised) for card in cards] == [card.free for card in cards]
     assert [] == [card for card in cards if card.stranded not in (0, card.free)]
 
@@ -64,7 +70,7 @@ def test_what_is_stranded(machine, held, expected):
     """
     core = 100 // len(held) if machine.mode is Mode.CORE_MEM else 0
     fleet = Fleet((machine,), tuple(pod(f"p{at}", "n-0", gib, core=core) for at, gib in enumerate(held)))
-    (card,) = card_sums(fleet, NOTHING)
+    (card,) = summarize_cards(fleet, NOTHING)
     assert expected * GIB == card.stranded
 
 
@@ -73,7 +79,7 @@ def test_the_usual_promise_is_the_median_of_pods_with_shares():
     Whole cards and pods without cards do not count; nothing promised: nothing usual.
     """
     pods = [pod(f"p{at}", "n-0", gib) for at, gib in enumerate([2, 2, 3, 9, 9])]
-    whole = FleetPod("team", "w", "w", "n-0", Wanted(4, 0, 0, whole=True))
+    whole = FleetPod("team", "w", "w", "n-0", CardRequest(4, 0, 0, whole=True))
     assert 3 * GIB == typical(Fleet((), (*pods, whole)))
     assert 0 == typical(Fleet((), (whole,)))
 
@@ -85,13 +91,13 @@ def test_unknown_use_is_a_question_mark_and_null_never_nothing():
     pods = (pod("a", "n-0", 4), pod("b", "n-1", 4))
     fleet = Fleet((node("n-0", 1), node("n-1", 1)), pods)
     told = usage(fleet, [tenant(pods[0], 3)], without=("n-1",))
-    known, unknown = top_document(fleet, told, Choice())["items"]
+    known, unknown = top_document(fleet, told, TopOptions())["items"]
     assert (int(3.25 * GIB), None) == (known["used_bytes"], unknown["used_bytes"])
     assert None is unknown["over_promise_bytes"]
-    lines = top_lines(fleet, told, Choice(), Paper())
+    lines = top_lines(fleet, told, TopOptions(), TextOutput())
     assert "used 3.2+ of 32.0 GiB" in lines[0]
     assert "?" in lines[3]
-    assert "?" in top_lines(fleet, NOTHING, Choice(), Paper())[0]
+    assert "?" in top_lines(fleet, NOTHING, TopOptions(), TextOutput())[0]
 
 
 def test_whole_cards_are_known_when_all_or_none_are_taken_or_somebody_tells():
@@ -100,9 +106,9 @@ def test_whole_cards_are_known_when_all_or_none_are_taken_or_somebody_tells():
     """
 
     def promised(count, told=NOTHING):
-        whole = FleetPod("team", "w", "w", "n-0", Wanted(count, 0, 0, whole=True))
+        whole = FleetPod("team", "w", "w", "n-0", CardRequest(count, 0, 0, whole=True))
         fleet = Fleet((node("n-0", 4, mode=Mode.EXCLUSIVE),), (whole,) if count else ())
-        return [card.promised for card in card_sums(fleet, told)]
+        return [card.promised for card in summarize_cards(fleet, told)]
 
     assert [0] * 4 == promised(0)
     assert [16 * GIB] * 4 == promised(4)
@@ -115,7 +121,7 @@ def test_what_is_reserved_counts_as_allocated():
     """
     kept = Reservation("r", "holder", Placement("n-0", (Slice("GPU-n-0-0", 0, 5 * GIB),)), 9e9)
     fleet = Fleet((node("n-0", 1),), (pod("a", "n-0", 4),), (kept,))
-    (item,) = top_document(fleet, NOTHING, Choice())["items"]
+    (item,) = top_document(fleet, NOTHING, TopOptions())["items"]
     assert (9 * GIB, 5 * GIB, 7 * GIB) == (item["allocated_bytes"], item["reservation_bytes"], item["free_bytes"])
 
 
@@ -126,9 +132,9 @@ def test_over_promise_is_counted_by_container_and_card():
     one = pod("a", "n-0", 4, (0, 1))
     fleet = Fleet((node("n-0", 2),), (one,))
     told = usage(fleet, [tenant(one, 6, 0), tenant(one, 1, 1)])
-    (total,) = pod_sums(fleet, told)
+    (total,) = summarize_pods(fleet, told)
     assert (8 * GIB, 7 * GIB, 2 * GIB) == (total.promised, total.used, total.over)
-    assert "1 over promise" in top_lines(fleet, told, Choice(), Paper())[0]
+    assert "1 over promise" in top_lines(fleet, told, TopOptions(), TextOutput())[0]
 
 
 def test_one_machine_by_its_exporter_alone_shows_what_the_cluster_would():
@@ -136,9 +142,9 @@ def test_one_machine_by_its_exporter_alone_shows_what_the_cluster_would():
     The same cards with the same promises and the same use, without an API server.
     """
     fleet, told = fleet_of_cards(8)
-    alone = fleet_of(told)
-    by_cluster = [(c.card.uuid, c.promised, c.memory.used, c.memory.over) for c in card_sums(fleet, told)]
-    assert by_cluster == [(c.card.uuid, c.promised, c.memory.used, c.memory.over) for c in card_sums(alone, told)]
+    alone = build_fleet(told)
+    by_cluster = [(c.card.uuid, c.promised, c.memory.used, c.memory.over) for c in summarize_cards(fleet, told)]
+    assert by_cluster == [(c.card.uuid, c.promised, c.memory.used, c.memory.over) for c in summarize_cards(alone, told)]
 
 
 @pytest.mark.parametrize("sort", ["name", "allocated", "used", "free", "stranded"])
@@ -148,7 +154,7 @@ def test_a_list_that_is_sorted_has_its_largest_first(sort):
     """
     fleet, told = fleet_of_cards(64)
     column = {"name": None, "allocated": 3, "used": 4, "free": 5, "stranded": 8}[sort]
-    lines = top_lines(fleet, told, Choice(sort=sort), Paper())[2:66]
+    lines = top_lines(fleet, told, TopOptions(sort=sort), TextOutput())[2:66]
     found = [line.split()[column] if column is not None else line.split()[:2] for line in lines]
     if column is None:
         assert sorted(found) == found
@@ -163,14 +169,14 @@ def test_the_exporters_own_pages_are_read(name):
     What the exporter's golden pages say of cards and promises is what `gpushare top --local` shows.
     """
     page = (GOLDEN / "exporter" / f"{name}.txt").read_bytes()
-    told = usage_of(parse_page(page, FAMILIES))
-    cards, text = card_sums(fleet_of(told), told), page.decode()
+    told = build_usage(parse_page(page, FAMILIES))
+    cards, text = summarize_cards(build_fleet(told), told), page.decode()
     assert text.count("\ngpushare_card_memory_total_bytes{") == len(cards)
     allocated = re.findall(r"^gpushare_card_memory_allocated_bytes\{.*\} (\S+)$", text, re.MULTILINE)
     assert sum(map(float, allocated)) == sum(card.promised for card in cards)
     used = re.findall(r"^gpushare_card_memory_used_bytes\{.*\} (\S+)$", text, re.MULTILINE)
     assert sum(map(float, used)) == sum(card.memory.used or 0 for card in cards)
-    lines = top_lines(fleet_of(told), told, Choice(), Paper())
+    lines = top_lines(build_fleet(told), told, TopOptions(), TextOutput())
     check(f"views/exporter-{name}.txt", "\n".join(lines) + "\n")
 
 
@@ -182,4 +188,4 @@ def test_breaches_of_a_card_are_the_sum_over_their_kinds():
     samples = [("GPU-a", 0, "denied", 2), ("GPU-a", 0, "over_limit", 1), ("GPU-b", 1, "none", 0)]
     page = "".join(line.format(*one) for one in samples).encode()
 
-    assert [3.0, 0.0] == [card.figures["breaches"] for card in usage_of(parse_page(page, FAMILIES)).cards]
+    assert [3.0, 0.0] == [card.figures["breaches"] for card in build_usage(parse_page(page, FAMILIES)).cards]

@@ -10,24 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from dashboards.terminal.interactive.state import WITHIN
+from dashboards.terminal.interactive.navigation import WITHIN
 from dashboards.terminal.read.aggregation import (
-    CardSum,
-    GroupSum,
-    NamespaceSum,
-    PodSum,
-    card_sums,
-    namespace_sums,
-    node_sums,
-    pod_sums,
+    CardSummary,
+    NamespaceSummary,
+    NodeSummary,
+    PodSummary,
+    summarize_cards,
+    summarize_namespaces,
+    summarize_nodes,
+    summarize_pods,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dashboards.terminal.interactive.process_values import Processes
-    from dashboards.terminal.interactive.state import State
+    from dashboards.terminal.interactive.navigation import Navigation
     from dashboards.terminal.read.fleet import FleetPod
+    from dashboards.terminal.read.processes import Processes
     from dashboards.terminal.read.source import Reading
     from dashboards.terminal.read.usage import TenantUsage
 
@@ -53,34 +53,34 @@ class ContainerRow:
 
 
 @dataclass(slots=True)
-class Model:
+class ReadingSummary:
     """A reading with its sums."""
 
     reading: Reading
     processes: Processes | None = None
     """Of the node that is looked at; None: not asked, or not answered."""
-    cards: list[CardSum] = field(init=False)
-    nodes: list[GroupSum] = field(init=False)
-    pods: list[PodSum] = field(init=False)
-    namespaces: list[NamespaceSum] = field(init=False)
+    cards: list[CardSummary] = field(init=False)
+    nodes: list[NodeSummary] = field(init=False)
+    pods: list[PodSummary] = field(init=False)
+    namespaces: list[NamespaceSummary] = field(init=False)
 
     def __post_init__(self) -> None:
         """Add up."""
         fleet, usage = self.reading.fleet, self.reading.usage
-        self.cards = card_sums(fleet, usage)
-        self.nodes = node_sums(self.cards)
-        self.pods = pod_sums(fleet, usage)
-        self.namespaces = namespace_sums(self.pods)
+        self.cards = summarize_cards(fleet, usage)
+        self.nodes = summarize_nodes(self.cards)
+        self.pods = summarize_pods(fleet, usage)
+        self.namespaces = summarize_namespaces(self.pods)
 
-    def card(self, uuid: str) -> CardSum | None:
+    def card(self, uuid: str) -> CardSummary | None:
         """By UUID."""
         return next((one for one in self.cards if one.card.uuid == uuid), None)
 
-    def pod(self, key: str) -> PodSum | None:
+    def pod(self, key: str) -> PodSummary | None:
         """By `namespace/name`."""
         return next((one for one in self.pods if one.pod.key == key), None)
 
-    def rows(self, state: State) -> list[Any]:
+    def rows(self, state: Navigation) -> list[Any]:
         """What stands in this place, in order."""
         place = state.place
         found: list[Any]
@@ -116,7 +116,7 @@ class Model:
                 found.append(ContainerRow(pod, None, promised))
         return sorted(found, key=lambda one: one.key)
 
-    def _of_pod(self, key: str) -> list[CardSum]:
+    def _of_pod(self, key: str) -> list[CardSummary]:
         """The cards of a pod."""
         pod = self.pod(key)
         mine = {part.uuid for part in pod.pod.slices} if pod is not None else set()
@@ -124,7 +124,7 @@ class Model:
         return [one for one in self.cards if one.card.uuid in mine or (one.usage and one.usage.uuid in mine)]
 
 
-Thing: TypeAlias = CardSum | GroupSum | PodSum | NamespaceSum | ContainerRow
+Thing: TypeAlias = CardSummary | NodeSummary | PodSummary | NamespaceSummary | ContainerRow
 
 
 def key_of(one: Thing) -> str:
@@ -132,11 +132,11 @@ def key_of(one: Thing) -> str:
     match one:
         case ContainerRow():
             return one.key
-        case CardSum():
+        case CardSummary():
             return one.card.uuid
-        case PodSum():
+        case PodSummary():
             return one.pod.key
-        case GroupSum():
+        case NodeSummary():
             return one.node.name
     return one.name
 
@@ -144,12 +144,12 @@ def key_of(one: Thing) -> str:
 def _words(one: Thing) -> str:
     """What a filter looks through."""
     match one:
-        case CardSum():
+        case CardSummary():
             pods = " ".join(pod.key for pod in one.pods)
             return f"{one.node.name} {one.node.pool} {one.card.uuid} {one.card.model} {one.state} {pods}".lower()
-        case PodSum():
+        case PodSummary():
             return f"{one.pod.key} {one.pod.node or 'pending'}".lower()
-        case GroupSum():
+        case NodeSummary():
             return f"{one.node.name} {one.node.pool} {one.node.mode.value} {one.node.state}".lower()
     return key_of(one).lower()
 
@@ -157,30 +157,30 @@ def _words(one: Thing) -> str:
 def busy_of(one: Thing) -> float | None:
     """Utilisation of a card, the mean of a node's cards, compute of a pod; None: not known."""
     match one:
-        case CardSum():
+        case CardSummary():
             return one.usage.figures.get("utilisation") if one.usage else None
-        case GroupSum():
+        case NodeSummary():
             known = [part for card in one.cards if (part := busy_of(card)) is not None]
             return sum(known) / len(known) if known else None
-        case PodSum():
+        case PodSummary():
             return one.core_used
     return None
 
 
 def _name(one: Thing) -> tuple[str | int, ...]:
-    return (one.node.name, one.card.index, one.card.uuid) if isinstance(one, CardSum) else (key_of(one),)
+    return (one.node.name, one.card.index, one.card.uuid) if isinstance(one, CardSummary) else (key_of(one),)
 
 
 def _used(one: Any) -> int:
-    return (one.memory.used if isinstance(one, CardSum | GroupSum) else one.used) or 0
+    return (one.memory.used if isinstance(one, CardSummary | NodeSummary) else one.used) or 0
 
 
 def _free(one: Any) -> int:
-    return (one.free if isinstance(one, CardSum | GroupSum) else one.promised - _used(one)) or 0
+    return (one.free if isinstance(one, CardSummary | NodeSummary) else one.promised - _used(one)) or 0
 
 
 def _stranded(one: Any) -> int:
-    return one.stranded if isinstance(one, CardSum | GroupSum) else _free(one)
+    return one.stranded if isinstance(one, CardSummary | NodeSummary) else _free(one)
 
 
 _SORTS: Final[dict[str, Callable[[Any], Any]]] = {

@@ -16,11 +16,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from dashboards.terminal.explain.remedies import helps
-from dashboards.terminal.explain.room import node_whys
-from dashboards.terminal.explain.subject import events_of, faults_of, subject_of
-from dashboards.terminal.explain.values import Bound, Explained, Waits
-from dashboards.terminal.read.gather import NODES, PODS, ask_exporters, first_page, items, read_into, reservations
+from dashboards.terminal.explain.explanation import BoundState, Explanation, PendingReason
+from dashboards.terminal.explain.node_reasons import explain_nodes
+from dashboards.terminal.explain.pod import find_faults, parse_events, parse_pod
+from dashboards.terminal.explain.remedies import find_remedies
+from dashboards.terminal.read.api_server import NODES, PODS, ask_exporters, first_page, items, read_into, reservations
 from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.model import Placement, Request
 from isolation.contract.names import ALLOCATION
@@ -30,15 +30,15 @@ from isolation.kube.store import Store
 from isolation.placement.place import engine_of
 
 if TYPE_CHECKING:
-    from dashboards.terminal.explain.values import Subject, Told
-    from dashboards.terminal.read.gather import Heard
+    from dashboards.terminal.explain.explanation import ExplainedPod, PodEvent
+    from dashboards.terminal.read.api_server import ExporterAnswers
     from isolation.contract.model import Cluster, Slice
     from isolation.contract.reservation import Reservation
     from isolation.kube.access import Access
     from isolation.placement.engine import Engine
 
 
-async def read_pod(access: Access, namespace: str, name: str, unit_bytes: int) -> Explained | None:
+async def read_pod(access: Access, namespace: str, name: str, unit_bytes: int) -> Explanation | None:
     """Everything there is to say; None: there is no such pod."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
     try:
@@ -52,7 +52,7 @@ async def read_pod(access: Access, namespace: str, name: str, unit_bytes: int) -
     waits = None
     if isinstance(subject.request, Request) and subject.request.cards and not subject.ended:
         waits = await _waits(access, subject, notes, unit_bytes)
-    return Explained(subject, faults_of(subject), waits, None, await _events(access, subject, notes), tuple(notes))
+    return Explanation(subject, find_faults(subject), waits, None, await _events(access, subject, notes), tuple(notes))
 
 
 def _json(body: bytes) -> Any:
@@ -62,18 +62,18 @@ def _json(body: bytes) -> Any:
         raise MalformedError(f"invalid object: {exc}") from None
 
 
-def _subject(raw: Any, uuids: dict[int, str], unit_bytes: int) -> Subject:
+def _subject(raw: Any, uuids: dict[int, str], unit_bytes: int) -> ExplainedPod:
     try:
-        return subject_of(raw, uuids, unit_bytes)
+        return parse_pod(raw, uuids, unit_bytes)
     except CodecError as exc:
         raise MalformedError(f"invalid pod: {exc}") from None
 
 
-async def _events(access: Access, subject: Subject, notes: list[str]) -> tuple[Told, ...]:
+async def _events(access: Access, subject: ExplainedPod, notes: list[str]) -> tuple[PodEvent, ...]:
     path = f"/api/v1/namespaces/{quote(subject.namespace, safe='')}/events"
     query = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={subject.name}"}
     try:
-        return events_of([raw async for raw in items(access, path, query)], subject.uid)
+        return parse_events([raw async for raw in items(access, path, query)], subject.uid)
     except RefusedError as exc:
         notes.append(f"cannot list its Events (HTTP {exc.status})")
         return ()
@@ -82,7 +82,7 @@ async def _events(access: Access, subject: Subject, notes: list[str]) -> tuple[T
 # A pod that waits.
 
 
-async def _waits(access: Access, subject: Subject, notes: list[str], unit_bytes: int) -> Waits:
+async def _waits(access: Access, subject: ExplainedPod, notes: list[str], unit_bytes: int) -> PendingReason:
     request = subject.request
     if not isinstance(request, Request):
         raise TypeError("a pod with an invalid request cannot be placed")
@@ -98,10 +98,12 @@ async def _waits(access: Access, subject: Subject, notes: list[str], unit_bytes:
     if view.unreadable:
         notes.append(f"{len(view.unreadable)} nodes or pods cannot be read and are ignored")
     kept = await reservations(access, notes)
-    return waits_of(view.cluster, kept, subject, unit_bytes, time.time())
+    return explain_pending(view.cluster, kept, subject, unit_bytes, time.time())
 
 
-def waits_of(cluster: Cluster, kept: list[Reservation], subject: Subject, unit_bytes: int, now: float) -> Waits:
+def explain_pending(
+    cluster: Cluster, kept: list[Reservation], subject: ExplainedPod, unit_bytes: int, now: float
+) -> PendingReason:
     """Why it waits, by the engine that places pods, and what would help. Pure."""
     request = subject.request
     if not isinstance(request, Request):
@@ -123,11 +125,11 @@ def waits_of(cluster: Cluster, kept: list[Reservation], subject: Subject, unit_b
         hold = Request(cards=len(slices), card_bytes=size, card_core=core)
         engine.hold(f"reservation/{one.name}", hold, one.placement, force=True)
     verdict = engine.place(request)
-    whys = node_whys(engine, request, away)
+    whys = explain_nodes(engine, request, away)
     if isinstance(verdict, Placement):
-        return Waits(verdict, whys, (), mine)
+        return PendingReason(verdict, whys, (), mine)
     pods = {pod.uid: pod for pod in cluster.pods}
-    return Waits(verdict, whys, helps(engine, request, whys, pods, unit_bytes), mine)
+    return PendingReason(verdict, whys, find_remedies(engine, request, whys, pods, unit_bytes), mine)
 
 
 def _without_agent(engine: Engine, request: Request) -> frozenset[str]:
@@ -141,7 +143,7 @@ def _without_agent(engine: Engine, request: Request) -> frozenset[str]:
 # A pod that is bound.
 
 
-async def _bound(access: Access, raw: Any, subject: Subject, notes: list[str], unit_bytes: int) -> Explained:
+async def _bound(access: Access, raw: Any, subject: ExplainedPod, notes: list[str], unit_bytes: int) -> Explanation:
     store = Store(unit_bytes=unit_bytes)
     node_path = f"{NODES}/{quote(subject.node, safe='')}"
     try:
@@ -154,17 +156,17 @@ async def _bound(access: Access, raw: Any, subject: Subject, notes: list[str], u
     subject = _subject(raw, {card.index: card.uuid for card in node.cards} if node else {}, unit_bytes)
     heard = await ask_exporters(access, [subject.node])
     notes += heard.notes
-    bound = Bound(
+    bound = BoundState(
         node.mode.value if node else "",
         _used(heard, subject),
         _containers(raw, subject),
         _neighbours(store, subject),
         _over(store, subject),
     )
-    return Explained(subject, faults_of(subject), None, bound, await _events(access, subject, notes), tuple(notes))
+    return Explanation(subject, find_faults(subject), None, bound, await _events(access, subject, notes), tuple(notes))
 
 
-def _used(heard: Heard, subject: Subject) -> tuple[tuple[str, int, int | None, int | None], ...] | None:
+def _used(heard: ExporterAnswers, subject: ExplainedPod) -> tuple[tuple[str, int, int | None, int | None], ...] | None:
     if not heard.usage.heard:
         return None
     return tuple(
@@ -174,25 +176,25 @@ def _used(heard: Heard, subject: Subject) -> tuple[tuple[str, int, int | None, i
     )
 
 
-def _containers(raw: Any, subject: Subject) -> tuple[tuple[str, tuple[Slice, ...]], ...]:
+def _containers(raw: Any, subject: ExplainedPod) -> tuple[tuple[str, tuple[Slice, ...]], ...]:
     if subject.record != ALLOCATION:
         return ()
     record = raw["metadata"]["annotations"][ALLOCATION]
     return tuple((part.container, part.slices) for part in decode_allocation(record).parts)
 
 
-def _on(store: Store, subject: Subject) -> dict[str, int]:
+def _on(store: Store, subject: ExplainedPod) -> dict[str, int]:
     """Bytes promised on each card of the pod."""
-    taken = {part.uuid: 0 for part in subject.slices}
+    allocated = {part.uuid: 0 for part in subject.slices}
     for pod in store.pods.values():
         placement = pod.placement or Placement("")
         for part in placement.slices:
-            if part.uuid in taken:
-                taken[part.uuid] += part.bytes
-    return taken
+            if part.uuid in allocated:
+                allocated[part.uuid] += part.bytes
+    return allocated
 
 
-def _neighbours(store: Store, subject: Subject) -> tuple[str, ...]:
+def _neighbours(store: Store, subject: ExplainedPod) -> tuple[str, ...]:
     mine = {part.uuid for part in subject.slices}
     found = (
         pod.key
@@ -202,9 +204,9 @@ def _neighbours(store: Store, subject: Subject) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _over(store: Store, subject: Subject) -> tuple[int, ...]:
+def _over(store: Store, subject: ExplainedPod) -> tuple[int, ...]:
     node = store.nodes.get(subject.node)
     if node is None:
         return ()
-    taken = _on(store, subject)
-    return tuple(card.index for card in node.cards if taken.get(card.uuid, 0) > card.allocatable_bytes)
+    allocated = _on(store, subject)
+    return tuple(card.index for card in node.cards if allocated.get(card.uuid, 0) > card.allocatable_bytes)

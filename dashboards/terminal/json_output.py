@@ -11,19 +11,19 @@ import json
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.terminal.read.aggregation import card_sums, namespace_sums, node_sums, pod_sums
+from dashboards.terminal.read.aggregation import summarize_cards, summarize_namespaces, summarize_nodes, summarize_pods
 
 if TYPE_CHECKING:
-    from dashboards.terminal.breaches.values import Breached
-    from dashboards.terminal.read.aggregation import CardSum, GroupSum, NamespaceSum, PodSum
+    from dashboards.terminal.read.aggregation import CardSummary, NamespaceSummary, NodeSummary, PodSummary
+    from dashboards.terminal.read.breaches import Breach
     from dashboards.terminal.read.fleet import Fleet
     from dashboards.terminal.read.usage import Usage
-    from dashboards.terminal.top_view import Choice
+    from dashboards.terminal.top_view import TopOptions
 
 FORMAT: Final = 1
 
 
-def dumped(document: Any, form: str) -> str:
+def dump_document(document: Any, form: str) -> str:
     """The document as text; `form` is json or yaml."""
     if form == "json":
         return json.dumps(document, indent=2)
@@ -31,24 +31,24 @@ def dumped(document: Any, form: str) -> str:
     return text.rstrip("\n")
 
 
-def top_document(fleet: Fleet, usage: Usage, choice: Choice) -> dict[str, Any]:
+def top_document(fleet: Fleet, usage: Usage, choice: TopOptions) -> dict[str, Any]:
     """`gpushare top` for programs."""
-    cards = [card for card in card_sums(fleet, usage) if choice.node in ("", card.node.name)]
-    pods = [one for one in pod_sums(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
+    cards = [card for card in summarize_cards(fleet, usage) if choice.node in ("", card.node.name)]
+    pods = [one for one in summarize_pods(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
     rows: list[dict[str, Any]]
     match choice.by:
         case "card":
             rows = [_card(one) for one in cards]
         case "node":
-            rows = [_node(one) for one in node_sums(cards)]
+            rows = [_node(one) for one in summarize_nodes(cards)]
         case "pod":
             rows = [_pod(one) for one in pods]
         case _:
-            rows = [_namespace(one) for one in namespace_sums(pods)]
+            rows = [_namespace(one) for one in summarize_namespaces(pods)]
     return {"format": FORMAT, "by": choice.by, "items": rows, "notes": list(fleet.notes)}
 
 
-def _card(one: CardSum) -> dict[str, Any]:
+def _card(one: CardSummary) -> dict[str, Any]:
     told = one.usage.figures if one.usage else {}
     return {
         "node": one.node.name,
@@ -73,7 +73,7 @@ def _card(one: CardSum) -> dict[str, Any]:
     }
 
 
-def _node(one: GroupSum) -> dict[str, Any]:
+def _node(one: NodeSummary) -> dict[str, Any]:
     return {
         "node": one.node.name,
         "pool": one.node.pool or None,
@@ -92,7 +92,7 @@ def _node(one: GroupSum) -> dict[str, Any]:
     }
 
 
-def _pod(one: PodSum) -> dict[str, Any]:
+def _pod(one: PodSummary) -> dict[str, Any]:
     return {
         "namespace": one.pod.namespace or None,
         "pod": one.pod.name,
@@ -108,7 +108,7 @@ def _pod(one: PodSum) -> dict[str, Any]:
     }
 
 
-def _namespace(one: NamespaceSum) -> dict[str, Any]:
+def _namespace(one: NamespaceSummary) -> dict[str, Any]:
     return {
         "namespace": one.name or None,
         "pods": one.pods,
@@ -121,7 +121,7 @@ def _namespace(one: NamespaceSum) -> dict[str, Any]:
     }
 
 
-def breach_document(breaches: tuple[Breached, ...], notes: tuple[str, ...]) -> dict[str, Any]:
+def breach_document(breaches: tuple[Breach, ...], notes: tuple[str, ...]) -> dict[str, Any]:
     """`gpushare breaches` for programs."""
     return {
         "format": FORMAT,

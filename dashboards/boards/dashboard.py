@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract import metrics
 
 if TYPE_CHECKING:
-    from dashboards.boards.grid import Section
+    from dashboards.boards.layout import Section
 
 TAG: Final = "gpushare"
 """On every dashboard of ours; the links at the top of a page are those with it."""
