@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who holds what of this machine, for people and for programs.
+How allocations are shown: the table of `--list`, JSON, the lines of a refusal and of a run that waits.
 
-Decides how it looks and nothing else: a table on a terminal, plain lines in a pipe.
+Formats only. A table on a terminal, tab-separated lines in a pipe.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def as_json(held: Sequence[Hold]) -> dict[str, Any]:
     }
 
 
-def rows(held: Sequence[Hold], now: float) -> list[tuple[str, ...]]:
+def build_rows(held: Sequence[Hold], now: float) -> list[tuple[str, ...]]:
     """One row per hold, in the order of HEADINGS."""
     return [
         (
@@ -61,16 +61,16 @@ def rows(held: Sequence[Hold], now: float) -> list[tuple[str, ...]]:
             f"{entry.core} %" if entry.core else "-",
             entry.policy,
             str(entry.runner.pid),
-            ago(now - entry.created),
-            words(entry),
+            format_age(now - entry.created),
+            render_command(entry),
         )
         for entry in held
     ]
 
 
-def listed(held: Sequence[Hold], now: float, console: Console) -> str:
+def render_table(held: Sequence[Hold], now: float, console: Console) -> str:
     """The holds as a table on a terminal, else as lines whose fields tabs divide; empty where there are none."""
-    found = rows(held, now)
+    found = build_rows(held, now)
     if not found:
         return ""
     if not console.is_terminal:
@@ -84,13 +84,13 @@ def listed(held: Sequence[Hold], now: float, console: Console) -> str:
     others = sum(max(map(len, column)) + _GAP for column in list(zip(HEADINGS, *found, strict=True))[:-1])
     left = max(_LEAST_COMMAND, console.width - others)
     for *cells, command in found:
-        table.add_row(*(Text(cell) for cell in (*cells, cut(command, left))))
+        table.add_row(*(Text(cell) for cell in (*cells, truncate(command, left))))
     with console.capture() as text:
         console.print(table)
     return text.get().rstrip("\n")
 
 
-def taken(cards: Sequence[Card], held: Sequence[Hold]) -> list[str]:
+def describe_cards(cards: Sequence[Card], held: Sequence[Hold]) -> list[str]:
     """A line per card: what is taken of it, and by whom."""
     lines = []
     for card in cards:
@@ -101,12 +101,12 @@ def taken(cards: Sequence[Card], held: Sequence[Hold]) -> list[str]:
     return lines
 
 
-def waiting(reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: float) -> str:
+def describe_wait(reason: str, cards: Sequence[Card], held: Sequence[Hold], seconds: float) -> str:
     """One line of progress: how long, for what, and who is in the way."""
     uuids = {card.uuid for card in cards}
     holders = [entry for entry in held if uuids & {part.uuid for part in entry.slices}]
     by = ", ".join(f"{clean(entry.name)} {sum(p.bytes for p in entry.slices) // GIB} GiB" for entry in holders)
-    return f"waiting {ago(seconds)}: {reason}" + (f"; in use by {by}" if by else "")
+    return f"waiting {format_age(seconds)}: {reason}" + (f"; in use by {by}" if by else "")
 
 
 def clean(text: str) -> str:
@@ -114,17 +114,17 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def words(entry: Hold) -> str:
+def render_command(entry: Hold) -> str:
     """The command as one short line."""
-    return cut(clean(" ".join(entry.command)), _COMMAND_CHARS)
+    return truncate(clean(" ".join(entry.command)), _COMMAND_CHARS)
 
 
-def cut(text: str, most: int) -> str:
+def truncate(text: str, most: int) -> str:
     """At most so many characters, and one can see that there were more."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def ago(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """A span for people."""
     whole = max(0, math.floor(seconds))
     for unit, letter in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
