@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an embedded cluster needs of a screen and of a metrics endpoint.
+The screen and the metrics endpoint of `gpushare up`, as protocols.
 
-Shapes only: the front door makes the real ones from other rooms, which this one may not import.
+The real ones are in dashboards and exporter, which autoscaler may not import; `gpushare.py` passes them in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from isolation.contract.stack import Stack
 
     Collector = Callable[[Frame], Iterable[Family]]
-    """What turns a frame into metrics."""
+    """Turns a frame into metrics."""
 
 
 class Screen(Protocol):
@@ -60,8 +60,8 @@ class Exposition(Protocol):
         ...
 
 
-class Surfaces(Protocol):
-    """What the front door lends: it may join rooms, this one may not."""
+class Outputs(Protocol):
+    """What `gpushare.py` passes in."""
 
     def screen(self, stream: TextIO, clock: Callable[[], float]) -> Screen:
         """A live screen on a terminal, plain lines elsewhere."""

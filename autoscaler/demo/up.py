@@ -4,7 +4,7 @@
 
 Decides which fleet and workload run, at which speed and for how long, whether real processes on
 simulated cards run beside them (`stack`), and how the run ends. The screen and the metrics endpoint
-come from the front door (`Surfaces`): rooms do not know each other. Bad input ends with status 2;
+come from the front door (`Outputs`): rooms do not know each other. Bad input ends with status 2;
 Ctrl-C and SIGTERM end with a summary and status 0.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from autoscaler.demo.embedded.embedded_cluster import Embedded
-    from autoscaler.demo.outputs import Exposition, Surfaces
+    from autoscaler.demo.outputs import Exposition, Outputs
 
 DEFAULT_PORT: Final = 9445
 OTHER_PORT: Final = "use --port N, or --no-metrics"
@@ -162,7 +162,7 @@ class BadInput(click.ClickException):
 @options.output(text="Output format. json: at the end, a summary and the final state on stdout.")
 @click.pass_obj
 def up(
-    surfaces: Surfaces,
+    outputs: Outputs,
     *,
     manifests: tuple[str, ...],
     nodes_csv: str | None,
@@ -194,7 +194,7 @@ def up(
     served = None if no_metrics else port
     settings = Settings(speed or scene.speed, seconds, seed, served, bool(output), addresses)
     try:
-        click.echo(show(scene.world, surfaces, settings, turns))
+        click.echo(show(scene.world, outputs, settings, turns))
         sys.stdout.flush()
     except StackError as exc:
         raise click.ClickException(str(exc)) from exc
@@ -220,7 +220,7 @@ def _scene(manifests: tuple[str, ...], nodes_csv: str | None, pods_csv: str | No
         raise BadInput(str(exc)) from exc
 
 
-def show(world: Embedded, surfaces: Surfaces, settings: Settings, turns: Turns | None = None) -> str:
+def show(world: Embedded, outputs: Outputs, settings: Settings, turns: Turns | None = None) -> str:
     """Run to the end, with the stack where `turns` watches the loop; returns what is to be said about it."""
     beside = Beside(settings.port, turns=turns, note=settings.addresses, say=lambda text: click.echo(text, err=True))
     compute = ComputeSeconds()
@@ -230,10 +230,10 @@ def show(world: Embedded, surfaces: Surfaces, settings: Settings, turns: Turns |
         try:
             held.enter_context(beside)
             if beside.port is not None:
-                endpoint = held.enter_context(surfaces.metrics(beside.port, COLLECTORS))
+                endpoint = held.enter_context(outputs.metrics(beside.port, COLLECTORS))
         except OSError as exc:
             raise BadInput(f"{exc.filename}: {exc.strerror}" if exc.filename else f"{exc}: {OTHER_PORT}") from exc
-        screen = held.enter_context(surfaces.screen(sys.stderr if settings.as_json else sys.stdout, time.monotonic))
+        screen = held.enter_context(outputs.screen(sys.stderr if settings.as_json else sys.stdout, time.monotonic))
 
         def draw(progress: Progress) -> None:
             frame = world.frame()
