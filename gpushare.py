@@ -24,7 +24,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from autoscaler.demo.outputs import Collector, Exposition, Screen
+    from autoscaler.demo.outputs import Collector, MetricsEndpoint, Screen
 
 COMMANDS: Final = MappingProxyType(
     {
@@ -123,16 +123,16 @@ def _interruptible() -> Iterator[None]:
 
 
 class LoadedOutputs:
-    """What `gpushare up` needs of dashboards and exporter (`autoscaler.demo.outputs.Outputs`), imported on first use."""
+    """What `gpushare up` needs of dashboards and exporter, imported on first use: `autoscaler.demo.outputs.Outputs`."""
 
     def screen(self, stream: TextIO, clock: Callable[[], float]) -> Screen:
         """The terminal view, or plain lines where the stream is no terminal."""
         screen: Screen = load("dashboards.terminal.up.live:screen_for", "up")(stream, clock)
         return screen
 
-    def metrics(self, port: int, more: Mapping[str, Collector]) -> Exposition:
+    def metrics(self, port: int, more: Mapping[str, Collector]) -> MetricsEndpoint:
         """The metrics endpoint of a whole fleet."""
-        endpoint: Exposition = load("exporter.fleet:FleetMetrics", "up")(port, more)
+        endpoint: MetricsEndpoint = load("exporter.fleet:FleetMetrics", "up")(port, more)
         return endpoint
 
 

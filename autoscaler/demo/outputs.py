@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.metrics import Family
     from isolation.contract.reading import Frame
-    from isolation.contract.stack import Stack
+    from isolation.contract.stack import StackStatus
 
     Collector = Callable[[Frame], Iterable[Family]]
     """Turns a frame into metrics."""
@@ -35,12 +35,12 @@ class Screen(Protocol):
         """Give it back."""
         ...
 
-    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: Stack | None = None) -> None:
+    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: StackStatus | None = None) -> None:
         """Show this frame with notes (what each is, and what it says), and the real processes where there are any."""
         ...
 
 
-class Exposition(Protocol):
+class MetricsEndpoint(Protocol):
     """Where frames are measured from; raises OSError with advice if the port cannot be had."""
 
     url: str
@@ -67,6 +67,6 @@ class Outputs(Protocol):
         """A live screen on a terminal, plain lines elsewhere."""
         ...
 
-    def metrics(self, port: int, more: Mapping[str, Collector]) -> Exposition:
+    def metrics(self, port: int, more: Mapping[str, Collector]) -> MetricsEndpoint:
         """An endpoint for cards and containers, and for `more` collectors of ours."""
         ...
