@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The front door: one `gpushare` command whose sub-commands load lazily from the rooms.
+The entry point: one `gpushare` command whose sub-commands are imported only when they are called.
 
-The only module that may join rooms. It knows where a command lives and nothing of what it does. Decides what becomes
-of a command that ends in none of the ways that it foresees: each has one message and one exit status.
+The only module that may import autoscaler, exporter and dashboards together. It knows where each command is defined and
+nothing of what it does. Decides the message and the exit status of a command that ends in a way it does not foresee.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from autoscaler.demo.outputs import Collector, Exposition, Screen
+    from autoscaler.demo.outputs import Collector, MetricsEndpoint, Screen
 
 COMMANDS: Final = MappingProxyType(
     {
@@ -89,12 +89,12 @@ COMMANDS: Final = MappingProxyType(
 
 INTERRUPTED: Final = 128 + signal.SIGINT
 OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
-"""Whoever read the output has gone, as `| head -1` does."""
+"""The reader of the output has closed it, as `| head -1` does."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def load(where: str, extra: str) -> Any:
-    """What stands at `module:attribute`, or a clear error that names the missing extra."""
+    """Import `module:attribute`; ClickException names the missing extra."""
     module, _, attribute = where.partition(":")
     try:
         with _interruptible():
@@ -122,22 +122,22 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, known)
 
 
-class Surfaces:
-    """What a room may show itself on and may not import: made by other rooms, loaded when asked for."""
+class LoadedOutputs:
+    """What `gpushare up` needs of dashboards and exporter, imported on first use: `autoscaler.demo.outputs.Outputs`."""
 
     def screen(self, stream: TextIO, clock: Callable[[], float]) -> Screen:
         """The terminal view, or plain lines where the stream is no terminal."""
-        made: Screen = load("dashboards.terminal.up.live:screen_for", "up")(stream, clock)
-        return made
+        screen: Screen = load("dashboards.terminal.up.live:screen_for", "up")(stream, clock)
+        return screen
 
-    def metrics(self, port: int, more: Mapping[str, Collector]) -> Exposition:
+    def metrics(self, port: int, more: Mapping[str, Collector]) -> MetricsEndpoint:
         """The metrics endpoint of a whole fleet."""
-        made: Exposition = load("exporter.fleet:FleetMetrics", "up")(port, more)
-        return made
+        endpoint: MetricsEndpoint = load("exporter.fleet:FleetMetrics", "up")(port, more)
+        return endpoint
 
 
-class Rooms(click.Group):
-    """Imports a room only when its command is called."""
+class LazyCommands(click.Group):
+    """Imports a command's package only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         """Every command, whether or not its extra is installed."""
@@ -152,22 +152,22 @@ class Rooms(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Help without importing a single room."""
+        """Help without importing any command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in sorted(COMMANDS)])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The same for a shell: click's own way would import every room."""
+        """Completion without importing any command: click's own would import all of them."""
         found = [CompletionItem(name, help=COMMANDS[name][2]) for name in COMMANDS if name.startswith(incomplete)]
         return found if incomplete[:1] != "-" else click.Command.shell_complete(self, ctx, incomplete)
 
 
-@click.group(cls=Rooms, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="gpushare")
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Share GPU cards between pods on Kubernetes: placement, isolation, metrics and autoscaling."""
-    ctx.ensure_object(Surfaces)
+    ctx.ensure_object(LoadedOutputs)
 
 
 def run() -> None:

@@ -4,7 +4,7 @@ Draws docs/pictures/up.svg: the screen of `gpushare up` at the end of a real run
 
     python docs/draw_up.py [SECONDS] [COLUMNS] [LINES]
 
-Nothing is made up: the front door is given a screen that keeps what it is shown last. With more
+Nothing is made up: the entry point gets a screen that keeps what it is shown last. With more
 seconds an alert has had the time to fire.
 """
 
@@ -46,8 +46,8 @@ class Kept:
         self.last = shown
 
 
-class Doors(gpushare.Surfaces):
-    """The front door with that screen."""
+class RecordingOutputs(gpushare.LoadedOutputs):
+    """The entry point with that screen."""
 
     kept = Kept()
 
@@ -75,9 +75,9 @@ def placed(svg: str) -> str:
 
 def main(seconds: str = "60", columns: str = "116", lines: str = "40") -> None:
     """Run, then draw."""
-    doors = Doors()
-    gpushare.main(["up", "--for", seconds, "--port", "0", "--json"], obj=doors, standalone_mode=False)
-    frame, notes, stack = doors.kept.last
+    outputs = RecordingOutputs()
+    gpushare.main(["up", "--for", seconds, "--port", "0", "--json"], obj=outputs, standalone_mode=False)
+    frame, notes, stack = outputs.kept.last
     console = Console(record=True, width=int(columns), height=int(lines), file=io.StringIO(), force_terminal=True)
     console.print(Group(*drawn(frame, (int(columns), int(lines)), notes, stack)))
     PICTURE.parent.mkdir(exist_ok=True)

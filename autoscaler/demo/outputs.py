@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an embedded cluster needs of a screen and of a metrics endpoint.
+The screen and the metrics endpoint of `gpushare up`, as protocols.
 
-Shapes only: the front door makes the real ones from other rooms, which this one may not import.
+The real ones are in dashboards and exporter, which autoscaler may not import; `gpushare.py` passes them in.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from isolation.contract.metrics import Family
     from isolation.contract.reading import Frame
-    from isolation.contract.stack import Stack
+    from isolation.contract.stack import StackStatus
 
     Collector = Callable[[Frame], Iterable[Family]]
-    """What turns a frame into metrics."""
+    """Turns a frame into metrics."""
 
 
 class Screen(Protocol):
@@ -35,12 +35,12 @@ class Screen(Protocol):
         """Give it back."""
         ...
 
-    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: Stack | None = None) -> None:
+    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: StackStatus | None = None) -> None:
         """Show this frame with notes (what each is, and what it says), and the real processes where there are any."""
         ...
 
 
-class Exposition(Protocol):
+class MetricsEndpoint(Protocol):
     """Where frames are measured from; raises OSError with advice if the port cannot be had."""
 
     url: str
@@ -60,13 +60,13 @@ class Exposition(Protocol):
         ...
 
 
-class Surfaces(Protocol):
-    """What the front door lends: it may join rooms, this one may not."""
+class Outputs(Protocol):
+    """What `gpushare.py` passes in."""
 
     def screen(self, stream: TextIO, clock: Callable[[], float]) -> Screen:
         """A live screen on a terminal, plain lines elsewhere."""
         ...
 
-    def metrics(self, port: int, more: Mapping[str, Collector]) -> Exposition:
+    def metrics(self, port: int, more: Mapping[str, Collector]) -> MetricsEndpoint:
         """An endpoint for cards and containers, and for `more` collectors of ours."""
         ...

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A wall clock drives a fleet's clock: how far to advance, when to draw, and what to do when too slow.
+How far to advance a simulated cluster for the wall-clock time that has passed, and when to draw it.
 
-A machine that cannot keep up lets the fleet run slower and says so; time that is owed is never
-hoarded, so that a slow moment does not make the next one slower. Knows neither what the world
-does nor where it is shown; the clock and the wait are arguments.
+A machine that cannot keep up makes the cluster run slower and the display says so: lost time is given up, never caught
+up, so one slow moment does not slow the next one. The clock and the wait are arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SLICE_SECONDS: Final = 10.0
 """Of the fleet's clock, advanced at once: the period of the autoscaler."""
 
 
-class World(Protocol):
+class Advancing(Protocol):
     """What can be advanced."""
 
     @property
@@ -49,8 +48,8 @@ class Progress:
     """Time was given up just now."""
 
 
-def run(
-    world: World,
+def run_paced(
+    world: Advancing,
     draw: Callable[[Progress], None],
     *,
     speed: float,
@@ -87,7 +86,7 @@ def run(
         frame_seconds = min(LONGEST_FRAME_SECONDS, max(FRAME_SECONDS, (DRAWING_SHARE - 1) * (clock() - drawn)))
 
 
-def _catch_up(world: World, owed: float, deadline: float, clock: Callable[[], float]) -> float:
+def _catch_up(world: Advancing, owed: float, deadline: float, clock: Callable[[], float]) -> float:
     """Advance what is owed, until the deadline; returns what is given up."""
     while owed > 0:
         step = min(owed, SLICE_SECONDS)

@@ -2,7 +2,7 @@
 """
 Which embedded cluster runs: the built-in demonstration, a user's manifests, or a trace.
 
-Reads files and builds the world; knows nothing of how long it runs or where it is shown.
+Reads the files and builds the cluster.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from autoscaler.demo.embedded.embedded_cluster import Embedded
-from autoscaler.demo.embedded.node_pools import demo_fleet, demo_limits, fleet_of
-from autoscaler.demo.embedded.workload import Arrival, arrivals_of_rows, demo_workload
+from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
+from autoscaler.demo.embedded.node_pools import build_fleet, demo_fleet, demo_limits
+from autoscaler.demo.embedded.workload import PodArrival, demo_workload, trace_arrivals
 from isolation.contract.model import Ask, Refusal, Toleration
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
@@ -23,7 +23,7 @@ from isolation.simulator.traces.csvfile import TraceError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from autoscaler.demo.stack.autoscaler_metrics import Turns
+    from autoscaler.demo.stack.autoscaler_metrics import LoopMetrics
     from isolation.contract.model import Request
 
 DEMO_SPEED: Final = 60.0
@@ -34,24 +34,24 @@ DAY: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """A world at its beginning, and the speed at which it is worth looking at."""
+class Scenario:
+    """A cluster at its beginning, and the speed at which it is worth looking at."""
 
-    world: Embedded
+    cluster: EmbeddedCluster
     speed: float
     remarks: tuple[str, ...] = ()
     """What of the input was passed over."""
 
 
-def demo(seed: int, turns: Turns | None = None) -> Scene:
-    """Pools of every mode and pods without end; `turns` watches the autoscaler's loop."""
-    hooks: dict[str, Any] = {} if turns is None else {"decider": turns.decide, "done": turns.done}
+def load_demo(seed: int, metrics: LoopMetrics | None = None) -> Scenario:
+    """Pools of every mode and pods without end; `metrics` watches the autoscaler's loop."""
+    hooks: dict[str, Any] = {} if metrics is None else {"decider": metrics.decide, "done": metrics.record_done}
     workload, limits = demo_workload(seed), demo_limits()
-    world = Embedded(demo_fleet(), workload, seed=seed, limits=limits, **hooks)
-    return Scene(world, DEMO_SPEED)
+    cluster = EmbeddedCluster(demo_fleet(), workload, seed=seed, limits=limits, **hooks)
+    return Scenario(cluster, DEMO_SPEED)
 
 
-def from_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scene:
+def load_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scenario:
     """The pools of the demonstration, and the pods of these manifests."""
     if paths.count(STDIN) > 1:
         raise ManifestError("stdin can be read only once; use - only once")
@@ -64,20 +64,26 @@ def from_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scene:
         raise ManifestError("\n".join([*asked.notes, "these manifests contain no pods; add at least one workload"]))
     # Nobody would make a bare pod again, so nobody may move it.
     arrivals = [
-        Arrival(0.0, pod.name, _tolerant(pod.request), namespace=pod.namespace, evictable=bool(pod.request.owner))
+        PodArrival(
+            0.0,
+            pod.name,
+            _tolerate_whole_cards(pod.request),
+            namespace=pod.namespace,
+            evictable=bool(pod.request.owner),
+        )
         for pod in asked.pods
         if not isinstance(pod.request, Refusal)
     ]
-    world = Embedded(demo_fleet(), arrivals, seed=seed, limits=demo_limits())
+    cluster = EmbeddedCluster(demo_fleet(), arrivals, seed=seed, limits=demo_limits())
     pinned = [
         f"pod {pod.key}: nodeName {pod.node} is ignored, because the simulated cluster has no such node"
         for pod in asked.pods
         if pod.node
     ]
-    return Scene(world, DEMO_SPEED, (*asked.notes, *pinned))
+    return Scenario(cluster, DEMO_SPEED, (*asked.notes, *pinned))
 
 
-def _tolerant(request: Request) -> Request:
+def _tolerate_whole_cards(request: Request) -> Request:
     """Whole cards stand on tainted nodes; whoever asks for them may go there (as with ExtendedResourceToleration)."""
     if not request.whole:
         return request
@@ -85,7 +91,7 @@ def _tolerant(request: Request) -> Request:
     return replace(request, rules=replace(request.rules, tolerations=tolerations))
 
 
-def from_trace(nodes_csv: str, pods_csv: str, seed: int) -> Scene:
+def load_trace(nodes_csv: str, pods_csv: str, seed: int) -> Scenario:
     """The nodes of a trace as pools, and its pods when they came."""
     nodes = openb.read_nodes(nodes_csv)
     rows = list(openb.arrivals(openb.read_pods(pods_csv)))
@@ -97,11 +103,11 @@ def from_trace(nodes_csv: str, pods_csv: str, seed: int) -> Scene:
     start = rows[len(rows) // QUIET_SHARE].at
     skipped = start - rows[0].at
     remarks = (f"the replay starts {skipped / DAY:.1f} days into the trace, where its load begins",) * (skipped > DAY)
-    world = Embedded(fleet_of(nodes), arrivals_of_rows(_from(rows, start)), seed=seed)
-    return Scene(world, TRACE_SPEED, remarks)
+    cluster = EmbeddedCluster(build_fleet(nodes), trace_arrivals(_rows_from(rows, start)), seed=seed)
+    return Scenario(cluster, TRACE_SPEED, remarks)
 
 
-def _from(rows: Iterable[openb.Arrival], start: float) -> Iterator[tuple[float, float, Request, str]]:
+def _rows_from(rows: Iterable[openb.Arrival], start: float) -> Iterator[tuple[float, float, Request, str]]:
     """The rows of a trace from this moment on; pods that still run then come first, for the rest of their time."""
     asking: dict[Request, Request] = {}
     for row in rows:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`gpushare up`: an embedded cluster, driven by the wall clock, shown and measured while it runs.
+`gpushare up`: an embedded cluster driven by the wall clock, shown and measured while it runs.
 
-Decides which fleet and workload run, at which speed and for how long, whether real processes on
-simulated cards run beside them (`stack`), and how the run ends. The screen and the metrics endpoint
-come from the front door (`Surfaces`): rooms do not know each other. Bad input ends with status 2;
-Ctrl-C and SIGTERM end with a summary and status 0.
+Decides which cluster and workload run, at which speed and for how long, whether real processes on simulated cards run
+as well (`stack`), and how the run ends. The terminal and the metrics endpoint come from `gpushare.py` (`outputs`):
+autoscaler may not import dashboards and exporter. Bad input ends with status 2; Ctrl-C and SIGTERM end with a summary
+and status 0.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from autoscaler.core.metric_families import COLLECTORS
-from autoscaler.demo.embedded.node_pools import SupplyError
+from autoscaler.demo.embedded.node_pools import ScenarioError
 from autoscaler.demo.embedded.readings import ComputeSeconds
-from autoscaler.demo.pace import Progress, run
-from autoscaler.demo.scenario import Scene, demo, from_manifests, from_trace
-from autoscaler.demo.stack.autoscaler_metrics import Turns
+from autoscaler.demo.pace import Progress, run_paced
+from autoscaler.demo.scenario import Scenario, load_demo, load_manifests, load_trace
+from autoscaler.demo.stack.autoscaler_metrics import LoopMetrics
 from autoscaler.demo.stack.demo_stack import StackError
-from autoscaler.demo.stack.optional_stack import Beside
+from autoscaler.demo.stack.optional_stack import OptionalStack
 from isolation import options
 from isolation.kube.options import NumberType
 from isolation.simulator.place.manifests import ManifestError
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Self
 
-    from autoscaler.demo.embedded.embedded_cluster import Embedded
-    from autoscaler.demo.outputs import Exposition, Surfaces
+    from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
+    from autoscaler.demo.outputs import MetricsEndpoint, Outputs
 
 DEFAULT_PORT: Final = 9445
 OTHER_PORT: Final = "use --port N, or --no-metrics"
@@ -51,7 +51,7 @@ LARGEST_SPEED: Final = 1e6
 LARGEST_SEED: Final = 2**32 - 1
 
 
-class Stop:
+class StopSignal:
     """
     Set by the first SIGINT, SIGTERM or SIGHUP; a second one ends the program at once.
 
@@ -60,7 +60,7 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self._told: SimpleQueue[int] = SimpleQueue()
+        self._signals: SimpleQueue[int] = SimpleQueue()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -76,14 +76,14 @@ class Stop:
     def wait(self, seconds: float) -> bool:
         """Sleep up to so long; true if it is time to stop."""
         try:
-            number = self._told.get(timeout=seconds)
+            number = self._signals.get(timeout=seconds)
         except Empty:
             return False
-        self._told.put(number)
+        self._signals.put(number)
         return True
 
     def _set(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 (signal's signature)
-        self._told.put(number)
+        self._signals.put(number)
         self._restore()
 
     def _restore(self) -> None:
@@ -92,7 +92,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class UpSettings:
     """One run, as asked for."""
 
     speed: float
@@ -162,7 +162,7 @@ class BadInput(click.ClickException):
 @options.output(text="Output format. json: at the end, a summary and the final state on stdout.")
 @click.pass_obj
 def up(
-    surfaces: Surfaces,
+    outputs: Outputs,
     *,
     manifests: tuple[str, ...],
     nodes_csv: str | None,
@@ -183,18 +183,20 @@ def up(
     At the same time, a simulated cluster runs pods, and its node pools grow and shrink. Alerts fire if
     Prometheus and Alertmanager are installed. With --manifest or a trace, only the simulated cluster runs.
     """
-    turns = None if no_stack or no_metrics or manifests or nodes_csv or pods_csv else Turns()
-    if addresses is not None and turns is None:
+    loop_metrics = None if no_stack or no_metrics or manifests or nodes_csv or pods_csv else LoopMetrics()
+    if addresses is not None and loop_metrics is None:
         raise click.UsageError(
             "--addresses needs the stack; drop what disables it: --no-stack, --no-metrics, --manifest or a trace"
         )
-    scene = _scene(manifests, nodes_csv, pods_csv, seed) if turns is None else demo(seed, turns)
-    for remark in scene.remarks:
+    scenario = (
+        _load_scenario(manifests, nodes_csv, pods_csv, seed) if loop_metrics is None else load_demo(seed, loop_metrics)
+    )
+    for remark in scenario.remarks:
         click.echo(remark, err=True)
     served = None if no_metrics else port
-    settings = Settings(speed or scene.speed, seconds, seed, served, bool(output), addresses)
+    settings = UpSettings(speed or scenario.speed, seconds, seed, served, bool(output), addresses)
     try:
-        click.echo(show(scene.world, surfaces, settings, turns))
+        click.echo(run_demo(scenario.cluster, outputs, settings, loop_metrics))
         sys.stdout.flush()
     except StackError as exc:
         raise click.ClickException(str(exc)) from exc
@@ -205,56 +207,69 @@ def up(
             raise click.ClickException(f"cannot write the output: {exc.strerror}") from None
 
 
-def _scene(manifests: tuple[str, ...], nodes_csv: str | None, pods_csv: str | None, seed: int) -> Scene:
+def _load_scenario(manifests: tuple[str, ...], nodes_csv: str | None, pods_csv: str | None, seed: int) -> Scenario:
     if (nodes_csv is None) != (pods_csv is None):
         raise click.UsageError("a trace needs both --nodes-csv and --pods-csv")
     if manifests and nodes_csv is not None:
         raise click.UsageError("--manifest cannot be combined with a trace, which has its own pods")
     try:
         if nodes_csv is not None and pods_csv is not None:
-            return from_trace(nodes_csv, pods_csv, seed)
+            return load_trace(nodes_csv, pods_csv, seed)
         return (
-            from_manifests(manifests, sys.stdin.buffer if sys.stdin else BytesIO(), seed) if manifests else demo(seed)
+            load_manifests(manifests, sys.stdin.buffer if sys.stdin else BytesIO(), seed)
+            if manifests
+            else load_demo(seed)
         )
-    except (TraceError, ManifestError, SupplyError) as exc:
+    except (TraceError, ManifestError, ScenarioError) as exc:
         raise BadInput(str(exc)) from exc
 
 
-def show(world: Embedded, surfaces: Surfaces, settings: Settings, turns: Turns | None = None) -> str:
-    """Run to the end, with the stack where `turns` watches the loop; returns what is to be said about it."""
-    beside = Beside(settings.port, turns=turns, note=settings.addresses, say=lambda text: click.echo(text, err=True))
+def run_demo(
+    cluster: EmbeddedCluster, outputs: Outputs, settings: UpSettings, loop_metrics: LoopMetrics | None = None
+) -> str:
+    """Run to the end, with the stack where `loop_metrics` watches the loop; returns what is to be said about it."""
+    stack = OptionalStack(
+        settings.port,
+        loop_metrics=loop_metrics,
+        addresses_file=settings.addresses,
+        report=lambda text: click.echo(text, err=True),
+    )
     compute = ComputeSeconds()
     with ExitStack() as held:
-        stop = held.enter_context(Stop())
-        endpoint: Exposition | None = None
+        stop = held.enter_context(StopSignal())
+        endpoint: MetricsEndpoint | None = None
         try:
-            held.enter_context(beside)
-            if beside.port is not None:
-                endpoint = held.enter_context(surfaces.metrics(beside.port, COLLECTORS))
+            held.enter_context(stack)
+            if stack.port is not None:
+                endpoint = held.enter_context(outputs.metrics(stack.port, COLLECTORS))
         except OSError as exc:
             raise BadInput(f"{exc.filename}: {exc.strerror}" if exc.filename else f"{exc}: {OTHER_PORT}") from exc
-        screen = held.enter_context(surfaces.screen(sys.stderr if settings.as_json else sys.stdout, time.monotonic))
+        screen = held.enter_context(outputs.screen(sys.stderr if settings.as_json else sys.stdout, time.monotonic))
 
         def draw(progress: Progress) -> None:
-            frame = world.frame()
-            beside.look(world, time.monotonic())
+            frame = cluster.frame()
+            stack.sample(cluster, time.monotonic())
             if endpoint is not None:
                 endpoint.publish(compute.add(frame, time.monotonic()))
-            screen.show(frame, notes(settings.speed, progress, endpoint.url if endpoint else None), beside.now)
+            screen.show(frame, build_notes(settings.speed, progress, endpoint.url if endpoint else None), stack.status)
 
-        ran = run(world, draw, speed=settings.speed, seconds=settings.seconds, clock=time.monotonic, wait=stop.wait)
+        ran = run_paced(
+            cluster, draw, speed=settings.speed, seconds=settings.seconds, clock=time.monotonic, wait=stop.wait
+        )
     return (
-        document(world, settings, ran, beside) if settings.as_json else epilogue(world.summary(), ran, beside.words())
+        build_document(cluster, settings, ran, stack)
+        if settings.as_json
+        else render_summary(cluster.summary(), ran, stack.render_summary())
     )
 
 
-def notes(speed: float, progress: Progress, url: str | None) -> tuple[tuple[str, str], ...]:
-    """What stands beside the frame: the clock's speed, whether this machine is too slow for it, the address."""
+def build_notes(speed: float, progress: Progress, url: str | None) -> tuple[tuple[str, str], ...]:
+    """What stands stack the frame: the clock's speed, whether this machine is too slow for it, the address."""
     said = f"x{speed:g}, machine too slow" if progress.late else f"x{speed:g}"
     return (("clock", said), *((("metrics", url),) if url else ()))
 
 
-def epilogue(summary: Mapping[str, int | float], ran: Progress, machine: str | None = None) -> str:
+def render_summary(summary: Mapping[str, int | float], ran: Progress, machine: str | None = None) -> str:
     """The summary for people; `machine` is what is to be said of the real processes."""
     head = f"ended after {ran.wall_seconds:.1f} s; the simulated cluster ran for {ran.simulated_seconds:,.0f} s"
     if ran.lag_seconds >= 1:
@@ -265,7 +280,7 @@ def epilogue(summary: Mapping[str, int | float], ran: Progress, machine: str | N
     return "\n".join([head, *lines, *((machine,) if machine else ())])
 
 
-def document(world: Embedded, settings: Settings, ran: Progress, beside: Beside) -> str:
+def build_document(cluster: EmbeddedCluster, settings: UpSettings, ran: Progress, stack: OptionalStack) -> str:
     """Summary and last frame as one line of JSON."""
     return json.dumps(
         {
@@ -274,9 +289,9 @@ def document(world: Embedded, settings: Settings, ran: Progress, beside: Beside)
             "wall_seconds": ran.wall_seconds,
             "simulated_seconds": ran.simulated_seconds,
             "lag_seconds": ran.lag_seconds,
-            "summary": dict(world.summary()),
-            "frame": asdict(world.frame()),
-            "stack": beside.document(),
+            "summary": dict(cluster.summary()),
+            "frame": asdict(cluster.frame()),
+            "stack": stack.build_document(),
         },
         allow_nan=False,
     )

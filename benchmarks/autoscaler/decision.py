@@ -26,7 +26,7 @@ from autoscaler.core.observation import observe_cluster
 from autoscaler.core.plan import Plan
 from autoscaler.core.pools import Pool
 from autoscaler.core.state import AutoscalerState
-from autoscaler.demo.embedded.node_pools import fleet_of
+from autoscaler.demo.embedded.node_pools import build_fleet
 from isolation.contract.model import Cluster, Node, Phase, Pod, Refusal, Request, Rules
 from isolation.placement.engine import Engine
 from isolation.simulator.traces import synthetic
@@ -73,7 +73,7 @@ def fleet(size: Size) -> tuple[Node, ...]:
 def observed(size: Size, *, churned: bool) -> Observation:
     """A full fleet and pods that wait for room; churned: every second pod has left, and nobody waits."""
     nodes = fleet(size)
-    fleet_pools = [supply.pool for supply in fleet_of(nodes).supplies]
+    fleet_pools = [supply.pool for supply in build_fleet(nodes).supplies]
     pools = tuple(replace(pool, max_nodes=2 * len(nodes)) for pool in fleet_pools)
     kinds = {_kind(pool.template): pool.name for pool in pools}
     nodes = tuple(replace(node, pool=kinds[_kind(node)]) for node in nodes)

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.churn import plot, report
-from benchmarks.churn.comparison import Course, contest
-from benchmarks.churn.freed_cards import Scene, churn
+from benchmarks.churn.comparison import DaySetup, compare_autoscalers
+from benchmarks.churn.freed_cards import ChurnSetup, churn
 from isolation.simulator.sim.cli import PIPE_WIDTH, Policies, Seeds, check_writable, read_trace, write
 from isolation.simulator.traces import synthetic
 
@@ -37,7 +37,7 @@ class Result:
     freed: tuple[Freed, ...]
     scores: tuple[Score, ...]
     seeds: tuple[int, ...]
-    scene: Scene
+    scene: ChurnSetup
 
     def tables(self) -> tuple[Table, ...]:
         """For people."""
@@ -52,7 +52,7 @@ class Result:
         if self.scores:
             day = "one day of the same pods under each autoscaler, same scheduler"
             titles = ("result", *report.names(self.scores))
-            tables.append(_table(day, titles, report.contest_rows(self.scores)))
+            tables.append(_table(day, titles, report.comparison_rows(self.scores)))
         return tuple(tables)
 
     def document(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def run(
     trace: Trace, pods: Sequence[TracePod], policy: str, seeds: Sequence[int], said: Callable[[str], None]
 ) -> Result:
     """The churn of every seed, and the contest on every seed."""
-    scene = Scene(policy=policy)
+    scene = ChurnSetup(policy=policy)
     freed: list[Freed] = []
     scores: list[Score] = []
     for seed in seeds:
@@ -76,7 +76,7 @@ def run(
         freed += churn(trace, scene, seed)
     for seed in seeds:
         said(f"seed {seed}: one day of each autoscaler")
-        scores += contest(trace.nodes, pods, Course(), seed)
+        scores += compare_autoscalers(trace.nodes, pods, DaySetup(), seed)
     return Result(tuple(freed), tuple(scores), tuple(seeds), scene)
 
 

@@ -25,9 +25,9 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, ScaleUp
 from autoscaler.core.pools import Pool
 from autoscaler.core.templates import get_templates
-from autoscaler.demo.embedded.embedded_cluster import Embedded
-from autoscaler.demo.embedded.node_pools import Fleet, Supply
-from autoscaler.demo.embedded.workload import Arrival
+from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
+from autoscaler.demo.embedded.node_pools import PoolSupply, SimulatedFleet
+from autoscaler.demo.embedded.workload import PodArrival
 from benchmarks.churn.first_fit_count import needed_nodes, served_by_coming
 from benchmarks.churn.node_sums import decide_by_sums
 
@@ -56,7 +56,7 @@ DECIDERS: Final[dict[str, tuple[Decider, Limits]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class DaySetup:
     """How the trace is stretched."""
 
     hours: float = 24.0
@@ -94,16 +94,16 @@ class Score:
     """Hours, nodes that stand, pods that wait."""
 
 
-def contest(
-    nodes: Sequence[Node], pods: Sequence[TracePod], course: Course, seed: int, names: Iterable[str] = DECIDERS
+def compare_autoscalers(
+    nodes: Sequence[Node], pods: Sequence[TracePod], course: DaySetup, seed: int, names: Iterable[str] = DECIDERS
 ) -> list[Score]:
     """Both autoscalers on the same input."""
-    pool = commonest(nodes)
-    arrivals = tuple(workload(pool, pods, course, seed))
+    pool = choose_pool(nodes)
+    arrivals = tuple(build_workload(pool, pods, course, seed))
     return [_Run(name, pool, arrivals, course, seed).score for name in names]
 
 
-def commonest(nodes: Sequence[Node]) -> Pool:
+def choose_pool(nodes: Sequence[Node]) -> Pool:
     """The kind of node of which the list has most cards, as a pool without end."""
     kinds = Counter[tuple[int, int, int, str]]()
     first: dict[tuple[int, int, int, str], Node] = {}
@@ -116,7 +116,7 @@ def commonest(nodes: Sequence[Node]) -> Pool:
     return Pool(name, replace(first[kind], name=name, pool=name), 0, 10**6)
 
 
-def workload(pool: Pool, pods: Sequence[TracePod], course: Course, seed: int) -> Iterable[Arrival]:
+def build_workload(pool: Pool, pods: Sequence[TracePod], course: DaySetup, seed: int) -> Iterable[PodArrival]:
     """Pods that a node of the pool can host, drawn from the list, over the span."""
     draw = np.random.Generator(np.random.PCG64([seed, 2]))
     hosts = get_templates((pool,)).hosts
@@ -129,10 +129,10 @@ def workload(pool: Pool, pods: Sequence[TracePod], course: Course, seed: int) ->
         pod = usable[which]
         seconds = max(1.0, ((pod.deleted or 0.0) - (pod.created or 0.0)) * course.stretch)
         owned = replace(pod.request, owner=f"ReplicaSet/default/r{number}")
-        yield Arrival(round(at, 3), f"{pod.name}-{number}", owned, seconds)
+        yield PodArrival(round(at, 3), f"{pod.name}-{number}", owned, seconds)
 
 
-def _times(draw: np.random.Generator, count: int, course: Course) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _times(draw: np.random.Generator, count: int, course: DaySetup) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Moments at which pods come: more at noon than at midnight."""
     span = course.hours * HOUR
     grid = np.linspace(0.0, span, 2001)
@@ -144,12 +144,12 @@ def _times(draw: np.random.Generator, count: int, course: Course) -> np.ndarray[
 class _Run:
     """One autoscaler's day; counts from what is seen and done, not from what the decider says of itself."""
 
-    def __init__(self, name: str, pool: Pool, arrivals: Sequence[Arrival], course: Course, seed: int) -> None:
+    def __init__(self, name: str, pool: Pool, arrivals: Sequence[PodArrival], course: DaySetup, seed: int) -> None:
         self.score = Score(name)
         self._phantom: set[str] = set()
         self._flaps = FlapDetector()
         self._pool = pool
-        fleet = Fleet((Supply(pool, boot_seconds=120.0),))
+        fleet = SimulatedFleet((PoolSupply(pool, boot_seconds=120.0),))
         decider, limits_of = DECIDERS[name]
 
         def watched(seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
@@ -158,7 +158,7 @@ class _Run:
             self._flaps.observe(seen, plan, HOUR)
             return plan, after
 
-        self._cluster = Embedded(fleet, arrivals, seed=seed, limits=limits_of, decider=watched, done=self._done)
+        self._cluster = EmbeddedCluster(fleet, arrivals, seed=seed, limits=limits_of, decider=watched, done=self._done)
         for _ in range(round(course.hours * HOUR / SAMPLE_SECONDS)):
             self._cluster.advance(SAMPLE_SECONDS)
             self._sample()
@@ -185,7 +185,7 @@ class _Run:
 
     def _sample(self) -> None:
         cluster, score = self._cluster, self.score
-        seen = cluster.world.seen()
+        seen = cluster.cluster.snapshot()
         standing = sum(machine.state in STANDING for machine in seen.machines.values())
         hours = SAMPLE_SECONDS / HOUR
         score.node_hours += standing * hours
@@ -200,7 +200,7 @@ class _Run:
         score.line.append((seen.at / HOUR, standing, len(seen.pending)))
 
     def _end(self) -> None:
-        counts = dict(self._cluster.world.ledger.counts)
+        counts = dict(self._cluster.cluster.accounting.counts)
         self.score.phantoms = len(self._phantom)
         self.score.placed = counts["pods_placed"]
-        self.score.waiting = len(self._cluster.world.scheduler.pending)
+        self.score.waiting = len(self._cluster.cluster.scheduler.pending)

@@ -21,7 +21,7 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.observation import observe_cluster
 from autoscaler.core.rebalance.cost import DisruptionCost
 from autoscaler.core.scale_down import find_removals, find_unneeded
-from autoscaler.demo.embedded.node_pools import fleet_of
+from autoscaler.demo.embedded.node_pools import build_fleet
 from isolation.contract.model import Cluster, Phase, Placement, Pod
 from isolation.placement.engine import Engine
 from isolation.simulator.sim.audit import Audit, AuditError
@@ -55,7 +55,7 @@ class ChurnError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ChurnSetup:
     """How full the fleet gets, and how many leave."""
 
     policy: str = "best-fit"
@@ -86,13 +86,13 @@ class Freed:
         return self.cards / self.moves if self.moves else None
 
 
-def churn(trace: Trace, scene: Scene, seed: int, budgets: Sequence[float] = BUDGETS) -> list[Freed]:
+def churn(trace: Trace, scene: ChurnSetup, seed: int, budgets: Sequence[float] = BUDGETS) -> list[Freed]:
     """Set the scene once, and plan under each budget."""
     seen = after_churn(trace, scene, seed)
     return [_freed(seen, seed, budget) for budget in budgets]
 
 
-def after_churn(trace: Trace, scene: Scene, seed: int) -> Observation:
+def after_churn(trace: Trace, scene: ChurnSetup, seed: int) -> Observation:
     """The fleet when most have left."""
     pools, nodes = pooled(trace.nodes)
     pods = _fill(nodes, trace, scene, seed)
@@ -104,7 +104,7 @@ def after_churn(trace: Trace, scene: Scene, seed: int) -> Observation:
 def pooled(nodes: Iterable[Node]) -> tuple[tuple[Pool, ...], tuple[Node, ...]]:
     """The kinds of node as pools, and the nodes as members of them."""
     nodes = tuple(nodes)
-    pools = tuple(supply.pool for supply in fleet_of(nodes).supplies)
+    pools = tuple(supply.pool for supply in build_fleet(nodes).supplies)
     names = {_kind(pool.template): pool.name for pool in pools}
     return pools, tuple(replace(node, pool=names[_kind(node)]) for node in nodes)
 
@@ -114,7 +114,7 @@ def _kind(node: Node) -> tuple[object, ...]:
     return (len(node.cards), model, node.cpu_milli, node.memory_bytes, node.mode, node.choice)
 
 
-def _fill(nodes: Sequence[Node], trace: Trace, scene: Scene, seed: int) -> list[Pod]:
+def _fill(nodes: Sequence[Node], trace: Trace, scene: ChurnSetup, seed: int) -> list[Pod]:
     """Pods arrive one by one; whoever fits somewhere is placed."""
     engine, pods = Engine(nodes, policy=scene.policy, seed=seed), list[Pod]()
     for number, request in enumerate(load(trace, scene.filled, seed)):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Figure = Callable[[Score], float]
 
 FREED: Final = ("move budget", "moves", "cards freed", "nodes emptied", "cards per move", "lowest to highest")
-CONTEST: Final[tuple[tuple[str, Figure], ...]] = (
+COMPARISON: Final[tuple[tuple[str, Figure], ...]] = (
     ("node-hours", lambda score: score.node_hours),
     ("pending pods, total hours", lambda score: score.pending_pod_hours),
     ("longest wait, s", lambda score: score.longest_wait),
@@ -82,10 +82,10 @@ def names(scores: Iterable[Score]) -> list[str]:
     return list(dict.fromkeys(score.name for score in scores))
 
 
-def contest_rows(scores: Sequence[Score]) -> list[tuple[str, ...]]:
+def comparison_rows(scores: Sequence[Score]) -> list[tuple[str, ...]]:
     """One line for each figure, one column for each autoscaler."""
     columns = [[score for score in scores if score.name == name] for name in names(scores)]
-    return [(title, *(_number(fmean(figure(s) for s in column)) for column in columns)) for title, figure in CONTEST]
+    return [(title, *(_number(fmean(figure(s) for s in column)) for column in columns)) for title, figure in COMPARISON]
 
 
 def as_json(freed: Sequence[Freed], scores: Sequence[Score]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from isolation.host import process
 from isolation.host.feed import Feeder
 from isolation.host.machine import NvmlMachine
 from isolation.lib import native
-from isolation.run.launch import environment, promise
+from isolation.run.launch import build_environment, write_promise_files
 from isolation.simgpu import hardware
 
 if TYPE_CHECKING:
@@ -160,10 +160,10 @@ class _Box:
         folder = self.home / "book" / entry.id
         folder.mkdir(parents=True)
         policy = abi.Policy[job.policy.upper()]
-        promise(entry, folder, policy, {card.uuid: card.model for card in self.cards})
+        write_promise_files(entry, folder, policy, {card.uuid: card.model for card in self.cards})
         (folder / "promise.json").write_text(dump(entry), "utf-8")
         enforced = native.library_path() if job.core > 0 else None
-        made = environment(
+        made = build_environment(
             dict(os.environ),
             self.machine.environment(),
             (entry.id, (part,), {card.uuid: card for card in self.cards}),

@@ -24,7 +24,7 @@ PENDING: Final = "pending"
 
 
 @dataclass(frozen=True, slots=True)
-class StackProcess:
+class ProcessStatus:
     """One process that belongs to the stack."""
 
     name: str
@@ -37,17 +37,17 @@ class StackProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class StackWorkload:
+class TenantStatus:
     """One tenant as it was sent on: what was promised, and how it behaves."""
 
     name: str
-    does: str
+    description: str
     """In a few words, for people."""
     promised_bytes: int
     promised_core_ratio: float | None
     enforced: bool
     """Whether it runs under the isolation library."""
-    part: StackProcess
+    process: ProcessStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +66,16 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class StackStatus:
     """Everything of this machine at one moment."""
 
-    workloads: tuple[StackWorkload, ...]
-    parts: tuple[StackProcess, ...]
+    tenants: tuple[TenantStatus, ...]
+    processes: tuple[ProcessStatus, ...]
     node: NodeReading | None
     """As the exporter tells it; None: it does not answer."""
     alerts: tuple[Alert, ...] | None
     """Pending and firing ones; None: nobody here watches, or it does not answer."""
     remarks: tuple[str, ...] = ()
     """What a person should know, such as which program could be installed."""
-    happened: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
     """What was done with processes, oldest first: the latest of them."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The node agent as one process: its rooms joined, begun in the right order, ended in the right order.
+The node agent as one process: its parts joined, started and stopped in the right order.
 
 Decides the order: the lock, the cards, the book, then the kubelet; at the end first the word to the
 schedulers, then a moment for pods that are already on their way, then the kubelet. It waits for nobody whom

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The agent's world on a real node: which of the rooms' parts stand behind its protocols.
+The agent's world on a real node: which parts stand behind its protocols.
 
 Decides nothing else; a backend that cannot work here is told at the start, with the reason.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-From an ask to a hold: look, choose and write in one decision, or wait for room.
+From a request to an allocation: read the store, choose cards and write the allocation in one step, or wait.
 
-Decides when waiting can help; where a command goes is `ask`'s business, who lives is `book`'s.
+Decides when waiting can help. Which cards fit is decided in `core.request`; which allocations live, in `store`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from isolation.contract.host_allocation import HostAllocation
 from isolation.contract.model import Refusal
 from isolation.host import cgroup, process
 from isolation.run import listing, wait_queue
-from isolation.run.launch import promise
-from isolation.run.store import GROUP, PREFIX, Book, BookError, Held
-from isolation.run.unallocated import warnings
+from isolation.run.launch import write_promise_files
+from isolation.run.store import GROUP, PREFIX, AllocationStore, StoredAllocation, StoreError
+from isolation.run.unallocated import find_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Card, CardChoice, Placement
     from isolation.host.machine import Machine
-    from isolation.run.core.request import Wanted
+    from isolation.run.core.request import RunRequest
 
 LOOK_SECONDS: Final = 0.05
 LONGEST_SECONDS: Final = 1.0
@@ -43,15 +43,15 @@ LINE_SECONDS: Final = 30.0
 """Between lines of progress where nobody watches a terminal."""
 
 
-class NoRoomError(Exception):
-    """A refusal, told with who holds what."""
+class CapacityError(Exception):
+    """Not enough free capacity; the message lists the allocations in the way."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """One call of `gpushare run`."""
 
-    wanted: Wanted
+    wanted: RunRequest
     command: tuple[str, ...]
     policy: str
     placement: CardChoice
@@ -60,58 +60,64 @@ class Options:
     online: bool
 
 
-def obtain(options: Options, machine: Machine, book: Book, cards: Sequence[Card]) -> tuple[Held, int]:
-    """A hold and its lock; waits where that was asked for and can help, the oldest first."""
-    told = _Progress()
+def allocate(
+    options: RunOptions, machine: Machine, store: AllocationStore, cards: Sequence[Card]
+) -> tuple[StoredAllocation, int]:
+    """The allocation and its lock; with --wait and where waiting can help, waits its turn, the oldest first."""
+    progress = _WaitLine()
     with contextlib.ExitStack() as line:
-        made, holds = _until_there_is_room(options, book, cards, told, line)
-    told.end()
-    for sentence in warnings(made[0].entry.slices, {card.uuid: card for card in cards}, holds, machine):
+        made, living = _allocate_or_wait(options, store, cards, progress, line)
+    progress.clear()
+    for sentence in find_warnings(made[0].entry.slices, {card.uuid: card for card in cards}, living, machine):
         click.echo(f"note: {sentence}", err=True)
     return made
 
 
-def _until_there_is_room(
-    options: Options, book: Book, cards: Sequence[Card], told: _Progress, line: contextlib.ExitStack
-) -> tuple[tuple[Held, int], tuple[Held, ...]]:
-    """The hold, and those that were there before it. `line` ends the ticket."""
-    ask, began = placing(), time.monotonic()
+def _allocate_or_wait(
+    options: RunOptions, store: AllocationStore, cards: Sequence[Card], progress: _WaitLine, line: contextlib.ExitStack
+) -> tuple[tuple[StoredAllocation, int], tuple[StoredAllocation, ...]]:
+    """The allocation, and those that lived before it. `line` gives the ticket back."""
+    placement, began = load_placement(), time.monotonic()
     ticket: wait_queue.Ticket | None = None
     while True:
-        with book.deciding():
-            holds = book.holds()
+        with store.locked():
+            living = store.list_living()
             if options.wait and ticket is None:
-                ticket = wait_queue.take(book.home)
+                ticket = wait_queue.enqueue(store.home)
                 line.callback(ticket.drop)
-            held = [one.entry for one in holds]
-            found = ask.choose(options.wanted, cards, held, options.placement)
+            held = [stored.entry for stored in living]
+            found = placement.choose_cards(options.wanted, cards, held, options.placement)
             ahead = ticket.ahead() if ticket else 0
             if not isinstance(found, Refusal) and not ahead:
-                made = _write(options, book, found, cards)
+                made = _write(options, store, found, cards)
                 line.close()
-                return made, holds
-            stamp = book.stamp()
-        if isinstance(found, Refusal) and (ticket is None or found.why in ask.FOR_EVER):
-            told.end()
-            raise NoRoomError(found.reason if found.why in ask.FOR_EVER else _explained(found, cards, held))
-        first = f"{ahead} {'run is' if ahead == 1 else 'runs are'} ahead in the queue"
-        told.line(found.reason if isinstance(found, Refusal) else first, cards, held, time.monotonic() - began)
-        _await_change(book, stamp)
+                return made, living
+            revision = store.revision()
+        if isinstance(found, Refusal) and (ticket is None or found.why in placement.PERMANENT):
+            progress.clear()
+            raise CapacityError(
+                found.reason if found.why in placement.PERMANENT else _explain_refusal(found, cards, held)
+            )
+        queued = f"{ahead} {'run is' if ahead == 1 else 'runs are'} ahead in the queue"
+        progress.show(found.reason if isinstance(found, Refusal) else queued, cards, held, time.monotonic() - began)
+        _await_change(store, revision)
         if ticket is not None:
             ticket.touch()
 
 
-def _await_change(book: Book, stamp: int) -> None:
-    """Until a hold came or went; or for a moment, since one whose keeper was killed goes unsaid."""
+def _await_change(store: AllocationStore, revision: int) -> None:
+    """Until an allocation came or went; or for a moment, since a killed supervisor changes nothing in the store."""
     end = time.monotonic() + LONGEST_SECONDS
-    while book.stamp() == stamp and time.monotonic() < end:
+    while store.revision() == revision and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
 
 
-def _write(options: Options, book: Book, placement: Placement, cards: Sequence[Card]) -> tuple[Held, int]:
-    """The hold in the book, with everything its command will look for. pre: deciding."""
+def _write(
+    options: RunOptions, store: AllocationStore, placement: Placement, cards: Sequence[Card]
+) -> tuple[StoredAllocation, int]:
+    """Write the allocation with every file that its command needs. pre: store locked."""
     ident = f"{PREFIX}{secrets.token_hex(6)}"
-    draft = book.draft(ident)
+    draft = store.draft(ident)
     group = cgroup.create(ident, draft.folder / GROUP)
     entry = HostAllocation(
         id=ident,
@@ -129,59 +135,65 @@ def _write(options: Options, book: Book, placement: Placement, cards: Sequence[C
     )
     try:
         if options.policy != "none":
-            promise(entry, draft.folder, Policy[options.policy.upper()], {card.uuid: card.model for card in cards})
-        return book.publish(draft, entry), draft.lock
+            write_promise_files(
+                entry, draft.folder, Policy[options.policy.upper()], {card.uuid: card.model for card in cards}
+            )
+        return store.publish(draft, entry), draft.lock
     except (OSError, ValueError) as exc:
-        book.drop(draft)
-        raise BookError(f"{book.home}: cannot write allocation: {exc}") from None
+        store.discard(draft)
+        raise StoreError(f"{store.home}: cannot write allocation: {exc}") from None
 
 
-def _explained(refusal: Refusal, cards: Sequence[Card], held: Sequence[HostAllocation]) -> str:
-    """The reason, then who holds what, as text for the error stream."""
-    told = [refusal.reason, *listing.taken(cards, held), listing.listed(held, time.time(), console(stderr=True))]
-    return "\n".join(line for line in told if line)
+def _explain_refusal(refusal: Refusal, cards: Sequence[Card], held: Sequence[HostAllocation]) -> str:
+    """The reason, then the allocations of each card, as text for the error stream."""
+    lines = [
+        refusal.reason,
+        *listing.describe_cards(cards, held),
+        listing.render_table(held, time.time(), open_console(stderr=True)),
+    ]
+    return "\n".join(line for line in lines if line)
 
 
-def console(*, stderr: bool) -> Console:
-    """Where holds are shown."""
+def open_console(*, stderr: bool) -> Console:
+    """Where allocations are listed."""
     from rich.console import Console  # noqa: PLC0415 (a command that runs needs no terminal view)
 
     return Console(stderr=stderr, highlight=False)
 
 
-def placing() -> Any:
-    """The placement side, loaded without the thread pool that its array library would start."""
+def load_placement() -> Any:
+    """The module `core.request`, with numpy but without the thread pool that OpenBLAS would start."""
     before = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:
-        from isolation.run.core import request as ask  # noqa: PLC0415 (numpy: not for --list)
+        from isolation.run.core import request  # noqa: PLC0415 (numpy: not for --list)
     finally:
         if before is None:
             del os.environ["OPENBLAS_NUM_THREADS"]
         else:
             os.environ["OPENBLAS_NUM_THREADS"] = before
-    return ask
+    return request
 
 
-class _Progress:
+class _WaitLine:
     """The waiting line: rewritten in place on a terminal, now and then in a log."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._said, self._at, self._reason = False, 0.0, ""
+        self._shown, self._at, self._reason = False, 0.0, ""
 
-    def line(self, reason: str, cards: Sequence[Card], held: Sequence[HostAllocation], seconds: float) -> None:
-        """Say how things stand."""
+    def show(self, reason: str, cards: Sequence[Card], held: Sequence[HostAllocation], seconds: float) -> None:
+        """Show the reason and how long it has lasted."""
         short = reason.partition(": ")[0] if self._terminal else reason
-        text = listing.waiting(short, cards, held, seconds)
+        text = listing.describe_wait(short, cards, held, seconds)
         if self._terminal:
             click.echo(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", err=True, nl=False)
-        elif not self._said or reason != self._reason or seconds - self._at >= LINE_SECONDS:
+        elif not self._shown or reason != self._reason or seconds - self._at >= LINE_SECONDS:
             self._at, self._reason = seconds, reason
             click.echo(text, err=True)
-        self._said = True
+        self._shown = True
 
-    def end(self) -> None:
+    def clear(self) -> None:
         """Leave the terminal clean."""
-        if self._said and self._terminal:
+        if self._shown and self._terminal:
             click.echo("\r\033[K", err=True, nl=False)

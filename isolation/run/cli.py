@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`gpushare run`: give a command a share of this machine's cards, and hold it to that.
+`gpushare run`: give a command a share of this machine's cards and limit it to that share.
 
-Joins the machine, the book, placement and the keeper; decides only what is bad input (exit status 2),
-what is a refusal (75) and what is broken (125). From then on the exit status is the command's.
+Joins NVML, the allocation store, placement and the supervisor. Decides only what is bad input (exit status 2), what is
+a refusal (75) and what is a failure (125). Once the command runs, its exit status is ours.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from isolation.host.feed import Feeder
 from isolation.host.machine import MachineError, NvmlMachine
 from isolation.lib import native
 from isolation.run import listing, preload_check
-from isolation.run.allocate import NoRoomError, Options, console, obtain, placing
-from isolation.run.foreground import FrontError, hold_signals, supervise
-from isolation.run.launch import BROKEN, Command, environment
-from isolation.run.store import ANYBODYS, COMMON, Book, BookError, usual
-from isolation.run.supervisor import Keep
+from isolation.run.allocate import CapacityError, RunOptions, allocate, load_placement, open_console
+from isolation.run.foreground import ForegroundError, block_signals, run_supervised
+from isolation.run.launch import FAILED, Command, build_environment
+from isolation.run.store import FALLBACK_DIRECTORY, SYSTEM_DIRECTORY, AllocationStore, StoreError, default_directory
+from isolation.run.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from isolation.host.machine import Machine
-    from isolation.run.store import Held
+    from isolation.run.store import StoredAllocation
 
 POLICIES: Final = tuple(policy.name.lower() for policy in Policy)
-REFUSED: Final = 75  # EX_TEMPFAIL of sysexits.h: try again later
+EX_TEMPFAIL: Final = 75  # EX_TEMPFAIL of sysexits.h: try again later
 _NAME_CHARS: Final = 63
 
 
-class Refused(click.ClickException):
-    """No room."""
+class CapacityRefusal(click.ClickException):
+    """Not enough free capacity: try again later."""
 
-    exit_code = REFUSED
+    exit_code = EX_TEMPFAIL
 
 
-class Broken(click.ClickException):
-    """The machine, the book or the library cannot be used."""
+class RunFailure(click.ClickException):
+    """The cards, the allocation store or the library cannot be used."""
 
-    exit_code = BROKEN
+    exit_code = FAILED
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
@@ -106,12 +106,12 @@ class Broken(click.ClickException):
     help="Use the simulated cards in PATH (see gpushare simgpu) instead of real ones.",
 )
 @click.option(
-    "book_path",
+    "state_dir",
     "--state-dir",
     type=click.Path(path_type=Path),
     envvar="GPUSHARE_STATE_DIR",
     metavar="DIR",
-    help=f"Directory of the allocation store. Default: {COMMON} or {ANYBODYS}.",
+    help=f"Directory of the allocation store. Default: {SYSTEM_DIRECTORY} or {FALLBACK_DIRECTORY}.",
 )
 @click.option("listing", "--list", is_flag=True, help="List the allocations on this machine and exit.")
 @options.output(text="With --list: output format. json: for programs.")
@@ -123,48 +123,50 @@ def run(**given: Any) -> None:
     Exit status: that of COMMAND (128 + n if signal n ended it); 75 not enough free capacity; 2 invalid
     usage; 126 COMMAND cannot be run; 127 COMMAND not found; 125 any other failure.
     """
-    book_path, simgpu = given["book_path"], given["simgpu"]
+    state_dir, simgpu = given["state_dir"], given["simgpu"]
     simulated = simgpu.resolve() if simgpu else None
     machine = NvmlMachine(simulated)
-    book = _book(book_path, simulated)
+    store = _open_store(state_dir, simulated)
     try:
         if given["listing"]:
-            _list(_looked(book, book_path, simulated), as_data=bool(given["output"]))
+            _list(_read_allocations(store, state_dir, simulated), as_data=bool(given["output"]))
             return
-        code = carry_out(_options(given), machine, book)
-    except NoRoomError as exc:
-        raise Refused(str(exc)) from None
-    except (MachineError, BookError, OSError) as exc:
-        raise Broken(str(exc)) from None
+        code = run_command(_parse_options(given), machine, store)
+    except CapacityError as exc:
+        raise CapacityRefusal(str(exc)) from None
+    except (MachineError, StoreError, OSError) as exc:
+        raise RunFailure(str(exc)) from None
     except KeyboardInterrupt:
         click.echo(err=True)
         code = 128 + signal.SIGINT
-    except FrontError as exc:
+    except ForegroundError as exc:
         click.echo(f"gpushare run: {exc}", err=True)
         code = exc.code
     sys.exit(code)
 
 
-def _book(path: Path | None, simulated: Path | None) -> Book:
-    """Simulated cards have a book of their own beside them."""
+def _open_store(path: Path | None, simulated: Path | None) -> AllocationStore:
+    """The store of --state-dir; without it, the machine's, or that of the simulated cards, which lies next to them."""
     if path is not None:
-        return Book(path.resolve())
+        return AllocationStore(path.resolve())
     if simulated is not None:
-        return Book(simulated.with_name(f"{simulated.name}.allocations"))
-    home = usual()
-    return Book(home, (ANYBODYS,) if home == COMMON else ())
+        return AllocationStore(simulated.with_name(f"{simulated.name}.allocations"))
+    home = default_directory()
+    return AllocationStore(home, (FALLBACK_DIRECTORY,) if home == SYSTEM_DIRECTORY else ())
 
 
-def _looked(book: Book, named: Path | None, simulated: Path | None) -> tuple[Held, ...]:
-    """Who holds what; a name of cards or of a book that is not there is no empty list."""
+def _read_allocations(
+    store: AllocationStore, named: Path | None, simulated: Path | None
+) -> tuple[StoredAllocation, ...]:
+    """The living allocations; cards or a store that were named and do not exist are an error, not an empty list."""
     if simulated is not None and not simulated.is_file():
         raise MachineError(f"{simulated} is not a file: create it with gpushare simgpu create {simulated} --model t4")
-    return book.look(expected=named is not None)
+    return store.read(expected=named is not None)
 
 
-def _options(given: dict[str, Any]) -> Options:
-    """Check what can be checked before anybody looks at a card."""
-    ask = placing()
+def _parse_options(given: dict[str, Any]) -> RunOptions:
+    """Check what can be checked without a card."""
+    placement = load_placement()
     name, policy, core = given["name"] or "", given["policy"], given["core"] or 0
     if given["output"]:
         raise click.UsageError("-o json requires --list")
@@ -182,13 +184,13 @@ def _options(given: dict[str, Any]) -> Options:
         raise click.UsageError(
             f"already running inside allocation {os.environ[liveness.MARK][:40]}: gpushare run cannot be nested"
         )
-    wanted = ask.Wanted(given["units"], given["count"], core, name)
+    request = placement.RunRequest(given["units"], given["count"], core, name)
     try:
-        wanted.request()
-    except ask.AskError as exc:
+        request.to_placement()
+    except placement.RunRequestError as exc:
         raise click.UsageError(str(exc)) from None
-    return Options(
-        wanted,
+    return RunOptions(
+        request,
         tuple(given["command"]),
         policy,
         CardChoice(given["placement"]),
@@ -198,42 +200,42 @@ def _options(given: dict[str, Any]) -> Options:
     )
 
 
-def carry_out(options: Options, machine: Machine, book: Book) -> int:
-    """Place, hold, start, wait: the exit status."""
+def run_command(options: RunOptions, machine: Machine, store: AllocationStore) -> int:
+    """Allocate, start, wait: the exit status."""
     library = native.library_path() if options.policy != "none" else None
     if library is not None and set(" :") & set(str(library)):
-        raise Broken(f"{library}: the loader accepts no path with a space or colon: install gpushare elsewhere")
-    _occupy_standard()
+        raise RunFailure(f"{library}: the loader accepts no path with a space or colon: install gpushare elsewhere")
+    _open_standard_streams()
     cards = machine.cards()
     started = dict(os.environ)
-    held, lock = obtain(options, machine, book, cards)
-    if library is not None and (told := preload_check.warning(options.command, started)):
-        click.echo(f"note: {told}", err=True)
-    mask = hold_signals()
-    made = environment(
+    held, lock = allocate(options, machine, store, cards)
+    if library is not None and (problem := preload_check.find_warning(options.command, started)):
+        click.echo(f"note: {problem}", err=True)
+    mask = block_signals()
+    made = build_environment(
         started,
         machine.environment(),
         (held.entry.id, held.entry.slices, {card.uuid: card for card in cards}),
         library,
         held.folder,
     )
-    listen, talk = os.pipe()
+    listen, report_fd = os.pipe()
     machine.close()
     policy = Policy[options.policy.upper()]
-    return supervise(
-        Keep(
-            book,
+    return run_supervised(
+        Supervisor(
+            store,
             held,
             Command(options.command, made, mask, lock, held.entry.cgroup),
             functools.partial(Feeder, held.entry, held.folder, machine, policy) if library is not None else None,
             native.reap if library is not None else None,
-            talk,
+            report_fd,
         ),
         listen,
     )
 
 
-def _occupy_standard() -> None:
+def _open_standard_streams() -> None:
     """Started with standard streams closed, we would make our pipes in their place; closed again for the command."""
     for number in range(3):
         try:
@@ -242,9 +244,9 @@ def _occupy_standard() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
-def _list(found: tuple[Held, ...], *, as_data: bool) -> None:
-    held = [one.entry for one in found]
+def _list(found: tuple[StoredAllocation, ...], *, as_data: bool) -> None:
+    held = [stored.entry for stored in found]
     if as_data:
         click.echo(json.dumps(listing.as_json(held), indent=2))
     else:
-        click.echo(listing.listed(held, time.time(), console(stderr=False)) or "no allocations")
+        click.echo(listing.render_table(held, time.time(), open_console(stderr=False)) or "no allocations")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the person sees of a running command: its signals, its exit status.
+`gpushare run` while its command runs: it forwards signals and returns the command's exit status.
 
-Starts the keeper and waits for its word. Signals meant for us go to the command, unless they came from
-the terminal: those the command has already, as a member of the same process group.
+Starts the supervisor and waits for its messages. Signals sent to us go on to the command, unless the terminal sent
+them: those the command has already, as a member of the same process group.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.run.launch import BROKEN
+from isolation.run.launch import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from isolation.run.supervisor import Keep
+    from isolation.run.supervisor import Supervisor
 
 FORWARDED: Final = (
     signal.SIGINT,
@@ -36,7 +36,7 @@ _SI_KERNEL: Final = 0x80  # sent by the kernel, here by the terminal: linux/incl
 _SIGNALLED: Final = 128
 
 
-class FrontError(Exception):
+class ForegroundError(Exception):
     """The command could not be started, or its end cannot be told; `code` is our exit status."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -44,33 +44,33 @@ class FrontError(Exception):
         super().__init__(message)
 
 
-def hold_signals() -> frozenset[int]:
-    """Keep signals waiting until there is a command to hand them to; what was blocked before."""
+def block_signals() -> frozenset[int]:
+    """Block signals until there is a command to forward them to; returns what was blocked before."""
     ours = {number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
     return frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ours | {signal.SIGCHLD}))
 
 
-def supervise(keep: Keep, listen: int) -> int:
-    """Start the keeper, wait for the command: its exit status as a shell would tell it."""
-    keeper = os.fork()
-    if keeper == 0:
+def run_supervised(supervisor: Supervisor, listen: int) -> int:
+    """Start the supervisor, wait for the command: its exit status as a shell would report it."""
+    pid = os.fork()
+    if pid == 0:
         os.close(listen)
-        keep.run()
-    os.close(keep.talk)
-    os.close(keep.command.lock)
+        supervisor.run()
+    os.close(supervisor.report_fd)
+    os.close(supervisor.command.lock)
     for line in _lines(listen):
         if "pid" in line:
             _forward_to(int(line["pid"]))
         elif "failed" in line:
-            word = keep.command.words[0]
-            raise FrontError(int(line["failed"]), f"{word}: {os.strerror(int(line['errno']))}")
+            program = supervisor.command.words[0]
+            raise ForegroundError(int(line["failed"]), f"{program}: {os.strerror(int(line['errno']))}")
         elif "code" in line:
             code = int(line["code"])
             return code if code >= 0 else _SIGNALLED - code
-    raise FrontError(
-        BROKEN,
+    raise ForegroundError(
+        FAILED,
         "the supervisor process was killed: the exit status of the command is unknown; "
-        f"processes that still run keep allocation {keep.held.entry.id}",
+        f"processes that still run keep allocation {supervisor.held.entry.id}",
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Starting the command: its files, its environment, and the moment it becomes the command.
+How the command is started: its files, its environment, and the fork that becomes the command.
 
-The command is in the book before its first instruction: it waits at a gate until the keeper has
-written it down.
+The forked child waits at a pipe until the supervisor has written its pid into the store, so the command is known before
+its first instruction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Card, Slice
 
 LIMITS: Final = "limits"
-CANNOT_RUN, NOT_FOUND, BROKEN = 126, 127, 125
+CANNOT_RUN, NOT_FOUND, FAILED = 126, 127, 125
 _PATHS: Final = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
 _HIGH: Final = 200
 """The lock's descriptor stands above those that shells and programs use by number."""
@@ -50,7 +50,7 @@ class Command:
     group: str
 
 
-def promise(entry: HostAllocation, folder: Path, policy: abi.Policy, models: Mapping[str, str]) -> None:
+def write_promise_files(entry: HostAllocation, folder: Path, policy: abi.Policy, models: Mapping[str, str]) -> None:
     """Write the limits, the feed and an empty region where the library will look. `models`: product by uuid."""
     cards = tuple(_limit(part, policy, models.get(part.uuid, ""), online=entry.online) for part in entry.slices)
     files.write_limits(folder / LIMITS, abi.Limits(1, entry.id, cards))
@@ -64,7 +64,7 @@ def _limit(part: Slice, policy: abi.Policy, model: str, *, online: bool) -> abi.
     return abi.CardLimit(uuid_of(part.uuid), part.bytes, context, ppm, policy, max(1, part.core), online)
 
 
-def environment(
+def build_environment(
     base: Mapping[str, str],
     machine: Mapping[str, str],
     held: tuple[str, Iterable[Slice], Mapping[str, Card]],
@@ -93,7 +93,7 @@ def environment(
     return made
 
 
-def start(command: Command) -> tuple[int, int, int]:
+def fork_command(command: Command) -> tuple[int, int, int]:
     """Fork the command up to its gate: (pid, gate to write to, pipe that tells a failed exec)."""
     gate_read, gate_write = os.pipe()
     error_read, error_write = os.pipe()
@@ -101,22 +101,22 @@ def start(command: Command) -> tuple[int, int, int]:
     if pid == 0:
         os.close(gate_write)
         os.close(error_read)
-        _become(command, gate_read, error_write)
+        _exec_command(command, gate_read, error_write)
     os.close(gate_read)
     os.close(error_write)
     return pid, gate_write, error_read
 
 
-def _become(command: Command, gate: int, errors: int) -> None:
+def _exec_command(command: Command, gate: int, errors: int) -> None:
     """In the child: never returns."""
-    code = BROKEN
+    code = FAILED
     try:
         if command.group:
             with contextlib.suppress(OSError):
                 cgroup.join(Path(command.group))
-        os.set_inheritable(_out_of_the_way(command.lock), True)
+        os.set_inheritable(_move_descriptor_up(command.lock), True)
         if os.read(gate, 1):
-            _restore(command.mask)
+            _restore_signals(command.mask)
             os.execvpe(command.words[0], command.words, command.environment)  # noqa: S606 (that is the job)
     except OSError as exc:
         code = NOT_FOUND if isinstance(exc, FileNotFoundError) else CANNOT_RUN
@@ -126,7 +126,7 @@ def _become(command: Command, gate: int, errors: int) -> None:
         os._exit(code)
 
 
-def _out_of_the_way(lock: int) -> int:
+def _move_descriptor_up(lock: int) -> int:
     """The lock's descriptor where nobody uses it by number, if that many are allowed."""
     try:
         return fcntl.fcntl(lock, fcntl.F_DUPFD, _HIGH)
@@ -134,7 +134,7 @@ def _out_of_the_way(lock: int) -> int:
         return os.dup(lock)
 
 
-def _restore(mask: Iterable[int]) -> None:
+def _restore_signals(mask: Iterable[int]) -> None:
     """Signals as they were before Python changed them; what was ignored (nohup) stays ignored."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who holds what of this machine, for people and for programs.
+How allocations are shown: the table of `--list`, JSON, the lines of a refusal and of a run that waits.
 
-Decides how it looks and nothing else: a table on a terminal, plain lines in a pipe.
+Formats only. A table on a terminal, tab-separated lines in a pipe.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def as_json(held: Sequence[HostAllocation]) -> dict[str, Any]:
     }
 
 
-def rows(held: Sequence[HostAllocation], now: float) -> list[tuple[str, ...]]:
+def build_rows(held: Sequence[HostAllocation], now: float) -> list[tuple[str, ...]]:
     """One row per hold, in the order of HEADINGS."""
     return [
         (
@@ -62,16 +62,16 @@ def rows(held: Sequence[HostAllocation], now: float) -> list[tuple[str, ...]]:
             f"{entry.core} %" if entry.core else "-",
             entry.policy,
             str(entry.runner.pid),
-            ago(now - entry.created),
-            words(entry),
+            format_age(now - entry.created),
+            render_command(entry),
         )
         for entry in held
     ]
 
 
-def listed(held: Sequence[HostAllocation], now: float, console: Console) -> str:
+def render_table(held: Sequence[HostAllocation], now: float, console: Console) -> str:
     """The holds as a table on a terminal, else as lines whose fields tabs divide; empty where there are none."""
-    found = rows(held, now)
+    found = build_rows(held, now)
     if not found:
         return ""
     if not console.is_terminal:
@@ -85,13 +85,13 @@ def listed(held: Sequence[HostAllocation], now: float, console: Console) -> str:
     others = sum(max(map(len, column)) + _GAP for column in list(zip(HEADINGS, *found, strict=True))[:-1])
     left = max(_LEAST_COMMAND, console.width - others)
     for *cells, command in found:
-        table.add_row(*(Text(cell) for cell in (*cells, cut(command, left))))
+        table.add_row(*(Text(cell) for cell in (*cells, truncate(command, left))))
     with console.capture() as text:
         console.print(table)
     return text.get().rstrip("\n")
 
 
-def taken(cards: Sequence[Card], held: Sequence[HostAllocation]) -> list[str]:
+def describe_cards(cards: Sequence[Card], held: Sequence[HostAllocation]) -> list[str]:
     """A line per card: what is taken of it, and by whom."""
     lines = []
     for card in cards:
@@ -102,25 +102,25 @@ def taken(cards: Sequence[Card], held: Sequence[HostAllocation]) -> list[str]:
     return lines
 
 
-def waiting(reason: str, cards: Sequence[Card], held: Sequence[HostAllocation], seconds: float) -> str:
+def describe_wait(reason: str, cards: Sequence[Card], held: Sequence[HostAllocation], seconds: float) -> str:
     """One line of progress: how long, for what, and who is in the way."""
     uuids = {card.uuid for card in cards}
     holders = [entry for entry in held if uuids & {part.uuid for part in entry.slices}]
     by = ", ".join(f"{printable(entry.name)} {sum(p.bytes for p in entry.slices) // GIB} GiB" for entry in holders)
-    return f"waiting {ago(seconds)}: {reason}" + (f"; in use by {by}" if by else "")
+    return f"waiting {format_age(seconds)}: {reason}" + (f"; in use by {by}" if by else "")
 
 
-def words(entry: HostAllocation) -> str:
+def render_command(entry: HostAllocation) -> str:
     """The command as one short line."""
-    return cut(printable(" ".join(entry.command)), _COMMAND_CHARS)
+    return truncate(printable(" ".join(entry.command)), _COMMAND_CHARS)
 
 
-def cut(text: str, most: int) -> str:
+def truncate(text: str, most: int) -> str:
     """At most so many characters, and one can see that there were more."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def ago(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """A span for people."""
     whole = max(0, math.floor(seconds))
     for unit, letter in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):

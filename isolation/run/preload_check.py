@@ -27,7 +27,7 @@ _HEAD: Final = struct.Struct("<16sHHIQQQIHHH")  # up to the number of program he
 _PART: Final = struct.Struct("<IIQQQQQQ")
 
 
-def out_of_reach(head: bytes, machine: int) -> str:
+def explain_unloadable(head: bytes, machine: int) -> str:
     """Why a program with these first bytes cannot be reached, in words; empty where it can, or is no ELF program."""
     if not head.startswith(_ELF):
         return ""
@@ -46,7 +46,7 @@ def out_of_reach(head: bytes, machine: int) -> str:
     return "is statically linked"
 
 
-def warning(words: tuple[str, ...], environment: Mapping[str, str]) -> str:
+def find_warning(words: tuple[str, ...], environment: Mapping[str, str]) -> str:
     """One sentence where the library does not reach the command's program, else empty."""
     word = words[0]
     for _ in range(_SCRIPTS):
@@ -54,11 +54,11 @@ def warning(words: tuple[str, ...], environment: Mapping[str, str]) -> str:
         if path is None:
             return ""
         try:
-            head, mode = _first(Path(path))
-            machine = _machine()
+            head, mode = _read_head(Path(path))
+            machine = _own_architecture()
         except OSError:
             return ""
-        why = out_of_reach(head, machine)
+        why = explain_unloadable(head, machine)
         if not why and mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid():
             why = "is set-user-ID or set-group-ID and ignores LD_PRELOAD"
         if why:
@@ -79,7 +79,7 @@ def _interpreter(head: bytes) -> str:
     return named[0] if named else ""
 
 
-def _first(path: Path) -> tuple[bytes, int]:
+def _read_head(path: Path) -> tuple[bytes, int]:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         mode = os.fstat(fd).st_mode
@@ -88,7 +88,7 @@ def _first(path: Path) -> tuple[bytes, int]:
         os.close(fd)
 
 
-def _machine() -> int:
+def _own_architecture() -> int:
     """What our own program is built for."""
-    head, _ = _first(Path("/proc/self/exe"))
+    head, _ = _read_head(Path("/proc/self/exe"))
     return int(_HEAD.unpack_from(head)[2])

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The book of holds: a folder, and in it one folder for each hold.
+The allocation store of `gpushare run`: a directory, and in it one directory for each allocation.
 
-    <book>/<id>/promise.json    the entry
-    <book>/<id>/...          limits, feed, region, members, group
-    <book>/.wait-...         those that wait (see `queue`)
+    <state-dir>/<id>/promise.json    the record
+    <state-dir>/<id>/...             limits, feed, region, members, cgroup
+    <state-dir>/.wait-...            runs that wait (see `wait_queue`)
 
-A hold appears and vanishes by one rename; nobody rewrites what somebody else wrote, so a book that
-several users share in a sticky folder stays true. Whoever decides holds the flock of the book's
-folder: two runs never see the same free space. A hold that nobody lives on any more is not counted,
-whether or not its folder can be removed. What cannot be read is an error, never an empty book.
+An allocation appears and vanishes by one rename, and only its writer changes it, so several users can share a store in
+a sticky directory. Whoever decides holds the flock of the directory: two runs never see the same free capacity. An
+allocation without living processes does not count, whether or not its directory can be removed. A record that cannot be
+read is an error, never an empty store.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from isolation.host.files import read_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COMMON: Final = Path("/run/gpushare/allocations")
+SYSTEM_DIRECTORY: Final = Path("/run/gpushare/allocations")
 """Made by root, for every user of the machine."""
-ANYBODYS: Final = Path("/var/tmp/gpushare-allocations")  # noqa: S108 (sticky, and checked when it is opened)
-"""Where there is no common one and nobody is root."""
-HOLD: Final = "promise.json"
+FALLBACK_DIRECTORY: Final = Path("/var/tmp/gpushare-allocations")  # noqa: S108 (sticky, and checked when it is opened)
+"""Where there is no system-wide one and the user is not root."""
+RECORD: Final = "promise.json"
 PREFIX: Final = "run-"
-"""Of a hold's id."""
+"""Of an allocation's id."""
 GROUP: Final = "group"
-"""Path of the hold's control group, noted before it is made."""
+"""File with the path of the allocation's cgroup, written before the cgroup is made."""
 MOST_PATH: Final = 200
 """Characters; the library takes paths of 255."""
 _DRAFT: Final = ".draft-"
-_GONE: Final = ".gone-"
+_REMOVED: Final = ".gone-"
 
 
-class BookError(Exception):
-    """A book that cannot be used or believed; the message says what to do."""
+class StoreError(Exception):
+    """A store that cannot be used or trusted; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A hold and where it stands."""
+class StoredAllocation:
+    """An allocation and its directory."""
 
     entry: HostAllocation
     folder: Path
@@ -59,34 +59,34 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A hold that nobody sees yet; its lock is ours from the first moment."""
+    """An allocation that other runs do not see yet; its lock is ours from the first moment."""
 
     folder: Path
     lock: int
-    """Descriptor of the folder, flocked: who inherits it keeps the hold alive."""
+    """Descriptor of the directory, flocked: a process that inherits it keeps the allocation alive."""
 
 
-def usual() -> Path:
-    """The book of this machine: the common one wherever it exists or can be made."""
-    return COMMON if os.geteuid() == 0 or COMMON.is_dir() else ANYBODYS
+def default_directory() -> Path:
+    """The store of this machine: the system-wide one wherever it exists or can be made."""
+    return SYSTEM_DIRECTORY if os.geteuid() == 0 or SYSTEM_DIRECTORY.is_dir() else FALLBACK_DIRECTORY
 
 
-class Book:
-    """See the module. `holds`, `draft`, `publish` and `drop` are called within `deciding`."""
+class AllocationStore:
+    """See the module. `list_living`, `draft`, `publish` and `discard` are called within `locked`."""
 
     def __init__(self, home: Path, also: tuple[Path, ...] = ()) -> None:
-        """`also`: books that nobody writes any more, whose holds still count."""
+        """`also`: stores that no run writes any more, whose allocations still count."""
         self.home = home
         self._also = also
         self._boot = process.boot()
 
     @contextlib.contextmanager
-    def deciding(self, *, make: bool = True) -> Iterator[Book]:
-        """Nobody else decides meanwhile. `make`: also where there is no book yet."""
+    def locked(self, *, make: bool = True) -> Iterator[AllocationStore]:
+        """Hold the store's lock: no other run decides meanwhile. `make`: create the store where there is none."""
         fd = self._open(make=make)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            while not self._current(fd):  # the book was removed and made anew while we waited
+            while not self._is_current(fd):  # the directory was replaced while we waited for its lock
                 os.close(fd)
                 fd = self._open(make=make)
                 fcntl.flock(fd, fcntl.LOCK_EX)
@@ -94,7 +94,7 @@ class Book:
         finally:
             os.close(fd)
 
-    def _current(self, fd: int) -> bool:
+    def _is_current(self, fd: int) -> bool:
         try:
             return os.path.samestat(os.fstat(fd), self.home.stat())
         except FileNotFoundError:
@@ -102,21 +102,21 @@ class Book:
 
     def _open(self, *, make: bool) -> int:
         if len(str(self.home)) > MOST_PATH:
-            raise BookError(f"{self.home}: path is longer than {MOST_PATH} characters: choose a shorter --state-dir")
+            raise StoreError(f"{self.home}: path is longer than {MOST_PATH} characters: choose a shorter --state-dir")
         try:
             if make and not self.home.is_dir():
-                self._make()
+                self._create()
             fd = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as exc:
-            raise BookError(f"{self.home}: {exc.strerror}: choose another directory with --state-dir") from None
+            raise StoreError(f"{self.home}: {exc.strerror}: choose another directory with --state-dir") from None
         about = os.fstat(fd)
         if about.st_uid not in {0, os.geteuid()} and not about.st_mode & stat.S_ISVTX:
             os.close(fd)
             advice = "choose another directory with --state-dir"
-            raise BookError(f"{self.home} belongs to another user and has no sticky bit: {advice}")
+            raise StoreError(f"{self.home} belongs to another user and has no sticky bit: {advice}")
         return fd
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         """Sticky and open to all from its first moment, and never in the place of one made meanwhile."""
         self.home.parent.mkdir(parents=True, exist_ok=True)
         mask = os.umask(0)
@@ -125,111 +125,111 @@ class Book:
         finally:
             os.umask(mask)
 
-    def stamp(self) -> int:
-        """Another one whenever a hold or somebody who waits came or went; 0 where there is no book."""
+    def revision(self) -> int:
+        """Changes whenever an allocation or a waiting run came or went; 0 where there is no store."""
         try:
             return self.home.stat().st_mtime_ns
         except OSError:
             return 0
 
-    def holds(self) -> tuple[Held, ...]:
-        """Every hold that somebody lives on, oldest first. What is left of dead ones is swept away."""
+    def list_living(self) -> tuple[StoredAllocation, ...]:
+        """Every allocation with living processes, oldest first. What is left of the others is removed."""
         living, dead = self._read_all()
-        for held in dead:
-            if held.folder.parent == self.home:
-                self._remove(held)
+        for stored in dead:
+            if stored.folder.parent == self.home:
+                self._remove(stored)
         self._sweep()
         return living
 
-    def look(self, *, expected: bool) -> tuple[Held, ...]:
-        """The same for whoever only asks: nothing is made or swept away. `expected`: no book is an error."""
+    def read(self, *, expected: bool) -> tuple[StoredAllocation, ...]:
+        """The same for readers: nothing is created or removed. `expected`: a missing store is an error."""
         if self.home.is_dir():
-            with self.deciding(make=False):
+            with self.locked(make=False):
                 return self._read_all()[0]
         if expected:
-            raise BookError(
+            raise StoreError(
                 f"{self.home} does not exist: gpushare run creates it; check --state-dir (GPUSHARE_STATE_DIR)"
             )
         return self._read_all()[0]
 
-    def _read_all(self) -> tuple[tuple[Held, ...], list[Held]]:
-        """Holds that somebody lives on, oldest first, and the dead."""
-        living: list[Held] = []
-        dead: list[Held] = []
+    def _read_all(self) -> tuple[tuple[StoredAllocation, ...], list[StoredAllocation]]:
+        """Allocations with living processes, oldest first, and those without."""
+        living: list[StoredAllocation] = []
+        dead: list[StoredAllocation] = []
         for home in (self.home, *self._also):
             for folder in _folders(home):
-                held = Held(self._read(folder), folder)
-                (living if liveness.lives(held.entry, folder, self._boot) else dead).append(held)
-        return tuple(sorted(living, key=lambda held: (held.entry.created, held.entry.id))), dead
+                stored = StoredAllocation(self._read(folder), folder)
+                (living if liveness.lives(stored.entry, folder, self._boot) else dead).append(stored)
+        return tuple(sorted(living, key=lambda stored: (stored.entry.created, stored.entry.id))), dead
 
     def _sweep(self) -> None:
-        """What was begun and not finished, and is nobody's work any more."""
+        """Remove drafts and removals whose process has ended."""
         for path in self.home.iterdir():
-            if path.name.startswith((_DRAFT, _GONE)) and not liveness.locked(path):
-                _forget(path)
+            if path.name.startswith((_DRAFT, _REMOVED)) and not liveness.locked(path):
+                _remove_remains(path)
 
     @staticmethod
     def _read(folder: Path) -> HostAllocation:
-        if not (folder.name.startswith(PREFIX) or (folder / HOLD).exists()):
-            raise BookError(f"{folder.parent} holds other files ({folder}): choose another directory with --state-dir")
+        if not (folder.name.startswith(PREFIX) or (folder / RECORD).exists()):
+            raise StoreError(f"{folder.parent} holds other files ({folder}): choose another directory with --state-dir")
         advice = f"if its processes have ended, remove {folder}; until then gpushare run fails"
         try:
-            entry = load(read_text(folder / HOLD))
+            entry = load(read_text(folder / RECORD))
         except (OSError, UnicodeDecodeError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
-            raise BookError(f"cannot read {folder / HOLD} ({why}): {advice}") from None
+            raise StoreError(f"cannot read {folder / RECORD} ({why}): {advice}") from None
         except HostAllocationError as exc:
-            raise BookError(f"cannot use {folder / HOLD} ({exc}): {advice}") from None
+            raise StoreError(f"cannot use {folder / RECORD} ({exc}): {advice}") from None
         if entry.id != folder.name:
-            raise BookError(f"{folder / HOLD} belongs to allocation {entry.id[:40]!r}: {advice}")
+            raise StoreError(f"{folder / RECORD} belongs to allocation {entry.id[:40]!r}: {advice}")
         return entry
 
     def draft(self, ident: str) -> Draft:
-        """A folder for a new hold, locked, not yet seen by anybody."""
+        """A locked directory for a new allocation, not yet visible to other runs."""
         folder = self.home / f"{_DRAFT}{ident}"
         try:
             folder.mkdir()
             folder.chmod(0o755)
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as exc:
-            raise BookError(f"{self.home}: {exc.strerror}: choose another directory with --state-dir") from None
+            raise StoreError(f"{self.home}: {exc.strerror}: choose another directory with --state-dir") from None
         fcntl.flock(lock, fcntl.LOCK_EX)
         return Draft(folder, lock)
 
-    def publish(self, draft: Draft, entry: HostAllocation) -> Held:
-        """From here on the hold counts. Durable before it is seen."""
+    def publish(self, draft: Draft, entry: HostAllocation) -> StoredAllocation:
+        """From here on the allocation counts. Synced to disk before it is visible."""
         folder = self.home / entry.id
-        with (draft.folder / HOLD).open("x", encoding="utf-8") as file:
+        with (draft.folder / RECORD).open("x", encoding="utf-8") as file:
             file.write(dump(entry))
             file.flush()
             os.fsync(file.fileno())
-        (draft.folder / HOLD).chmod(0o644)
+        (draft.folder / RECORD).chmod(0o644)
         os.fsync(draft.lock)
         draft.folder.rename(folder)
         self._sync()
-        return Held(entry, folder)
+        return StoredAllocation(entry, folder)
 
-    def drop(self, draft: Draft) -> None:
-        """Nothing came of it."""
+    def discard(self, draft: Draft) -> None:
+        """Remove a draft that was not published."""
         os.close(draft.lock)
-        _forget(draft.folder)
+        _remove_remains(draft.folder)
 
-    def end(self, held: Held) -> bool:
-        """Give the room back if nobody lives on it; whether that is so. The caller has closed the lock."""
-        with self.deciding():
+    def release(self, held: StoredAllocation) -> bool:
+        """Remove the allocation if none of its processes lives; whether that is so. The caller has closed the lock."""
+        with self.locked():
             if liveness.lives(held.entry, held.folder, self._boot):
                 return False
             self._remove(held)
         return True
 
-    def _remove(self, held: Held) -> None:
-        """In a sticky folder somebody else's leftovers stay: they count for nothing."""
-        gone = held.folder.with_name(f"{_GONE}{held.entry.id}")
+    def _remove(self, held: StoredAllocation) -> None:
+        """In a sticky directory another user's leftovers stay: they do not count."""
+        gone = held.folder.with_name(f"{_REMOVED}{held.entry.id}")
         try:
             held.folder.rename(gone)
         except OSError:
             return
-        _forget(gone)
+        _remove_remains(gone)
 
     def _sync(self) -> None:
         fd = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -245,10 +245,11 @@ def _folders(home: Path) -> list[Path]:
     return sorted(path for path in home.iterdir() if not path.name.startswith(".") and path.is_dir())
 
 
-def _forget(folder: Path) -> None:
-    """Remove what is left of a hold that ended or never began, its control group first; else it waits for the next.
+def _remove_remains(folder: Path) -> None:
+    """
+    Remove what is left of an allocation that ended or was never published, its cgroup first; else leave it to the next.
 
-    Only our own note of a group is believed: we may be root.
+    Only a file of our own names the cgroup: we may be root, and another user's file could name any cgroup.
     """
     gone = True
     with contextlib.suppress(OSError, ValueError):  # no text, or no path

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who waits longest: a ticket in the book for each run that waits.
+The queue of runs that wait for capacity: a ticket file in the store for each of them.
 
-    <book>/.wait-<number>-<id>      locked by the process that waits, touched while it does
+    <state-dir>/.wait-<number>-<id>      locked by the process that waits, touched while it does
 
-A ticket counts while its lock is held and it was touched lately: one that was killed, or stopped at a
-terminal, holds up nobody. Numbers are drawn while deciding, so they are in the order of asking.
-Knows nothing of cards.
+A ticket counts while its lock is held and it was touched lately: a killed run, or one stopped at a terminal, delays no
+other. Numbers are drawn under the store's lock, so they are in order of arrival. Knows nothing of cards.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Ticket:
         os.utime(self.lock)
 
     def ahead(self) -> int:
-        """How many have waited longer. pre: deciding."""
-        return sum(1 for path in _tickets(self.path.parent) if path.name < self.path.name and _counts(path))
+        """How many have waited longer. pre: store locked."""
+        return sum(1 for path in _tickets(self.path.parent) if path.name < self.path.name and _is_active(path))
 
     def drop(self) -> None:
         """Leave the line."""
@@ -52,12 +51,12 @@ class Ticket:
         os.close(self.lock)
 
 
-def take(home: Path) -> Ticket:
-    """The last place in the line. pre: deciding. What is left of the dead is swept away."""
+def enqueue(home: Path) -> Ticket:
+    """The last place in the line. pre: store locked. What is left of the dead is swept away."""
     last = 0
     for path in _tickets(home):
         last = max(last, int(path.name.removeprefix(TICKET)[:_DIGITS]))
-        if not _held(path):
+        if not _is_locked(path):
             with contextlib.suppress(OSError):  # somebody else's, in a sticky folder
                 path.unlink()
     path = home / f"{TICKET}{last + 1:0{_DIGITS}}-{secrets.token_hex(6)}"
@@ -73,14 +72,14 @@ def _tickets(home: Path) -> Iterator[Path]:
             yield path
 
 
-def _counts(path: Path) -> bool:
+def _is_active(path: Path) -> bool:
     try:
         touched = path.stat(follow_symlinks=False).st_mtime
     except OSError:
         return False
-    return abs(time.time() - touched) < FRESH_SECONDS and _held(path)
+    return abs(time.time() - touched) < FRESH_SECONDS and _is_locked(path)
 
 
-def _held(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Whether its run lives; a ticket that cannot be opened holds up nobody."""
     return liveness.locked(path, os.O_NONBLOCK, unknown=False)

@@ -24,15 +24,15 @@ from autoscaler.core.scale_down import Removal
 from autoscaler.core.state import AutoscalerState
 from benchmarks.churn import freed_cards as churning
 from benchmarks.churn.__main__ import main
-from benchmarks.churn.comparison import Course, commonest, contest, workload
+from benchmarks.churn.comparison import DaySetup, build_workload, choose_pool, compare_autoscalers
 from benchmarks.churn.first_fit_count import needed_nodes
-from benchmarks.churn.freed_cards import ChurnError, Scene, after_churn, churn
+from benchmarks.churn.freed_cards import ChurnError, ChurnSetup, after_churn, churn
 from benchmarks.churn.node_sums import decide_by_sums
 from isolation.simulator.sim.replay import Trace
 from isolation.simulator.traces import openb, synthetic
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
-DAY = Course(hours=6, pods=400)
+DAY = DaySetup(hours=6, pods=400)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_moves_free_at_least_three_cards_each_at_two_percent_and_two_at_ten(trac
     """
     The bars, on one seed; the command gives the mean of five.
     """
-    two, ten = churn(trace[0], Scene(), 1, (0.02, 0.1))
+    two, ten = churn(trace[0], ChurnSetup(), 1, (0.02, 0.1))
 
     assert two.moves <= 0.02 * two.pods
     assert ten.moves <= 0.1 * ten.pods
@@ -68,16 +68,16 @@ def test_nodes_that_were_empty_before_are_not_counted_as_freed():
     Freed cards, those that were empty, and those that still serve are all cards there are.
     """
     found = small()[0]
-    observation = after_churn(found, Scene(), 3)
-    (freed,) = churn(found, Scene(), 3, (0.2,))
+    observation = after_churn(found, ChurnSetup(), 3)
+    (freed,) = churn(found, ChurnSetup(), 3, (0.2,))
     cards = {name: len(each.cards) for name, each in observation.engine.nodes.items()}
 
     empty = sum(cards[name] for name, pods in observation.on.items() if not pods)
 
     assert (empty, True) == (freed.empty_cards, freed.cards > 0)
     assert freed.cards + empty <= sum(cards.values())
-    assert churn(found, Scene(), 3, (0.2,)) == [freed]
-    assert 0 == churn(found, Scene(), 3, (0.0,))[0].cards
+    assert churn(found, ChurnSetup(), 3, (0.2,)) == [freed]
+    assert 0 == churn(found, ChurnSetup(), 3, (0.0,))[0].cards
 
 
 def test_a_plan_that_moves_a_pod_to_where_it_has_no_room_is_an_error():
@@ -104,13 +104,13 @@ def test_a_day_per_card_leaves_no_phantom_buys_neither_more_nor_less_and_undoes_
     """
     found, pods = small()
 
-    ours, quick, theirs = contest(found.nodes, pods, DAY, 1)
+    ours, quick, theirs = compare_autoscalers(found.nodes, pods, DAY, 1)
 
     assert (0, 0, 0, 0) == (ours.phantoms, ours.short, ours.over, ours.flaps)
     assert (0, 0, 0, 0) == (quick.phantoms, quick.short, quick.over, quick.flaps)
     assert theirs.short > 0
     assert theirs.pending_pod_hours > ours.pending_pod_hours
-    assert [ours] == contest(found.nodes, pods, DAY, 1, ["per card"])
+    assert [ours] == compare_autoscalers(found.nodes, pods, DAY, 1, ["per card"])
 
 
 def test_every_pod_of_the_course_comes_within_its_hours_and_can_be_hosted():
@@ -118,9 +118,9 @@ def test_every_pod_of_the_course_comes_within_its_hours_and_can_be_hosted():
     More by day than by night, in the order in which they came in the trace.
     """
     found, pods = small()
-    kind = commonest(found.nodes)
+    kind = choose_pool(found.nodes)
 
-    made = list(workload(kind, pods, replace(DAY, hours=24), 1))
+    made = list(build_workload(kind, pods, replace(DAY, hours=24), 1))
 
     by_day = sum(6 * 3600 <= each.at < 18 * 3600 for each in made)
     assert len(made) <= DAY.pods
@@ -171,7 +171,7 @@ def test_sums_drain_a_half_empty_node_evict_all_of_it_and_give_it_back():
 @pytest.fixture
 def short_day(monkeypatch):
     """The command on a short day, so that it ends soon."""
-    monkeypatch.setattr("benchmarks.churn.__main__.Course", lambda: DAY)
+    monkeypatch.setattr("benchmarks.churn.__main__.DaySetup", lambda: DAY)
 
 
 def command(*words):

@@ -14,7 +14,7 @@ from support.pools_builder import arrival, fleet, pool
 
 from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import CancelDrain, Drain
-from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
 from autoscaler.demo.embedded.fake_cluster import SCHEDULE_SECONDS
 from isolation.contract.model import CardChoice, Mode, Request
 from isolation.contract.quantity import gib
@@ -31,19 +31,19 @@ def test_drained_pod_moves_to_its_reserved_home_and_keeps_its_work():
         arrival(0, "ends", ask(12), lifetime=150),
         arrival(0, "moves", ask(3), lifetime=1000, namespace="team"),
     ]
-    embedded = Embedded(fleet(pool(cards=1, size=15), standing=2), pods, seed=1, limits=PLENTY)
+    embedded = EmbeddedCluster(fleet(pool(cards=1, size=15), standing=2), pods, seed=1, limits=PLENTY)
     embedded.advance(10)
-    before = {p.name: (p.uid, p.placement.node) for p in embedded.world.book.pods.values()}
+    before = {p.name: (p.uid, p.placement.node) for p in embedded.cluster.state.pods.values()}
 
     live(embedded, 500, check_room, check_frame, check_homes)
 
-    after = {p.name: (p.uid, p.placement.node) for p in embedded.world.book.pods.values()}
+    after = {p.name: (p.uid, p.placement.node) for p in embedded.cluster.state.pods.values()}
     assert before["moves"][1] == before["ends"][1] != before["stays"][1]
     assert (before["stays"], before["stays"][1]) == (after["stays"], after["moves"][1])
     assert before["moves"][0] != after["moves"][0]
     assert {"pods_moved": 1, "nodes_removed": 1}.items() <= counts(embedded).items()
     embedded.advance(1000 - embedded.now + SCHEDULE_SECONDS + 1)
-    assert {"stays"} == {p.name for p in embedded.world.book.pods.values()}
+    assert {"stays"} == {p.name for p in embedded.cluster.state.pods.values()}
 
 
 def test_pod_whose_end_falls_into_its_move_finishes_once():
@@ -52,12 +52,12 @@ def test_pod_whose_end_falls_into_its_move_finishes_once():
     """
     ends = 12.0
     pods = [arrival(0, "stays", ask(10)), arrival(0, "ends", ask(12), ends), arrival(0, "moves", ask(3), 400)]
-    embedded = Embedded(fleet(pool(size=15), standing=2), pods, seed=1, limits=PLENTY)
+    embedded = EmbeddedCluster(fleet(pool(size=15), standing=2), pods, seed=1, limits=PLENTY)
     while not counts(embedded)["pods_moved"]:
         embedded.advance(1)
     moved = next(h.at for h in embedded.frame().events if h.kind == "move")
     again = [*pods[:2], replace(pods[2], lifetime=moved)]
-    late = Embedded(fleet(pool(size=15), standing=2), again, seed=1, limits=PLENTY)
+    late = EmbeddedCluster(fleet(pool(size=15), standing=2), again, seed=1, limits=PLENTY)
 
     late.advance(moved + 60)
 
@@ -70,11 +70,11 @@ def test_bare_pod_is_never_moved():
     """
     bare = replace(arrival(0, "bare", ask(1)), request=replace(ask(1), owner=""))
     pods = [arrival(0, "big", ask(12)), bare]
-    embedded = Embedded(fleet(pool(size=12), standing=2), pods, seed=1, limits=PLENTY)
+    embedded = EmbeddedCluster(fleet(pool(size=12), standing=2), pods, seed=1, limits=PLENTY)
 
     embedded.advance(600)
 
-    assert (2, 0) == (len(embedded.world.book.on), counts(embedded)["pods_moved"])
+    assert (2, 0) == (len(embedded.cluster.state.on), counts(embedded)["pods_moved"])
 
 
 requests = st.one_of(
@@ -100,7 +100,7 @@ def test_churn_never_leaves_a_pod_homeless_a_card_over_or_a_pod_forgotten(life, 
     ]
     pods = [arrival(at, f"p{i}", request, lifetime) for i, (at, request, lifetime) in enumerate(sorted(life, key=str))]
     pods.sort(key=lambda each: each.at)
-    embedded = Embedded(fleet(*pools, standing=1), pods, seed=seed, limits=PLENTY)
+    embedded = EmbeddedCluster(fleet(*pools, standing=1), pods, seed=seed, limits=PLENTY)
 
     live(embedded, 500, check_room, check_homes, check_served)
     live(embedded, 900, check_room, check_frame, check_homes, step=10)
@@ -109,8 +109,8 @@ def test_churn_never_leaves_a_pod_homeless_a_card_over_or_a_pod_forgotten(life, 
     hopeless = sum(1 for each in pods if each.request.card_core and each.request.card_bytes > gib(12))
     assert (0, 0) == (summary["pending_fragmented_pods"], summary["unserved_pods"])
     assert (len(pods) - hopeless, hopeless) == (summary["pods_finished"], summary["pods_waiting"])
-    assert len(embedded.world.book.on) == 0
-    assert not embedded.world.book.reserved
+    assert len(embedded.cluster.state.on) == 0
+    assert not embedded.cluster.state.reserved
 
 
 def test_reservation_of_a_drain_called_off_does_not_cut_the_next_one_short():
@@ -119,11 +119,13 @@ def test_reservation_of_a_drain_called_off_does_not_cut_the_next_one_short():
     """
     moves = arrival(0, "moves", ask(3))
     pods = [arrival(0, "stays", ask(10)), arrival(0, "ends", ask(12), lifetime=20), moves]
-    embedded = Embedded(fleet(pool(size=15), standing=2), pods, seed=1, limits=replace(PLENTY, max_moves_per_hour=1))
+    embedded = EmbeddedCluster(
+        fleet(pool(size=15), standing=2), pods, seed=1, limits=replace(PLENTY, max_moves_per_hour=1)
+    )
     embedded.advance(30)
-    world = embedded.world
-    (pod,) = [each for each in world.book.pods.values() if each.name == "moves"]
-    target = next(name for name in world.book.on if name != pod.placement.node)
+    world = embedded.cluster
+    (pod,) = [each for each in world.state.pods.values() if each.name == "moves"]
+    target = next(name for name in world.state.on if name != pod.placement.node)
     placed = replace(pod.placement, node=target, slices=(replace(pod.placement.slices[0], **card_of(world, target)),))
 
     def drain(until: float) -> None:
@@ -132,13 +134,13 @@ def test_reservation_of_a_drain_called_off_does_not_cut_the_next_one_short():
     drain(embedded.now + 5)
     drive(world.apply(CancelDrain(pod.placement.node, "test")))
     drain(embedded.now + 60)
-    world.agenda.run_until(embedded.now + 6)
+    world.clock.run_until(embedded.now + 6)
 
-    assert [pod.uid] == list(world.book.reserved)
+    assert [pod.uid] == list(world.state.reserved)
 
 
 def card_of(world, name: str) -> dict:
-    card = world.book.engine.nodes[name].cards[0]
+    card = world.state.engine.nodes[name].cards[0]
     return {"uuid": card.uuid, "index": card.index}
 
 

@@ -75,7 +75,7 @@ def source(box, tmp_path):
 
 def test_a_run_is_seen_from_promise_to_process(box, source):
     """
-    What was promised, what its library books, and that the command, its child and its keeper's orphans are its own.
+    What was promised, what its library stores, and that the command, its child and its keeper's orphans are its own.
     """
     source.read(0.0)
     run = Run(box)
@@ -89,8 +89,8 @@ def test_a_run_is_seen_from_promise_to_process(box, source):
             one.hold.policy,
             one.limits_error,
         )
-        book = one.region.reading.cards[0]
-        assert (5 << 30, 1 << 30) == (book.limit_bytes, book.used_bytes // (1 << 30) * (1 << 30))
+        store = one.region.reading.cards[0]
+        assert (5 << 30, 1 << 30) == (store.limit_bytes, store.used_bytes // (1 << 30) * (1 << 30))
         assert [run.pid] == [slot.pid for slot in one.region.reading.slots]
         assert [64 << 30] == [record.requested for record in one.region.breaches]
         assert run.pid in one.pids

@@ -60,7 +60,7 @@ def test_8_gib_over_4_cards_are_4_cards_of_2(box):
 
 def test_share_without_isolation_is_the_same_placement_without_a_limit(box):
     """
-    `--policy none` books and names the card; the command sees all of it, and is told its share.
+    `--policy none` stores and names the card; the command sees all of it, and is told its share.
     """
     script = f"echo $ALIYUN_COM_GPU_MEM_CONTAINER $ALIYUN_COM_GPU_MEM_DEV; {sys.executable} -c '{CLIENT}'"
     done = lines(go(box, "--policy", "none", "--gpu-mem", "5", "--", "sh", "-c", script, input="").stdout)

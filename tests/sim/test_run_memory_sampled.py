@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the driver counts corrects the books of a command: memory that no hook saw, guesses that proved too high.
+What the driver counts corrects the stores of a command: memory that no hook saw, guesses that proved too high.
 
-All under `gpushare run` on simulated cards, whose own books are the judge.
+All under `gpushare run` on simulated cards, whose own stores are the judge.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ say([first[1], said])
 @pytest.mark.parametrize("times", [0.5, 1, 2])
 def test_what_was_guessed_is_charged_at_what_it_costs(box, times):
     """
-    Contexts and modules of half, all and twice the expected size, under 2 GiB: within a tenth of the card's books.
+    Contexts and modules of half, all and twice the expected size, under 2 GiB: within a tenth of the card's stores.
     """
     path = box(context_bytes=int(CONTEXT * MIB * times))
     code = f"""
@@ -110,7 +110,7 @@ say(2048 - left())
 def test_a_runtimes_context_and_images_are_charged_beside_guesses(box, times):
     """
     A program on the CUDA runtime, whose context and image no hook sees, that makes a context and loads a module
-    through the driver API as well, at half, all and twice the size: within a tenth of the card's books, and the rest
+    through the driver API as well, at half, all and twice the size: within a tenth of the card's stores, and the rest
     of 2 GiB can be had.
     """
     path = box(context_bytes=int(CONTEXT * MIB * times), module_permille=int(1000 * times))

@@ -67,7 +67,7 @@ def test_a_spoilt_region_harms_nobody_but_its_own(box, harm):
 
 def test_a_neighbours_spoilt_files_do_not_stop_the_feed(box):
     """
-    Two bursts share a card; one spoils its region and its entry in the book: the other is fed all the same.
+    Two bursts share a card; one spoils its region and its entry in the store: the other is fed all the same.
     """
     hold = "echo $GPUSHARE_FEED; read x"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}

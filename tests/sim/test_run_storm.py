@@ -49,7 +49,7 @@ def test_waiting_crowds_take_turns_within_the_room(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["kill", "kill-ungrouped"])
-def test_a_killed_runner_leaves_a_true_book(tmp_path, mode):
+def test_a_killed_runner_leaves_a_true_store(tmp_path, mode):
     """
     Runner, keeper or both are killed at a random moment: as long as anything of the command runs it is
     counted, and when nothing does its room is free, with and without a control group.

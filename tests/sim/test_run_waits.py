@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for cards under `gpushare run`: reasons, turns, and books that nobody can believe."""
+"""Who waits for cards under `gpushare run`: reasons, turns, and stores that nobody can believe."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_waiting_tells_who_is_in_the_way_and_starts_when_there_is_room(box):
     assert (75, True) == (never.returncode, "the largest card offers 15 GiB" in never.stderr)
 
 
-def test_a_book_that_cannot_be_believed_stops_everybody(box):
+def test_a_store_that_cannot_be_believed_stops_everybody(box):
     """
     Neither a foreign format nor garbage is reset or skipped: the message names the file and what to do.
     """

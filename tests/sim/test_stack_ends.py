@@ -18,8 +18,8 @@ from support.stack_run import runs_in
 from support.waiting import PATIENCE_SECONDS, until
 
 from autoscaler.demo.stack import addresses, demo_stack
-from autoscaler.demo.stack.autoscaler_metrics import Turns
-from autoscaler.demo.stack.optional_stack import Beside
+from autoscaler.demo.stack.autoscaler_metrics import LoopMetrics
+from autoscaler.demo.stack.optional_stack import OptionalStack
 
 pytest.importorskip("pynvml")
 pytest.importorskip("bcrypt")
@@ -73,9 +73,9 @@ def test_two_interrupts_end_at_once_and_leave_nothing(started):
 def row_of_ports():
     """The first of a row that is free; others take ports at the same time, so it is tried anew where one is not."""
     for _ in range(100):
-        first = addresses.ports(0).exporter
+        first = addresses.choose_ports(0).exporter
         with contextlib.suppress(OSError):
-            return addresses.ports(first).exporter
+            return addresses.choose_ports(first).exporter
     raise AssertionError("no free row of ports")
 
 
@@ -88,9 +88,9 @@ def test_without_the_simulated_driver_it_says_why_and_leaves_nothing(tmp_path, m
     told = []
     first = row_of_ports()
 
-    with Beside(first, turns=Turns(), note=None, say=told.append) as beside:
-        assert None is beside.now
-        assert None is beside.document()
+    with OptionalStack(first, loop_metrics=LoopMetrics(), addresses_file=None, report=told.append) as beside:
+        assert None is beside.status
+        assert None is beside.build_document()
         assert first == beside.port
 
     assert [f"running only the simulated cluster: cannot create simulated cards: {reason}"] == told
@@ -102,16 +102,16 @@ def test_what_breaks_the_looking_is_not_looked_over(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     impossible = addresses.Tools("/no\0program", None)
 
-    with demo_stack.Stage(addresses.ports(0), impossible) as standing:
+    with demo_stack.DemoStack(addresses.choose_ports(0), impossible) as standing:
 
         def broken():
             with contextlib.suppress(demo_stack.StackError):
-                return not standing.now
+                return not standing.status
             return True
 
         assert until(broken)
         with pytest.raises(demo_stack.StackError, match="cannot watch the stack any more: embedded null byte"):
-            assert standing.now
+            assert standing.status
     assert [] == list(tmp_path.iterdir())
 
 

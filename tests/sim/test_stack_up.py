@@ -16,7 +16,7 @@ from support.stack_run import Run, runs_in
 from support.waiting import PATIENCE_SECONDS, until
 
 from autoscaler.demo.stack.demo_stack import RULES
-from autoscaler.demo.stack.workloads import ROLES
+from autoscaler.demo.stack.workloads import TENANTS
 
 pytest.importorskip("pynvml")
 pytest.importorskip("bcrypt")
@@ -48,7 +48,7 @@ def test_what_was_promised_is_measured_and_what_goes_past_it_is_refused_or_seen(
     assert run.remember()
     assert 1 <= page["gpushare_isolation_breaches_total"][""]
     used, promised = page["gpushare_container_memory_used_bytes"], page["gpushare_container_memory_allocated_bytes"]
-    assert {role.name: role.promised_bytes for role in ROLES} == promised
+    assert {role.name: role.promised_bytes for role in TENANTS} == promised
     assert ["stray"] == [name for name in used if used[name] > promised[name]]
     lines = run.folder / "err"
     line = r"^this machine: .*greedy 3\.2 of 4\.0 GiB, ([2-9]|\d\d+) denied; stray .* GiB OVER its promise"
@@ -56,7 +56,7 @@ def test_what_was_promised_is_measured_and_what_goes_past_it_is_refused_or_seen(
     assert 0 == run.end()
     stack = json.loads((run.folder / "out").read_text())["stack"]
     tenants = {one["name"]: one for one in stack["tenants"]}
-    assert [role.name for role in ROLES] == list(tenants)
+    assert [role.name for role in TENANTS] == list(tenants)
     assert {"up"} == {one["state"] for one in [*tenants.values(), *stack["processes"]]}
     assert ["stray"] == [name for name, one in tenants.items() if one["over_bytes"]]
     assert tenants["stray"]["over_bytes"] == tenants["stray"]["used_bytes"] - 4 * GIB

@@ -24,10 +24,10 @@ from support import promtool
 from support.up_command import invoke
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
 from autoscaler.demo.embedded.node_pools import demo_fleet, demo_limits
 from autoscaler.demo.embedded.workload import demo_workload
-from autoscaler.demo.pace import run
+from autoscaler.demo.pace import run_paced
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-u", "-m", "gpushare", "up"]
@@ -132,7 +132,7 @@ def test_pace_does_not_change_events():
     """The same seed gives the same events, whether the fleet is advanced in large steps or in small ones."""
 
     def events(frame_seconds):
-        world = Embedded(demo_fleet(), demo_workload(5), seed=5, limits=demo_limits())
+        world = EmbeddedCluster(demo_fleet(), demo_workload(5), seed=5, limits=demo_limits())
         wall = [0.0]
 
         def wait(_):
@@ -140,7 +140,7 @@ def test_pace_does_not_change_events():
             return False
 
         log = {}
-        run(
+        run_paced(
             world,
             lambda _: log.update({(e.at, e.kind, e.subject): e.reason for e in world.frame().events}),
             speed=60,

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = "autoscaler|benchmarks|dashboards|docs|exporter|images|isolation|manifests|tests"
+FOLDERS = "autoscaler|benchmarks|dashboards|docs|exporter|images|isolation|manifests|tests"
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 SHELL = {"", "sh", "bash", "console"}
 PLACEHOLDER = re.compile(r"^[A-Z][A-Z_.-]*$|\$|^\.\.\.$")
@@ -36,7 +36,7 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """README, the rest of the house's papers, every page of docs/, the forms of issues and pull requests."""
+    """README, the project's other pages, every page of docs/, the forms of issues and pull requests."""
     forms = [*(ROOT / ".github").glob("*.md"), *(ROOT / ".github/ISSUE_TEMPLATE").glob("*.yaml")]
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *forms]
     return [Page(str(path.relative_to(ROOT)), _sentences(path)) for path in sorted(files)]
@@ -123,7 +123,7 @@ def links(text: str) -> list[str]:
 
 def paths(text: str) -> list[str]:
     """Files and folders of this tree that it names, `*` and `{a,b}` as written."""
-    told = re.findall(rf"(?<![\w./:-])((?:{ROOMS})/[\w./*{{}},-]*[\w*/}}])", text)
+    told = re.findall(rf"(?<![\w./:-])((?:{FOLDERS})/[\w./*{{}},-]*[\w*/}}])", text)
     return [path for path in told if "://" not in path]
 
 

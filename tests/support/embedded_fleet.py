@@ -12,16 +12,16 @@ from autoscaler.core.limits import Limits
 from autoscaler.demo.embedded.fake_cluster import SCHEDULE_SECONDS
 
 if TYPE_CHECKING:
-    from autoscaler.demo.embedded.embedded_cluster import Embedded
+    from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
 
 QUICK = Limits(min_replicas=1, min_node_age_seconds=0).scaled(0.1)
 """The demonstration's tempo: unneeded after 60 s, drained 60 s after the last purchase."""
 a_few = settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def check_room(embedded: Embedded) -> None:
+def check_room(embedded: EmbeddedCluster) -> None:
     """Every card and node by plain sums over the pods on it, against what it has and what the engine says."""
-    book = embedded.world.book
+    book = embedded.cluster.state
     for name, pods in book.on.items():
         machine = book.engine.nodes[name]
         kept = [home for home in book.reserved.values() if home.placement.node == name]
@@ -38,7 +38,7 @@ def check_room(embedded: Embedded) -> None:
         assert len(held) <= machine.pods
 
 
-def check_frame(embedded: Embedded) -> None:
+def check_frame(embedded: EmbeddedCluster) -> None:
     """Used = containers + unattributed + reserved, on every card of every frame."""
     for reading in embedded.frame().nodes:
         for card in reading.cards:
@@ -54,20 +54,20 @@ def check_frame(embedded: Embedded) -> None:
             assert card.breaches == (("over_limit", over),)
 
 
-def check_homes(embedded: Embedded) -> None:
+def check_homes(embedded: EmbeddedCluster) -> None:
     """A pod made again after an eviction never waits longer than the scheduler's next step."""
-    moves = {(h.at, h.subject) for h in embedded.world.ledger.latest if h.kind == "move"}
-    for waiting in embedded.world.scheduler.pending:
+    moves = {(h.at, h.subject) for h in embedded.cluster.accounting.latest if h.kind == "move"}
+    for waiting in embedded.cluster.scheduler.pending:
         if (waiting.created, waiting.key) in moves:
             assert embedded.now - waiting.created <= SCHEDULE_SECONDS
 
 
-def check_served(embedded: Embedded) -> None:
+def check_served(embedded: EmbeddedCluster) -> None:
     """Whoever waits knows what is coming, or why nothing is."""
     assert 0 == embedded.summary()["unserved_pods"]
 
 
-def live(embedded: Embedded, seconds: float, *checks, step: float = 1.0) -> None:
+def live(embedded: EmbeddedCluster, seconds: float, *checks, step: float = 1.0) -> None:
     """Let time pass and look at every step."""
     for _ in range(int(seconds / step)):
         embedded.advance(step)
@@ -75,5 +75,5 @@ def live(embedded: Embedded, seconds: float, *checks, step: float = 1.0) -> None
             check(embedded)
 
 
-def counts(embedded: Embedded) -> dict[str, int]:
+def counts(embedded: EmbeddedCluster) -> dict[str, int]:
     return dict(embedded.frame().counts)

@@ -11,8 +11,8 @@ from support.builders import node
 
 from autoscaler.core.observation import observe_cluster
 from autoscaler.core.pools import Pool
-from autoscaler.demo.embedded.node_pools import Fleet, Supply
-from autoscaler.demo.embedded.workload import Arrival
+from autoscaler.demo.embedded.node_pools import PoolSupply, SimulatedFleet
+from autoscaler.demo.embedded.workload import PodArrival
 from isolation.contract.model import Ask, Cluster, Phase, Placement, Pod, Request, Slice
 from isolation.contract.quantity import gib
 
@@ -63,23 +63,23 @@ def seen(
     return observe_cluster(Cluster(tuple(nodes or ()), tuple(pods)), pools, machines, at)
 
 
-def arrival(at: float, name: str, request: Request, lifetime: float | None = None, **rest: object) -> Arrival:
+def arrival(at: float, name: str, request: Request, lifetime: float | None = None, **rest: object) -> PodArrival:
     """A pod of a controller that uses what it holds with one container."""
     count_of = max(1, request.cards)
     main = Ask("main", request.card_bytes * count_of, request.card_core * count_of, request.cards * request.whole)
     owner = request.owner or f"ReplicaSet/default/{name}"
     complete = replace(request, owner=owner, asks=(main,) if request.cards else ())
-    return Arrival(at, name, complete, lifetime, **rest)
+    return PodArrival(at, name, complete, lifetime, **rest)
 
 
-def fleet(*pools: Pool, standing: int = 0, boot: float = 30, stock: int | None = None) -> Fleet:
+def fleet(*pools: Pool, standing: int = 0, boot: float = 30, stock: int | None = None) -> SimulatedFleet:
     """Pools that boot at the same speed; `standing` nodes of each at the start."""
     supplies = tuple(
-        Supply(each, boot_seconds=boot, max_device_registration_seconds=2, return_seconds=5, stock=stock)
+        PoolSupply(each, boot_seconds=boot, max_device_registration_seconds=2, return_seconds=5, stock=stock)
         for each in pools
     )
     nodes = tuple(each.node(f"{each.name}-{n + 1}") for each in pools for n in range(standing))
-    return Fleet(supplies, nodes)
+    return SimulatedFleet(supplies, nodes)
 
 
 def nodes_by_hand(sizes: list[tuple[int, int]], cards: int, size: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds in a book, for tests of what counts there."""
+"""Holds in a store, for tests of what counts there."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def entry(ident="run-1", **more):
     return HostAllocation(**(given | more))
 
 
-def hold(book, **more):
+def hold(store, **more):
     """Publish a hold and let its lock go: nobody lives on it."""
-    with book.deciding():
+    with store.locked():
         one = entry(**more)
-        draft = book.draft(one.id)
-        held = book.publish(draft, one)
+        draft = store.draft(one.id)
+        held = store.publish(draft, one)
     os.close(draft.lock)
     return held
 
 
-def counted(book):
+def counted(store):
     """Ids that count."""
-    with book.deciding():
-        return [held.entry.id for held in book.holds()]
+    with store.locked():
+        return [held.entry.id for held in store.list_living()]
 
 
 @contextlib.contextmanager

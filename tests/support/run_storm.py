@@ -26,7 +26,7 @@ from gpushare import main
 from isolation.contract.host_allocation import Process
 from isolation.host import cgroup, process
 from isolation.host.liveness import MARK
-from isolation.run.store import Book
+from isolation.run.store import AllocationStore
 
 
 def run(hardware, *arguments):
@@ -51,20 +51,20 @@ def exit_code(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def book_of(hardware):
-    """The simulated machine's book."""
-    return Book(hardware.with_name(f"{hardware.name}.allocations"))
+def store_of(hardware):
+    """The simulated machine's store."""
+    return AllocationStore(hardware.with_name(f"{hardware.name}.allocations"))
 
 
-def held(book):
+def held(store):
     """Every hold, as the next run would count them."""
-    with book.deciding():
-        return [one.entry for one in book.holds()]
+    with store.locked():
+        return [one.entry for one in store.list_living()]
 
 
-def living(book):
-    """Processes that run on a hold of this book, by promise id: found without any help of the book."""
-    found, ours = {}, f"GPUSHARE_LIMITS={book.home}/".encode()
+def living(store):
+    """Processes that run on a hold of this store, by promise id: found without any help of the store."""
+    found, ours = {}, f"GPUSHARE_LIMITS={store.home}/".encode()
     for pid in process.pids():
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -99,14 +99,14 @@ def race(hardware, folder, count, _seed):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 running.discard(pid)
                 codes.append(75)
-        return len(running) == len(list(folder.glob("run-*"))) == len(held(book_of(hardware)))
+        return len(running) == len(list(folder.glob("run-*"))) == len(held(store_of(hardware)))
 
     ok = wait_until(settled)
     cards = [path.read_text().strip() for path in folder.glob("run-*")]
     sold = {uuid: 5 * cards.count(uuid) for uuid in sorted(set(cards))}
     os.close(os.open(fifo, os.O_WRONLY))
     codes += [exit_code(pid) for pid in running]
-    left = [entry.id for entry in held(book_of(hardware))]
+    left = [entry.id for entry in held(store_of(hardware))]
     return {"settled": ok, "sold": sold, "codes": {code: codes.count(code) for code in set(codes)}, "left": left}
 
 
@@ -132,7 +132,7 @@ def churn(hardware, folder, count, seed):
                 for uuid in cards.split(","):
                     taken[uuid] = taken.get(uuid, 0) + int(units)
         most = max(most, *taken.values())
-    left = [entry.id for entry in held(book_of(hardware))]
+    left = [entry.id for entry in held(store_of(hardware))]
     return {"codes": sorted(set(codes)), "ran": len(spans), "most": most, "left": left}
 
 
@@ -144,7 +144,7 @@ def kill_ungrouped(hardware, folder, count, seed):
 
 def kill(hardware, _folder, count, seed):
     """Kill the runner, the keeper or both at a random moment; then see who lives and who is counted."""
-    draw, book = random.Random(seed), book_of(hardware)  # noqa: S311 (a storm that can be had again)
+    draw, store = random.Random(seed), store_of(hardware)  # noqa: S311 (a storm that can be had again)
     wrong, survived, unsettled = [], 0, 0
     for _ in range(count):
         front = run(hardware, "--gpu-mem", "5", "--", "sh", "-c", "sleep 60 & exec sleep 60")
@@ -155,8 +155,8 @@ def kill(hardware, _folder, count, seed):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-        def true(book=book):
-            before, counted, after = set(living(book)), {entry.id for entry in held(book)}, set(living(book))
+        def true(store=store):
+            before, counted, after = set(living(store)), {entry.id for entry in held(store)}, set(living(store))
             wrong.extend((before & after) - counted)
             return before == counted == after and (counted or not front_alive())
 
@@ -164,14 +164,14 @@ def kill(hardware, _folder, count, seed):
             return os.waitid(os.P_PID, front, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
         unsettled += not wait_until(true)
-        for processes in living(book).values():
+        for processes in living(store).values():
             survived += 1
             for one in processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(one.pid, signal.SIGKILL)
         exit_code(front)
-        unsettled += not wait_until(lambda: not held(book) and not living(book))
-    left = [path.name for path in book.home.iterdir()]
+        unsettled += not wait_until(lambda: not held(store) and not living(store))
+    left = [path.name for path in store.home.iterdir()]
     return {"wrong": wrong, "unsettled": unsettled, "survived": survived, "left": left}
 
 

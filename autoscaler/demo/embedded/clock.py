@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The clock of a simulated world: things that will happen, in order.
+The clock of a simulated cluster: actions in the order of their time.
 
-Two things at the same moment happen in the order in which they were put down, so that a run
-depends on its seed and on nothing else. Knows no wall clock.
+Actions of the same moment run in the order in which they were scheduled, so a run depends on its seed and on nothing
+else. Knows no wall clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Agenda:
+class SimulatedClock:
     """Time that passes only when it is told to."""
 
     def __init__(self) -> None:

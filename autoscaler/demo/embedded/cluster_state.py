@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who holds what in a simulated cluster: pods, the room they take, homes kept free, how full nodes are.
+The state of the simulated cluster: its pods, nodes and reservations, and what is free on each card.
 
-One engine is the only book of room; the mappings beside it are indexes of the same truth and
-change in the same call. Takes no decision.
+The placement engine alone knows what is free; the mappings next to it are indexes of the same pods and change in the
+same call. Decides nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node, Placement, Pod
 
 
-class Book:
+class FakeClusterState:
     """Pods, nodes and room."""
 
     def __init__(self, policy: str, seed: int) -> None:
@@ -29,24 +29,24 @@ class Book:
         self.on: dict[str, dict[str, Pod]] = {}
         self.load: dict[str, float] = {}
         self.reserved: dict[str, Reservation] = {}
-        self.broken: dict[str, int] = {}
+        self.breaches: dict[str, int] = {}
         """Promises broken on each node so far, once per container and card."""
         self.changed: set[str] = set()
-        """Nodes that look different since somebody last asked; whoever asks empties it."""
+        """Nodes that look different since the last reading, which empties it."""
 
-    def open(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         """A node becomes usable."""
         self.engine.put_node(node)
         self.on[node.name] = {}
-        self.broken[node.name] = 0
-        self._weigh(node.name)
+        self.breaches[node.name] = 0
+        self._update_load(node.name)
 
     def cordon(self, name: str, *, cordoned: bool) -> None:
         """Whether new pods may come; what is there stays."""
         self.engine.put_node(replace(self.engine.nodes[name], cordoned=cordoned))
         self.changed.add(name)
 
-    def close(self, name: str) -> None:
+    def remove_node(self, name: str) -> None:
         """An empty node goes."""
         if self.on[name]:
             raise RuntimeError(f"node {name} still has {len(self.on[name])} pods")
@@ -54,7 +54,7 @@ class Book:
         for home in [home for home in self.reserved.values() if home.placement.node == name]:
             self.unreserve(home)
         self.engine.drop_node(name)
-        del self.on[name], self.load[name], self.broken[name]
+        del self.on[name], self.load[name], self.breaches[name]
         self.changed.add(name)
 
     def bind(self, pod: Pod, placement: Placement) -> Pod:
@@ -62,7 +62,7 @@ class Book:
         self.engine.hold(pod.uid, pod.request, placement)
         bound = replace(pod, placement=placement, phase=Phase.RUNNING)
         self.pods[pod.uid] = self.on[placement.node][pod.uid] = bound
-        self._weigh(placement.node)
+        self._update_load(placement.node)
         return bound
 
     def mark_deleting(self, pod: Pod) -> None:
@@ -77,7 +77,7 @@ class Book:
         if pod.placement is not None:
             self.engine.release(uid)
             del self.on[pod.placement.node][uid]
-            self._weigh(pod.placement.node)
+            self._update_load(pod.placement.node)
         return pod
 
     def reserve(self, home: Reservation) -> None:
@@ -90,7 +90,7 @@ class Book:
         self.engine.release(home.hold)
         del self.reserved[home.pod]
 
-    def _weigh(self, name: str) -> None:
+    def _update_load(self, name: str) -> None:
         held = [(pod.request, pod.placement) for pod in self.on[name].values() if pod.placement is not None]
         self.load[name] = compute_load(self.engine.nodes[name], held)
         self.changed.add(name)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-An in-memory cluster: pods come, are placed, run and end; controllers make evicted pods again.
+The simulated cluster: pods arrive, are placed, run and end; controllers recreate evicted pods.
 
-It is a `World` of the autoscaler's loop, as Kubernetes is: the loop observes it, applies steps
-to it and waits through it. Time is its agenda's. Decides nothing that the real cluster would
-leave to the autoscaler.
+It stands behind the autoscaler's loop as Kubernetes does: the loop observes it, applies steps to it and waits. Its time
+is that of `clock`. Decides nothing that a real cluster would leave to the autoscaler.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from uuid import UUID
 
 from autoscaler.core.observation import Nomination, Observation
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, RemoveFailedNode, RemoveNode, ScaleUp
-from autoscaler.demo.embedded.accounting import Ledger
-from autoscaler.demo.embedded.clock import Agenda
-from autoscaler.demo.embedded.cluster_state import Book
-from autoscaler.demo.embedded.node_pools import SupplyError
-from autoscaler.demo.embedded.provider import Provider
-from autoscaler.demo.embedded.scheduler import Scheduler
-from autoscaler.demo.embedded.usage import Life, used_byte_seconds
+from autoscaler.demo.embedded.accounting import Accounting
+from autoscaler.demo.embedded.clock import SimulatedClock
+from autoscaler.demo.embedded.cluster_state import FakeClusterState
+from autoscaler.demo.embedded.node_pools import ScenarioError
+from autoscaler.demo.embedded.provider import FakeProvider
+from autoscaler.demo.embedded.scheduler import FakeScheduler
+from autoscaler.demo.embedded.usage import PodLife, used_byte_seconds
 from isolation.contract.model import Pod
 from isolation.contract.quantity import show_bytes
 
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
     from autoscaler.core.observation import Reservation
     from autoscaler.core.plan import Step
-    from autoscaler.demo.embedded.node_pools import Fleet
-    from autoscaler.demo.embedded.workload import Arrival
+    from autoscaler.demo.embedded.node_pools import SimulatedFleet
+    from autoscaler.demo.embedded.workload import PodArrival
     from isolation.contract.model import Placement
 
 GRACE_SECONDS = 2.0
@@ -52,20 +51,22 @@ class Pause:
         yield self.seconds
 
 
-class World:
+class FakeCluster:
     """See the module."""
 
-    def __init__(self, fleet: Fleet, workload: Iterable[Arrival], *, seed: int, policy: str = "potential") -> None:
+    def __init__(
+        self, fleet: SimulatedFleet, workload: Iterable[PodArrival], *, seed: int, policy: str = "potential"
+    ) -> None:
         self.seed = seed
-        self.agenda = Agenda()
-        self.ledger = Ledger(self.agenda)
-        self.book = Book(policy, seed)
-        self.lives: dict[str, Life] = {}
+        self.clock = SimulatedClock()
+        self.accounting = Accounting(self.clock)
+        self.state = FakeClusterState(policy, seed)
+        self.lives: dict[str, PodLife] = {}
         self.pass_due = False
-        """The scheduler is about to look at the queue: whoever fits now will be placed."""
-        self._made = 0
-        self.provider = Provider(fleet, self.agenda, self.book, self.ledger, self._room_changed)
-        self.scheduler = Scheduler(self.book, self.provider.machines, self._place)
+        """A scheduling pass is due: pods that fit now will be placed."""
+        self._created = 0
+        self.provider = FakeProvider(fleet, self.clock, self.state, self.accounting, self._schedule_soon)
+        self.scheduler = FakeScheduler(self.state, self.provider.machines, self._place)
         self._workload = iter(workload)
         self._last_arrival = float("-inf")
         self._next_arrival()
@@ -74,20 +75,20 @@ class World:
 
     async def observe(self) -> Observation:
         """As on Kubernetes."""
-        return self.seen()
+        return self.snapshot()
 
-    def seen(self) -> Observation:
+    def snapshot(self) -> Observation:
         """Live views: valid until the next await."""
         return Observation(
-            at=self.agenda.now,
-            engine=self.book.engine,
-            pods=self.book.pods,
-            on=self.book.on,
-            load=self.book.load,
+            at=self.clock.now,
+            engine=self.state.engine,
+            pods=self.state.pods,
+            on=self.state.on,
+            load=self.state.load,
             machines=self.provider.machines,
             pools=self.provider.pools,
             pending=self.scheduler.pending,
-            reserved=self.book.reserved,
+            reserved=self.state.reserved,
             nominations=self.scheduler.homes,
         )
 
@@ -102,7 +103,7 @@ class World:
     async def apply(self, step: Step) -> None:
         """Do one thing."""
         if isinstance(step, ScaleUp):
-            self.ledger.count(*("fragmented_pods_placed",) * step.fragmented_pods)
+            self.accounting.count(*("fragmented_pods_placed",) * step.fragmented_pods)
             name = self.provider.buy(step.pool, step.reason)
             homes = (Nomination(name, cards) for cards in step.places)
             self.scheduler.homes.update(zip(step.pods, homes, strict=False))
@@ -116,38 +117,38 @@ class World:
         elif isinstance(step, CancelDrain):
             self._keep(step)
         elif isinstance(step, RemoveNode):
-            self.ledger.say("scale_down", step.node, step.reason)
+            self.accounting.record("scale_down", step.node, step.reason)
             self.provider.delete(step.node)
         elif isinstance(step, RemoveFailedNode):
             self.provider.discard(step.node, step.reason)
 
     def _drain(self, step: Drain) -> None:
-        self.ledger.say("drain", step.node, step.reason, "nodes_drained")
+        self.accounting.record("drain", step.node, step.reason, "nodes_drained")
         self.provider.drain(step.node)
         for home in step.reservations:
             self._reserve(home)
 
     def _reserve(self, home: Reservation) -> None:
-        self.book.reserve(home)
-        self.agenda.at(home.until, partial(self._expire, home))
+        self.state.reserve(home)
+        self.clock.at(home.until, partial(self._expire_reservation, home))
 
     def _keep(self, step: CancelDrain) -> None:
-        self.ledger.say("cancel_drain", step.node, step.reason, "drains_cancelled")
-        for uid in self.book.on[step.node]:
-            self._lapse(uid)
+        self.accounting.record("cancel_drain", step.node, step.reason, "drains_cancelled")
+        for uid in self.state.on[step.node]:
+            self._release_reservation(uid)
         self.provider.keep(step.node)
 
-    def _expire(self, home: Reservation) -> None:
-        """A reservation's time is up; a later one for the same pod is not meant."""
-        if self.book.reserved.get(home.pod) is home:
-            self._lapse(home.pod)
+    def _expire_reservation(self, home: Reservation) -> None:
+        """The time of a reservation is up, unless the pod has got a later one."""
+        if self.state.reserved.get(home.pod) is home:
+            self._release_reservation(home.pod)
 
-    def _lapse(self, uid: str) -> None:
-        """A reservation ends unused; one whose pod is on its way stays."""
-        home = self.book.reserved.get(uid)
-        if home is not None and not (uid in self.book.pods and self.book.pods[uid].deleting):
-            self.book.unreserve(home)
-            self._room_changed()
+    def _release_reservation(self, uid: str) -> None:
+        """A reservation ends unused; one stays whose pod is being moved."""
+        home = self.state.reserved.get(uid)
+        if home is not None and not (uid in self.state.pods and self.state.pods[uid].deleting):
+            self.state.unreserve(home)
+            self._schedule_soon()
 
     # -- pods ----------------------------------------------------------------------------------
 
@@ -156,97 +157,99 @@ class World:
         if arrival is None:
             return
         if arrival.at < self._last_arrival:
-            raise SupplyError(
+            raise ScenarioError(
                 f"pod {arrival.name} arrives at {arrival.at}, earlier than the pod before it; sort pods by time"
             )
         self._last_arrival = arrival.at
-        self.agenda.at(arrival.at, partial(self._arrive, arrival))
+        self.clock.at(arrival.at, partial(self._arrive, arrival))
 
-    def _arrive(self, arrival: Arrival) -> None:
+    def _arrive(self, arrival: PodArrival) -> None:
         # the mix is learnt from arrivals only: a successor is no new demand
-        self.book.engine.arrive(arrival.request)
-        self.ledger.count("pods_arrived")
-        self._make(Life.of(arrival, self.seed))
+        self.state.engine.arrive(arrival.request)
+        self.accounting.count("pods_arrived")
+        self._create_pod(PodLife.of(arrival, self.seed))
         self._next_arrival()
 
-    def _make(self, life: Life) -> None:
+    def _create_pod(self, life: PodLife) -> None:
         """A controller creates a pod: a new identity each time."""
-        self._made += 1
+        self._created += 1
         arrival = life.arrival
         pod = Pod(
-            uid=str(UUID(bytes=hashlib.blake2b(f"{self.seed}/{self._made}".encode(), digest_size=16).digest())),
+            uid=str(UUID(bytes=hashlib.blake2b(f"{self.seed}/{self._created}".encode(), digest_size=16).digest())),
             name=arrival.name,
             namespace=arrival.namespace,
             request=arrival.request,
-            created=self.agenda.now,
+            created=self.clock.now,
             priority=arrival.priority,
             labels=arrival.labels,
             evictable=arrival.evictable and bool(arrival.request.owner),
         )
-        self.book.pods[pod.uid] = pod
+        self.state.pods[pod.uid] = pod
         self.lives[pod.uid] = life
         self.scheduler.add(pod)
-        self._room_changed()
+        self._schedule_soon()
 
-    def _room_changed(self) -> None:
-        """Something to schedule, or room to schedule it on."""
+    def _schedule_soon(self) -> None:
+        """Run the scheduler soon: there is a new pod, or free capacity."""
         if not self.pass_due:
             self.pass_due = True
-            self.agenda.after(SCHEDULE_SECONDS, self._schedule)
+            self.clock.after(SCHEDULE_SECONDS, self._schedule)
 
     def _schedule(self) -> None:
         self.pass_due = False
         self.scheduler.run()
 
     def _place(self, pod: Pod, placement: Placement) -> None:
-        now = self.agenda.now
-        bound = self.book.bind(pod, placement)
-        life = self.lives[pod.uid] = replace(self.lives[pod.uid], born=now)
+        now = self.clock.now
+        bound = self.state.bind(pod, placement)
+        life = self.lives[pod.uid] = replace(self.lives[pod.uid], placed_at=now)
         waited = now - pod.created
-        self.ledger.longest_wait = max(self.ledger.longest_wait, waited)
-        self.ledger.promise(sum(part.bytes for part in placement.slices))
+        self.accounting.longest_wait = max(self.accounting.longest_wait, waited)
+        self.accounting.add_promised(sum(part.bytes for part in placement.slices))
         cards = ", ".join(f"card {part.index}" for part in placement.slices)
         where = f"{placement.node} {cards}".rstrip()
-        self.ledger.say("place", pod.key, f"on {where} after {waited:.0f} s", "pods_placed")
-        if life.left_seconds is not None:
-            self.agenda.after(life.left_seconds, partial(self._finish, pod.uid))
-        if pod.request.cards and life.habits and life.arrival.excess is not None:
-            onset = min(habit.onset_seconds for habit in life.habits)
-            self.agenda.after(onset, partial(self._breach, bound))
+        self.accounting.record("place", pod.key, f"on {where} after {waited:.0f} s", "pods_placed")
+        if life.remaining_seconds is not None:
+            self.clock.after(life.remaining_seconds, partial(self._finish, pod.uid))
+        if pod.request.cards and life.profiles and life.arrival.excess is not None:
+            onset = min(profile.onset_seconds for profile in life.profiles)
+            self.clock.after(onset, partial(self._breach, bound))
 
     def _breach(self, pod: Pod) -> None:
-        if pod.uid in self.book.pods and pod.placement is not None:
+        if pod.uid in self.state.pods and pod.placement is not None:
             promised = show_bytes(sum(part.bytes for part in pod.placement.slices))
             excess = self.lives[pod.uid].arrival.excess or 0.0
-            self.book.broken[pod.placement.node] += len(pod.placement.slices)
-            self.ledger.say("breach", pod.key, f"uses {excess:.0%} more than its promise of {promised}", "breaches")
+            self.state.breaches[pod.placement.node] += len(pod.placement.slices)
+            self.accounting.record(
+                "breach", pod.key, f"uses {excess:.0%} more than its promise of {promised}", "breaches"
+            )
 
     def _finish(self, uid: str) -> None:
         """A pod's work is done; one that is being moved leaves the rest of it to its successor."""
-        pod = self.book.pods.get(uid)
+        pod = self.state.pods.get(uid)
         if pod is not None and not pod.deleting:
-            self.ledger.say("finish", pod.key, "completed", "pods_finished")
+            self.accounting.record("finish", pod.key, "completed", "pods_finished")
             self._end(uid)
 
     def _evict(self, step: Evict | Move) -> None:
-        pod, life = self.book.pods[step.pod], self.lives[step.pod]
-        self.ledger.say("move", pod.key, step.reason, "pods_moved")
-        self.book.mark_deleting(pod)
-        ran = self.agenda.now - life.born
-        left = None if life.left_seconds is None else max(0.0, life.left_seconds - ran)
+        pod, life = self.state.pods[step.pod], self.lives[step.pod]
+        self.accounting.record("move", pod.key, step.reason, "pods_moved")
+        self.state.mark_deleting(pod)
+        ran = self.clock.now - life.placed_at
+        left = None if life.remaining_seconds is None else max(0.0, life.remaining_seconds - ran)
         # as with a ReplicaSet: the successor is made at once, while the old pod still ends
-        self.agenda.after(GRACE_SECONDS, partial(self._end, step.pod))
-        self._make(replace(life, left_seconds=left))
+        self.clock.after(GRACE_SECONDS, partial(self._end, step.pod))
+        self._create_pod(replace(life, remaining_seconds=left))
 
     def _end(self, uid: str) -> None:
         """A pod's containers have ended; its room is free."""
-        if uid not in self.book.pods:
+        if uid not in self.state.pods:
             return
-        pod, life = self.book.pods[uid], self.lives.pop(uid)
-        self.ledger.used(used_byte_seconds(pod, life, self.agenda.now))
-        self.book.remove(uid)
+        pod, life = self.state.pods[uid], self.lives.pop(uid)
+        self.accounting.add_used(used_byte_seconds(pod, life, self.clock.now))
+        self.state.remove(uid)
         if pod.placement is not None:
-            self.ledger.promise(-sum(part.bytes for part in pod.placement.slices))
+            self.accounting.add_promised(-sum(part.bytes for part in pod.placement.slices))
         if not pod.deleting:
-            self._lapse(uid)
-        self._room_changed()
+            self._release_reservation(uid)
+        self._schedule_soon()

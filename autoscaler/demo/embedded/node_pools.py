@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What an embedded cluster is made of: pools with a provider's manners, and pods that will come.
+The node pools of the embedded cluster: those of the demonstration, and pools with the node shapes of a trace.
 
-Values only. Nothing here runs; `world` gives them a clock.
+Values only. Card sizes are those that `nvidia-smi` shows for the models named.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class SupplyError(ValueError):
+class ScenarioError(ValueError):
     """A fleet or a workload that cannot exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class PoolSupply:
     """One pool, and how its provider delivers."""
 
     pool: Pool
@@ -40,14 +40,14 @@ class Supply:
 
     def __post_init__(self) -> None:
         if min(self.boot_seconds, self.max_device_registration_seconds, self.return_seconds, self.stock or 0) < 0:
-            raise SupplyError(f"pool {self.pool.name}: delays and stock must not be negative")
+            raise ScenarioError(f"pool {self.pool.name}: delays and stock must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class SimulatedFleet:
     """The pools, and the nodes that stand there at the start (`Node.pool` names a pool of the fleet)."""
 
-    supplies: tuple[Supply, ...]
+    supplies: tuple[PoolSupply, ...]
     nodes: tuple[Node, ...] = ()
 
     def __post_init__(self) -> None:
@@ -56,10 +56,10 @@ class Fleet:
         for what, given in (("pool", pools), ("node", names)):
             double = sorted({name for name in given if given.count(name) > 1} if len(set(given)) < len(given) else ())
             if double:
-                raise SupplyError(f"{what} {double[0]} is defined twice; give each {what} its own name")
+                raise ScenarioError(f"{what} {double[0]} is defined twice; give each {what} its own name")
         for node in self.nodes:
             if node.pool not in pools:
-                raise SupplyError(f"node {node.name}: pool {node.pool!r} does not exist")
+                raise ScenarioError(f"node {node.name}: pool {node.pool!r} does not exist")
 
 
 DEMO_TEMPO: Final = 0.1
@@ -70,7 +70,7 @@ PRICED_CPU_MILLI: Final = 96_000
 HOSTNAME: Final = "kubernetes.io/hostname"
 
 
-def demo_fleet() -> Fleet:
+def demo_fleet() -> SimulatedFleet:
     """A pool of each kind, small enough for one screen; one node stands, the rest is bought."""
     shared = _pool(
         "shared", Mode.CGPU, CardChoice.BINPACK, _cards(2, "Tesla-T4", 15360, 450), 16, min_nodes=1, max_nodes=6
@@ -79,11 +79,11 @@ def demo_fleet() -> Fleet:
     train = _pool(
         "whole", Mode.EXCLUSIVE, CardChoice.POLICY, _cards(2, "NVIDIA-A100-SXM4-80GB", 81920, 600), 64, price=8.0
     )
-    return Fleet(
+    return SimulatedFleet(
         (
-            Supply(shared, boot_seconds=40, max_device_registration_seconds=5),
-            Supply(compute, boot_seconds=45, max_device_registration_seconds=5),
-            Supply(train, boot_seconds=60, max_device_registration_seconds=8),
+            PoolSupply(shared, boot_seconds=40, max_device_registration_seconds=5),
+            PoolSupply(compute, boot_seconds=45, max_device_registration_seconds=5),
+            PoolSupply(train, boot_seconds=60, max_device_registration_seconds=8),
         ),
         (shared.node("shared-1"),),
     )
@@ -117,7 +117,7 @@ def _pool(
     return Pool(name, template, min_nodes, max_nodes, price)
 
 
-def fleet_of(nodes: Iterable[Node], *, boot_seconds: float = 120.0) -> Fleet:
+def build_fleet(nodes: Iterable[Node], *, boot_seconds: float = 120.0) -> SimulatedFleet:
     """
     The same kinds of node as a fleet: one pool per kind, of none to as many as there are.
 
@@ -125,26 +125,26 @@ def fleet_of(nodes: Iterable[Node], *, boot_seconds: float = 120.0) -> Fleet:
     """
     kinds: dict[tuple[object, ...], list[Node]] = {}
     for node in nodes:
-        kinds.setdefault(_kind(node), []).append(node)
-    supplies: list[Supply] = []
+        kinds.setdefault(_node_shape(node), []).append(node)
+    supplies: list[PoolSupply] = []
     names: set[str] = set()
     for alike in kinds.values():
-        name = _name(alike[0], names)
+        name = _choose_pool_name(alike[0], names)
         names.add(name)
         labels = {key: value for key, value in alike[0].labels.items() if key != HOSTNAME}
         price = max(0.01, len(alike[0].cards) + alike[0].cpu_milli / PRICED_CPU_MILLI)
         pool = Pool(name, replace(alike[0], labels=labels, pool=name), 0, len(alike), price)
-        supplies.append(Supply(pool, boot_seconds=boot_seconds))
-    return Fleet(tuple(supplies))
+        supplies.append(PoolSupply(pool, boot_seconds=boot_seconds))
+    return SimulatedFleet(tuple(supplies))
 
 
-def _kind(node: Node) -> tuple[object, ...]:
+def _node_shape(node: Node) -> tuple[object, ...]:
     cards = tuple((c.model, c.total_bytes, c.reserved_bytes, c.unit_bytes) for c in node.cards)
     labels = tuple(sorted((key, value) for key, value in node.labels.items() if key != HOSTNAME))
     return (node.mode, node.choice, cards, node.cpu_milli, node.memory_bytes, node.pods, node.taints, labels)
 
 
-def _name(node: Node, taken: set[str]) -> str:
+def _choose_pool_name(node: Node, taken: set[str]) -> str:
     """Card model and count, told apart by CPU and then by number where kinds share them."""
     base = f"{node.cards[0].model or 'card'}x{len(node.cards)}".lower() if node.cards else "cpu"
     longer = f"{base}-{node.cpu_milli // 1000}c"

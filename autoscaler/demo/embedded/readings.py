@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is seen of a simulated cluster: one reading per node, the frame of the whole fleet.
+What an exporter would measure on the simulated cluster: one reading per node, and the counters of compute.
 
-Readings are kept per node and taken again when the node has changed or its figures are old, at
-most so many per frame: a large fleet at high speed is seen a little late, as a real one is.
-Every reading balances by itself: used = containers + unattributed + reserved, card by card.
+A node is read again when it has changed or its reading is old, at most so many nodes per frame: a large cluster at high
+speed is shown a little late, as a real one is. Every reading adds up card by card: used = containers + unattributed +
+reserved.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from autoscaler.core.lifecycle import COMING, MachineState
-from autoscaler.demo.embedded.usage import promises, within
+from autoscaler.demo.embedded.usage import iterate_promises, share_memory
 from isolation.contract.model import FULL_CORE, Mode
 from isolation.contract.quantity import MIB
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading, PoolReading
 
 if TYPE_CHECKING:
     from autoscaler.core.lifecycle import Machine
-    from autoscaler.demo.embedded.fake_cluster import World
-    from autoscaler.demo.embedded.usage import Habit
+    from autoscaler.demo.embedded.fake_cluster import FakeCluster
+    from autoscaler.demo.embedded.usage import UsageProfile
     from isolation.contract.model import Ask, Card, Pod
     from isolation.contract.reading import Frame
 
@@ -30,8 +30,8 @@ SAMPLE_SECONDS: Final = 5.0
 """Age at which a node's figures are taken again."""
 SAMPLES_PER_FRAME: Final = 256
 """Nodes whose figures are taken again for their age in one frame."""
-STRANGERS: Final = 8
-"""One card in so many has processes that no hold explains."""
+UNATTRIBUTED_ONE_IN: Final = 8
+"""One card in so many has processes without an allocation."""
 WATTS: Final = {"Tesla-T4": (10.0, 70.0), "NVIDIA-A10": (20.0, 150.0), "NVIDIA-A100-SXM4-80GB": (55.0, 400.0)}
 """Idle and most power; NVIDIA's data sheets give the latter, the former is a usual reading."""
 OVER_LIMIT: Final = "over_limit"
@@ -41,45 +41,45 @@ WARM_CELSIUS: Final = 42.0
 """On top, at full use."""
 
 
-class _Use(NamedTuple):
+class _ContainerUse(NamedTuple):
     """One container on one card while a node is read."""
 
     pod: Pod
     ask: Ask
-    habit: Habit
+    profile: UsageProfile
     age: float
     promised: int
     core: int
 
 
-class Viewer:
+class ReadingCache:
     """Keeps the latest reading of every node."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._seen: dict[str, tuple[float, NodeReading]] = {}
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self._latest: dict[str, tuple[float, NodeReading]] = {}
         self._order: tuple[str, ...] = ()
 
     def nodes(self) -> tuple[NodeReading, ...]:
         """Every node, by pool and name; taken again where due."""
-        world, now = self._world, self._world.agenda.now
-        changed, machines = world.book.changed, world.provider.machines
+        cluster, now = self._cluster, self._cluster.clock.now
+        changed, machines = cluster.state.changed, cluster.provider.machines
         if changed:
-            self._order = tuple(sorted(machines, key=lambda name: (machines[name].pool, _natural(name))))
+            self._order = tuple(sorted(machines, key=lambda name: (machines[name].pool, _natural_key(name))))
             for name in changed:
-                self._seen.pop(name, None)
+                self._latest.pop(name, None)
             changed.clear()
         # oldest first where there are too many, so that every node gets its turn
-        old = [(at, name) for name, (at, _) in self._seen.items() if now - at >= SAMPLE_SECONDS]
+        old = [(at, name) for name, (at, _) in self._latest.items() if now - at >= SAMPLE_SECONDS]
         due = sorted(old)[:SAMPLES_PER_FRAME] if len(old) > SAMPLES_PER_FRAME else old
-        missing = [name for name in self._order if name not in self._seen]
+        missing = [name for name in self._order if name not in self._latest]
         for name in (*missing, *(name for _, name in due)):
-            self._seen[name] = (now, self._read(machines[name]))
-        return tuple(self._seen[name][1] for name in self._order)
+            self._latest[name] = (now, self._read(machines[name]))
+        return tuple(self._latest[name][1] for name in self._order)
 
     def pools(self) -> tuple[PoolReading, ...]:
         """Sizes, machines still booting included."""
-        machines = tuple(self._world.provider.machines.values())
+        machines = tuple(self._cluster.provider.machines.values())
         return tuple(
             PoolReading(
                 name=name,
@@ -93,26 +93,26 @@ class Viewer:
                 max_nodes=pool.max_nodes,
                 mode=pool.template.mode.value,
             )
-            for name, pool in sorted(self._world.provider.pools.items())
+            for name, pool in sorted(self._cluster.provider.pools.items())
         )
 
     def _read(self, machine: Machine) -> NodeReading:
         state = "booting" if machine.state in COMING else machine.state.value
-        node = self._world.book.engine.nodes.get(machine.name)
+        node = self._cluster.state.engine.nodes.get(machine.name)
         if node is None:
-            mode = self._world.provider.pools[machine.pool].template.mode
+            mode = self._cluster.provider.pools[machine.pool].template.mode
             return NodeReading(machine.name, machine.pool, mode.value, _isolation(mode), (), (), state)
-        now = self._world.agenda.now
-        uses: dict[str, list[_Use]] = {card.uuid: [] for card in node.cards}
-        for pod in self._world.book.on[node.name].values():
-            life = self._world.lives[pod.uid]
-            for ask, habit, part, promised in promises(pod, life):
+        now = self._cluster.clock.now
+        uses: dict[str, list[_ContainerUse]] = {card.uuid: [] for card in node.cards}
+        for pod in self._cluster.state.on[node.name].values():
+            life = self._cluster.lives[pod.uid]
+            for ask, profile, part, promised in iterate_promises(pod, life):
                 core = FULL_CORE if ask.whole else ask.core // max(1, pod.request.cards)
-                uses[part.uuid].append(_Use(pod, ask, habit, now - life.born, promised, core))
-        seed = self._world.seed
+                uses[part.uuid].append(_ContainerUse(pod, ask, profile, now - life.placed_at, promised, core))
+        seed = self._cluster.seed
         cards: list[CardReading] = []
         containers: list[ContainerReading] = []
-        for card, (free, _) in zip(node.cards, self._world.book.engine.room(node.name), strict=True):
+        for card, (free, _) in zip(node.cards, self._cluster.state.engine.room(node.name), strict=True):
             cards.append(_read_card(card, uses[card.uuid], free, seed, containers))
         return NodeReading(
             node=machine.name,
@@ -122,17 +122,17 @@ class Viewer:
             cards=tuple(cards),
             containers=tuple(containers),
             state=state,
-            breach_counts=((OVER_LIMIT, self._world.book.broken[node.name]),),
+            breach_counts=((OVER_LIMIT, self._cluster.state.breaches[node.name]),),
         )
 
 
-def _read_card(card: Card, uses: list[_Use], free: int, seed: int, out: list[ContainerReading]) -> CardReading:
+def _read_card(card: Card, uses: list[_ContainerUse], free: int, seed: int, out: list[ContainerReading]) -> CardReading:
     """One card, and onto `out` the containers on it."""
-    strange = _unattributed(card, seed)
+    strange = _draw_unattributed_bytes(card, seed)
     room = card.total_bytes - card.reserved_bytes - strange
-    wanted = [int(use.promised * use.habit.memory_ratio(use.age)) for use in uses]
-    used = within(room, [use.promised for use in uses], wanted)
-    busy = [_busy(use, len(uses), card.uuid) for use in uses]
+    wanted = [int(use.promised * use.profile.memory_ratio(use.age)) for use in uses]
+    used = share_memory(room, [use.promised for use in uses], wanted)
+    busy = [_compute_ratio(use, len(uses), card.uuid) for use in uses]
     scale = min(1.0, 1.0 / max(1.0, sum(busy)))
     for use, memory, core in zip(uses, used, busy, strict=True):
         out.append(_read_container(card, use, memory, core * scale))
@@ -161,7 +161,7 @@ def _read_card(card: Card, uses: list[_Use], free: int, seed: int, out: list[Con
     )
 
 
-def _read_container(card: Card, use: _Use, memory: int, core: float) -> ContainerReading:
+def _read_container(card: Card, use: _ContainerUse, memory: int, core: float) -> ContainerReading:
     return ContainerReading(
         namespace=use.pod.namespace,
         pod=use.pod.name,
@@ -175,31 +175,31 @@ def _read_container(card: Card, use: _Use, memory: int, core: float) -> Containe
         allocated_core_ratio=use.core / FULL_CORE if use.core else None,
         used_core_ratio=core,
         source="simulation",
-        over_limit_seconds=use.habit.over_seconds(use.age),
-        over_limit_episodes=int(use.habit.over_seconds(use.age) > 0),
+        over_limit_seconds=use.profile.over_seconds(use.age),
+        over_limit_episodes=int(use.profile.over_seconds(use.age) > 0),
     )
 
 
-def _busy(use: _Use, tenants: int, uuid: str) -> float:
+def _compute_ratio(use: _ContainerUse, tenants: int, uuid: str) -> float:
     """Compute of one container; without a promise it is one tenant among equals."""
     part = use.core / FULL_CORE if use.core else 1.0 / tenants
-    return part * use.habit.compute_ratio(use.age, f"{use.pod.uid}{uuid}")
+    return part * use.profile.compute_ratio(use.age, f"{use.pod.uid}{uuid}")
 
 
-def _unattributed(card: Card, seed: int) -> int:
-    """Memory in processes outside any hold: a few cards have some, within what is never promised."""
+def _draw_unattributed_bytes(card: Card, seed: int) -> int:
+    """Memory of processes without an allocation: a few cards have some, within what is never promised."""
     draw = crc32(f"{seed}/{card.uuid}".encode())
-    if draw % STRANGERS:
+    if draw % UNATTRIBUTED_ONE_IN:
         return 0
     never_promised = card.total_bytes - card.reserved_bytes - card.allocatable_bytes
-    return never_promised * (1 + draw // STRANGERS % 4) // 8 // MIB * MIB
+    return never_promised * (1 + draw // UNATTRIBUTED_ONE_IN % 4) // 8 // MIB * MIB
 
 
 def _isolation(mode: Mode) -> str:
     return "library" if mode in (Mode.CGPU, Mode.CORE_MEM) else "none"
 
 
-def _natural(name: str) -> tuple[str, int, str]:
+def _natural_key(name: str) -> tuple[str, int, str]:
     """`pool-2` before `pool-10`."""
     head, _, tail = name.rpartition("-")
     return (head, int(tail), "") if tail.isdecimal() else (name, 0, "")
@@ -223,14 +223,14 @@ class ComputeSeconds:
         def card(one: CardReading) -> CardReading:
             if one.utilisation_ratio is None:
                 return one
-            seconds = self._cards[one.uuid] = _grown(cards.get(one.uuid), one.utilisation_ratio, elapsed)
+            seconds = self._cards[one.uuid] = _advance_counter(cards.get(one.uuid), one.utilisation_ratio, elapsed)
             return replace(one, busy_seconds=seconds)
 
         def container(one: ContainerReading) -> ContainerReading:
             if one.used_core_ratio is None:
                 return one
             key = (one.promise, one.container, one.uuid)
-            seconds = self._containers[key] = _grown(containers.get(key), one.used_core_ratio, elapsed)
+            seconds = self._containers[key] = _advance_counter(containers.get(key), one.used_core_ratio, elapsed)
             return replace(one, compute_seconds=seconds)
 
         def node(one: NodeReading) -> NodeReading:
@@ -239,5 +239,5 @@ class ComputeSeconds:
         return replace(frame, nodes=tuple(map(node, frame.nodes)))
 
 
-def _grown(before: float | None, ratio: float, elapsed: float) -> float:
+def _advance_counter(before: float | None, ratio: float, elapsed: float) -> float:
     return 0.0 if before is None else before + ratio * elapsed

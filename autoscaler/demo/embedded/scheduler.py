@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The simulated scheduler: who waits, in which order, and where each goes.
+The simulated scheduler: which pods are pending, in which order, and where each is placed.
 
-As the real one it takes pods by priority and age and asks the placement engine for each; homes
-reserved for pods that move, and homes planned on machines that have just come, go first. Pods
-of one shape share one refusal per pass, so a long queue costs as much as its distinct shapes.
+Like kube-scheduler it takes pods by priority and age, and asks the placement engine for each. Reservations for pods
+that move, and placements planned on machines that have just booted, go first. Pods of one shape share one refusal per
+pass, so a long queue costs as much as its distinct shapes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ if TYPE_CHECKING:
     from autoscaler.core.bin_packing import Shape
     from autoscaler.core.lifecycle import Machine
     from autoscaler.core.observation import Nomination, Reservation
-    from autoscaler.demo.embedded.cluster_state import Book
+    from autoscaler.demo.embedded.cluster_state import FakeClusterState
     from isolation.contract.model import Placement, Pod, Request
 
-    Turn = tuple[int, float, str]
+    QueueKey = tuple[int, float, str]
 
 
-def _turn(pod: Pod) -> Turn:
+def _queue_key(pod: Pod) -> QueueKey:
     return (-pod.priority, pod.created, pod.uid)
 
 
-class Scheduler:
+class FakeScheduler:
     """The queue and its passes."""
 
-    def __init__(self, book: Book, machines: Mapping[str, Machine], bound: Callable[[Pod, Placement], None]) -> None:
-        self._book, self._machines, self._bound = book, machines, bound
-        self._heaps: dict[Shape, list[tuple[Turn, Pod]]] = {}
+    def __init__(
+        self, state: FakeClusterState, machines: Mapping[str, Machine], bound: Callable[[Pod, Placement], None]
+    ) -> None:
+        self._state, self._machines, self._bound = state, machines, bound
+        self._heaps: dict[Shape, list[tuple[QueueKey, Pod]]] = {}
         self._waiting: dict[str, Pod] = {}
         self._pending: tuple[Pod, ...] | None = ()
         self.homes: dict[str, Nomination] = {}
@@ -50,7 +52,7 @@ class Scheduler:
     def pending(self) -> tuple[Pod, ...]:
         """Who waits, in the order of the queue."""
         if self._pending is None:
-            self._pending = tuple(sorted(self._waiting.values(), key=_turn))
+            self._pending = tuple(sorted(self._waiting.values(), key=_queue_key))
         return self._pending
 
     def refusal(self, request: Request) -> Refusal | None:
@@ -60,7 +62,7 @@ class Scheduler:
     def add(self, pod: Pod) -> None:
         """A pod waits from now on."""
         self._waiting[pod.uid] = pod
-        heapq.heappush(self._heaps.setdefault(get_shape(pod.request), []), (_turn(pod), pod))
+        heapq.heappush(self._heaps.setdefault(get_shape(pod.request), []), (_queue_key(pod), pod))
         self._pending = None
 
     def run(self) -> None:
@@ -70,13 +72,13 @@ class Scheduler:
         self._take_reserved()
         self._take_planned()
         heads = [(heap[0][0], shape) for shape, heap in self._heaps.items() if self._trim(heap)]
-        order = [(turn, at) for at, (turn, _) in enumerate(heads)]
+        order = [(key, at) for at, (key, _) in enumerate(heads)]
         heapq.heapify(order)
         while order:
             _, at = heapq.heappop(order)
             shape = heads[at][1]
             pod = self._heaps[shape][0][1]
-            answer = self._book.engine.place(pod.request)
+            answer = self._state.engine.place(pod.request)
             if isinstance(answer, Refusal):
                 self.refusals[shape] = answer
                 continue
@@ -85,7 +87,7 @@ class Scheduler:
                 heapq.heappush(order, (self._heaps[shape][0][0], at))
         self._heaps = {shape: heap for shape, heap in self._heaps.items() if heap}
 
-    def _trim(self, heap: list[tuple[Turn, Pod]]) -> bool:
+    def _trim(self, heap: list[tuple[QueueKey, Pod]]) -> bool:
         """Whether somebody waits in the heap, once those placed otherwise are off its top."""
         while heap and heap[0][1].uid not in self._waiting:
             heapq.heappop(heap)
@@ -98,9 +100,9 @@ class Scheduler:
 
     def _take_reserved(self) -> None:
         """Successors of evicted pods go to the homes kept for them."""
-        for home in tuple(self._book.reserved.values()):
+        for home in tuple(self._state.reserved.values()):
             # before the eviction, a sibling of the same shape must not take the home
-            moving = self._book.pods.get(home.pod)
+            moving = self._state.pods.get(home.pod)
             if moving is not None and not moving.deleting:
                 continue
             pod = next((pod for pod in self.pending if home.matches(pod)), None)
@@ -108,7 +110,7 @@ class Scheduler:
                 self._use(home, pod)
 
     def _use(self, home: Reservation, pod: Pod) -> None:
-        self._book.unreserve(home)
+        self._state.unreserve(home)
         self._bind(pod, home.placement)
 
     def _take_planned(self) -> None:
@@ -117,7 +119,7 @@ class Scheduler:
             pod, machine = self._waiting.get(uid), self._machines.get(home.machine)
             if pod is None or machine is None or machine.state is not MachineState.READY:
                 continue
-            node = self._book.engine.nodes.get(home.machine)
+            node = self._state.engine.nodes.get(home.machine)
             place = None if node is None else home.place_on(node, pod.request)
             if place is None:
                 continue

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How much of its promise a simulated container uses, as a function of its age.
+How much of its promise a simulated pod uses, as a function of its age.
 
-Follows the promise: memory ramps up, then wobbles; compute comes in bursts with idle spells;
-some containers take more than they were promised. Pure and closed-form, so that usage over any
-span is exact and does not depend on how often somebody looks.
+Memory ramps up and then varies a little; compute comes in bursts; some containers take more than they were promised.
+Pure and closed-form, so usage over any span is exact and does not depend on how often it is read.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from zlib import crc32
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autoscaler.demo.embedded.workload import Arrival
+    from autoscaler.demo.embedded.workload import PodArrival
     from isolation.contract.model import Ask, Pod, Slice
 
 TICK_SECONDS = 5.0
@@ -28,7 +27,7 @@ IDLE_RATIO = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Habit:
+class UsageProfile:
     """One container's way of using what it was promised."""
 
     level: float
@@ -65,7 +64,7 @@ class Habit:
         return total + (age - calm) * (1.0 + (self.excess or 0.0))
 
     def compute_ratio(self, age: float, key: str) -> float:
-        """Compute used over compute promised; `key` tells containers with the same habit apart."""
+        """Compute used over compute promised; `key` tells containers with the same profile apart."""
         noise = (crc32(f"{key}/{int(age // TICK_SECONDS)}".encode()) & 0xFFFF) / 0xFFFF
         if (age / self.period_seconds) % 1.0 >= self.duty:
             return IDLE_RATIO * noise
@@ -76,11 +75,11 @@ class Habit:
         return max(0.0, age - self.onset_seconds) if self.excess is not None else 0.0
 
 
-def habit_of(seed: int, key: str, excess: float | None = None) -> Habit:
-    """The habit of one container: the same seed and key, the same habit."""
+def draw_profile(seed: int, key: str, excess: float | None = None) -> UsageProfile:
+    """The profile of one container: the same seed and key, the same profile."""
     draw = Random(f"{seed}/{key}")  # noqa: S311 (a simulated tenant, no secret)
     ramp = draw.uniform(5, 40)
-    return Habit(
+    return UsageProfile(
         level=draw.uniform(0.45, 0.96),
         ramp_seconds=ramp,
         wobble=draw.uniform(0.0, 0.04),
@@ -92,7 +91,7 @@ def habit_of(seed: int, key: str, excess: float | None = None) -> Habit:
     )
 
 
-def within(room: int, promised: list[int], wanted: list[int]) -> list[int]:
+def share_memory(room: int, promised: list[int], wanted: list[int]) -> list[int]:
     """
     What containers on one card really get when together they want more than it has.
 
@@ -108,36 +107,36 @@ def within(room: int, promised: list[int], wanted: list[int]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """What the world knows of a pod beyond what a cluster stores."""
+class PodLife:
+    """What the simulation knows of a pod beyond what a cluster stores."""
 
-    arrival: Arrival
-    left_seconds: float | None
-    habits: tuple[Habit, ...]
+    arrival: PodArrival
+    remaining_seconds: float | None
+    profiles: tuple[UsageProfile, ...]
     """One per container, in the order of the request's asks."""
-    born: float = 0.0
+    placed_at: float = 0.0
     """When it was placed."""
 
     @classmethod
-    def of(cls, arrival: Arrival, seed: int) -> Life:
+    def of(cls, arrival: PodArrival, seed: int) -> PodLife:
         """A life that begins."""
         key = f"{arrival.namespace}/{arrival.name}"
-        habits = (habit_of(seed, f"{key}/{ask.container}", arrival.excess) for ask in arrival.request.asks)
-        return cls(arrival, arrival.lifetime, tuple(habits))
+        profiles = (draw_profile(seed, f"{key}/{ask.container}", arrival.excess) for ask in arrival.request.asks)
+        return cls(arrival, arrival.lifetime, tuple(profiles))
 
 
-def promises(pod: Pod, life: Life) -> Iterator[tuple[Ask, Habit, Slice, int]]:
+def iterate_promises(pod: Pod, life: PodLife) -> Iterator[tuple[Ask, UsageProfile, Slice, int]]:
     """What each running container was promised of each card; init containers have ended."""
     if pod.placement is None:
         return
     share = max(1, len(pod.placement.slices))
-    for ask, habit in zip(pod.request.asks, life.habits, strict=True):
+    for ask, profile in zip(pod.request.asks, life.profiles, strict=True):
         if not ask.init:
             for part in pod.placement.slices:
-                yield ask, habit, part, part.bytes if ask.whole else ask.bytes // share
+                yield ask, profile, part, part.bytes if ask.whole else ask.bytes // share
 
 
-def used_byte_seconds(pod: Pod, life: Life, now: float) -> float:
+def used_byte_seconds(pod: Pod, life: PodLife, now: float) -> float:
     """What a pod has used of card memory since it was placed."""
-    age = now - life.born
-    return sum(promised * habit.memory_seconds(age) for _, habit, _, promised in promises(pod, life))
+    age = now - life.placed_at
+    return sum(promised * profile.memory_seconds(age) for _, profile, _, promised in iterate_promises(pod, life))

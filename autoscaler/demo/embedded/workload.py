@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Pods that come to the embedded cluster: the built-in demonstration, manifests, rows of a trace.
+The pods that arrive at the embedded cluster: the demonstration's, or the rows of a trace.
 
-Pure, but for the demonstration's own random numbers, which follow from the seed.
+Pure, but for the demonstration's random numbers, which follow from the seed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class PodArrival:
     """One pod of the workload: when it comes, what it asks, how it behaves."""
 
     at: float
@@ -49,7 +49,7 @@ class Arrival:
     """Share of its promise that it takes on top after a while; None: it keeps its promise."""
 
 
-def shared(gibibytes: int, *, cards: int = 1, core: int = 0, owner: str = "", cpu_milli: int = 500) -> Request:
+def request_share(gibibytes: int, *, cards: int = 1, core: int = 0, owner: str = "", cpu_milli: int = 500) -> Request:
     """Shares of `cards` cards: so much memory, and so many percent of compute, of each."""
     return Request(
         cards=cards,
@@ -62,7 +62,7 @@ def shared(gibibytes: int, *, cards: int = 1, core: int = 0, owner: str = "", cp
     )
 
 
-def whole(cards: int = 1, *, owner: str = "") -> Request:
+def request_whole_cards(cards: int = 1, *, owner: str = "") -> Request:
     """Whole cards, on nodes that are kept for those who ask for them."""
     return Request(
         cards=cards,
@@ -75,49 +75,49 @@ def whole(cards: int = 1, *, owner: str = "") -> Request:
     )
 
 
-def demo_workload(seed: int) -> Iterator[Arrival]:
+def demo_workload(seed: int) -> Iterator[PodArrival]:
     """
     Waves of inference services, batch jobs and whole-card training, without end.
 
     Some take more than they were promised, and one asks for more than any card has.
     """
     draw = Random(f"demo/{seed}")  # noqa: S311 (a workload, no secret)
-    huge = shared(40, owner="Job/demo/too-large")
-    yield Arrival(0.0, "welcome-0", shared(2, owner="StatefulSet/demo/welcome"), namespace=NAMESPACE)
-    yield Arrival(0.0, "welcome-1", shared(3, owner="StatefulSet/demo/welcome"), namespace=NAMESPACE)
-    yield Arrival(5.0, "too-large", huge, namespace=NAMESPACE)
+    huge = request_share(40, owner="Job/demo/too-large")
+    yield PodArrival(0.0, "welcome-0", request_share(2, owner="StatefulSet/demo/welcome"), namespace=NAMESPACE)
+    yield PodArrival(0.0, "welcome-1", request_share(3, owner="StatefulSet/demo/welcome"), namespace=NAMESPACE)
+    yield PodArrival(5.0, "too-large", huge, namespace=NAMESPACE)
     at, number = 5.0, 0
     while True:
         rising = at % WAVE_SECONDS < RISING_SECONDS
         at += draw.expovariate(1 / (RUSH_GAP_SECONDS if rising else LULL_GAP_SECONDS))
         number += 1
-        yield _demo_pod(draw, at, number)
+        yield _draw_demo_pod(draw, at, number)
 
 
-def _demo_pod(draw: Random, at: float, number: int) -> Arrival:
+def _draw_demo_pod(draw: Random, at: float, number: int) -> PodArrival:
     kind = draw.random()
     lifetime, excess = draw.lognormvariate(5.0, 0.6), None
     if kind < 0.55:  # noqa: PLR2004 (shares of the mix, next to what they stand for)
         name = f"chat-{number}"
-        request = shared(draw.choice((1, 2, 2, 3, 4, 4, 6, 8)), owner=f"ReplicaSet/{NAMESPACE}/{name}")
+        request = request_share(draw.choice((1, 2, 2, 3, 4, 4, 6, 8)), owner=f"ReplicaSet/{NAMESPACE}/{name}")
         excess = draw.uniform(0.1, 0.4) if draw.random() < 0.12 else None  # noqa: PLR2004 (likewise)
     elif kind < 0.80:  # noqa: PLR2004 (likewise)
         name = f"embed-{number}"
         core = draw.choice((10, 20, 25, 30, 40, 50))
-        request = shared(draw.choice((2, 3, 5, 8, 10)), core=core, owner=f"ReplicaSet/{NAMESPACE}/{name}")
+        request = request_share(draw.choice((2, 3, 5, 8, 10)), core=core, owner=f"ReplicaSet/{NAMESPACE}/{name}")
     elif kind < 0.88:  # noqa: PLR2004 (likewise)
         name, lifetime = f"train-{number}", lifetime * 1.5
-        request = whole(draw.choice((1, 1, 2)))
+        request = request_whole_cards(draw.choice((1, 1, 2)))
     elif kind < 0.95:  # noqa: PLR2004 (likewise)
         name = f"split-{number}"
-        request = shared(draw.choice((2, 3, 5)), cards=2, owner=f"StatefulSet/{NAMESPACE}/{name}")
+        request = request_share(draw.choice((2, 3, 5)), cards=2, owner=f"StatefulSet/{NAMESPACE}/{name}")
     else:
         name = f"web-{number}"
         request = Request(cpu_milli=500, memory_bytes=512 * MIB, owner=f"ReplicaSet/{NAMESPACE}/{name}")
-    return Arrival(at, name, request, lifetime, NAMESPACE, excess=excess)
+    return PodArrival(at, name, request, lifetime, NAMESPACE, excess=excess)
 
 
-def arrivals_of_rows(rows: Iterable[tuple[float, float | None, Request, str]]) -> Iterator[Arrival]:
+def trace_arrivals(rows: Iterable[tuple[float, float | None, Request, str]]) -> Iterator[PodArrival]:
     """
     Rows of a trace (arrival, lifetime, request, name), by time; the clock starts at the first row.
 
@@ -127,4 +127,4 @@ def arrivals_of_rows(rows: Iterable[tuple[float, float | None, Request, str]]) -
     for at, lifetime, request, name in rows:
         first = at if first is None else first
         owned = request if request.owner else replace(request, owner=f"Job/default/{name}")
-        yield Arrival(at - first, name, owned, lifetime)
+        yield PodArrival(at - first, name, owned, lifetime)

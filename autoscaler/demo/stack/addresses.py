@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where the stack listens on this machine, and which programs of the system it can use.
+The ports of the demo stack, and which programs of the system it can use.
 
-Decides ports before anything is started: all given ones must be free, or the caller hears which is not.
+All ports are chosen before anything is started: each must be free, or the error names the one that is not.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Addresses:
     cluster: str
 
 
-def tools() -> Tools:
+def find_tools() -> Tools:
     """What is installed: Debian prefixes Alertmanager's name, others do not."""
     return Tools(shutil.which("prometheus"), shutil.which("prometheus-alertmanager") or shutil.which("alertmanager"))
 
 
-def ports(first: int) -> Ports:
+def choose_ports(first: int) -> Ports:
     """From this one on, or any free ones for 0; OSError names the one that is taken."""
     if first and first + OFFSETS[-1] > LAST_PORT:
         raise OSError(f"ports {first} to {first + OFFSETS[-1]} are needed, but the last port is {LAST_PORT}")
@@ -83,7 +83,7 @@ def ports(first: int) -> Ports:
     return Ports(*found)
 
 
-def addresses(at: Ports, have: Tools) -> Addresses:
+def build_addresses(at: Ports, have: Tools) -> Addresses:
     """As URLs."""
     return Addresses(
         _url(at.exporter),
@@ -94,7 +94,7 @@ def addresses(at: Ports, have: Tools) -> Addresses:
     )
 
 
-def write(path: Path, where: Addresses) -> None:
+def write_addresses(path: Path, where: Addresses) -> None:
     """As JSON, whole or not at all."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

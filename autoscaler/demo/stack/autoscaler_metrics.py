@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the embedded cluster's autoscaler tells Prometheus of itself: the same families as on Kubernetes.
+The metrics of the embedded cluster's autoscaler, and the HTTP server of their page: the same families as on Kubernetes.
 
-The loop and its deciders are the same ones, so turns, steps, pools and waiting pods are counted as they
-happen. What only a process on Kubernetes has (watches, a configuration file, measured figures with an
-age) is absent here. Gauges are taken by the thread that owns the world, at most once a second; a
-scrape gets what was taken last.
+The loop and its deciders are the same ones, so reconciles, steps, pools and pending pods are counted as they happen.
+What only a process on Kubernetes has (watches, a configuration file, staleness of measured metrics) is absent. Gauges
+are sampled by the thread that owns the cluster, at most once a second; a scrape gets the last sample.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
     from autoscaler.core.state import AutoscalerState
-    from autoscaler.demo.embedded.embedded_cluster import Embedded
+    from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
     from isolation.contract.metrics import MetricSpec
 
     Rows = Mapping[MetricSpec, Mapping[tuple[str, ...], float]]
@@ -47,45 +46,45 @@ SHUTDOWN_POLL_SECONDS: Final = 0.1
 """The longest that an end has to wait for the server."""
 
 
-class Turns:
-    """Watches an embedded cluster's loop: give it `decide` and `done`, and let it `look` now and then."""
+class LoopMetrics:
+    """Counts what the loop does: pass `decide` and `record_done` to it, and call `sample` now and then."""
 
     def __init__(self) -> None:
         self._telemetry = Telemetry()
         self._telemetry.watch(lambda: self._rows)
         self._rows: Rows = {}
-        self._looked = float("-inf")
-        self._ended: float | None = None
+        self._sampled_at = float("-inf")
+        self._reconciled_at: float | None = None
         self._before: Observation | None = None
 
     def decide(self, seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
         """The autoscaler's own decision, timed."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         plan, after = decide(seen, limits, memory)
-        self._telemetry.took("decide", time.perf_counter() - begun)
+        self._telemetry.took("decide", time.perf_counter() - started)
         self._telemetry.decided(seen, plan, limits)
         # A machine that is given back is not there any more when the turn has ended.
         self._before = replace(seen, machines=dict(seen.machines)) if plan.steps else None
         return plan, after
 
-    def done(self, plan: Plan) -> None:
+    def record_done(self, plan: Plan) -> None:
         """A turn has ended with these steps taken."""
         for step in plan.steps:
             self._telemetry.stepped(step, "done", self._before)
         self._telemetry.turned("done" if plan.steps else "idle")
-        self._ended = time.time()
+        self._reconciled_at = time.time()
 
-    def look(self, world: Embedded, now: float) -> None:
+    def sample(self, cluster: EmbeddedCluster, now: float) -> None:
         """Take the gauges, unless that was done just now; `now` is monotonic."""
-        if now - self._looked < SAMPLE_SECONDS:
+        if now - self._sampled_at < SAMPLE_SECONDS:
             return
-        self._looked = now
-        seen = world.world.seen()
+        self._sampled_at = now
+        seen = cluster.cluster.snapshot()
         picture = MetricsSnapshot(now, {}, summarize_pools(seen), list_pending(seen))
-        budget = world.memory.budget(seen, world.limits, {})
-        reading = Reading(seen, world.memory, world.limits, picture, targets=seen.sizes(), left=budget.left)
-        yes, no = _one(1.0), _one(0.0)
-        ended: Rows = {} if self._ended is None else {catalogue.LAST_TURN: _one(self._ended)}
+        budget = cluster.memory.budget(seen, cluster.limits, {})
+        reading = Reading(seen, cluster.memory, cluster.limits, picture, targets=seen.sizes(), left=budget.left)
+        yes, no = _unlabelled(1.0), _unlabelled(0.0)
+        ended: Rows = {} if self._reconciled_at is None else {catalogue.LAST_TURN: _unlabelled(self._reconciled_at)}
         self._rows = {
             **rows_of(reading),
             **ended,
@@ -96,17 +95,17 @@ class Turns:
             catalogue.PROVIDER_UP: {(name, PROVIDER): 1.0 for name in seen.pools},
         }
 
-    def page(self) -> bytes:
+    def render(self) -> bytes:
         """For a scraper."""
         return self._telemetry.page()
 
 
-def _one(value: float) -> Mapping[tuple[str, ...], float]:
+def _unlabelled(value: float) -> Mapping[tuple[str, ...], float]:
     """The only sample of a metric without labels."""
     return {(): value}
 
 
-class PageServer:
+class MetricsServer:
     """A context manager: serves `page()` as /metrics, and /healthz."""
 
     def __init__(self, port: int, page: Callable[[], bytes]) -> None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A tenant of the demonstration: takes device memory through the CUDA driver API and computes on it.
+The program of each demo tenant: takes device memory through the CUDA driver API and computes on it.
 
-Run as a script under `gpushare run`, so it imports nothing of ours and knows nothing of promises.
-Ends when its standard input does: who started it holds the other end, and may be killed.
+Run as a script under `gpushare run`, so it imports nothing of this project. It ends when its standard input does: its
+parent holds the other end, and may be killed.
 
-    python client.py HOLD_MIB GROW_MIB MOST_MIB BUSY_MS EVERY_MS
+    python cuda_workload.py HOLD_MIB GROW_MIB MOST_MIB BUSY_MS EVERY_MS
 
-It takes HOLD at once, then GROW more every two seconds until it has MOST (a refusal is no reason to
-stop asking), and computes BUSY of every EVERY milliseconds.
+It takes HOLD at once, then GROW more every two seconds until it has MOST (a refusal does not stop it from asking), and
+computes BUSY of every EVERY milliseconds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ IMAGE: Final = b"simgpu 1\nkernel busy params=8 ns=$0 width=1000\n"
 """The simulated driver's own form of a module: a kernel that takes as long as its parameter says."""
 
 
-class Refused(SystemExit):
+class DriverFailure(SystemExit):
     """The driver cannot be used."""
 
 
-class Device:
+class CudaDevice:
     """The first card that this process sees."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Device:
         pointer = c_uint64()
         status = self._driver.cuMemAlloc_v2(byref(pointer), c_size_t(mib * MIB))
         if status not in {0, OUT_OF_MEMORY}:
-            raise Refused(f"cuMemAlloc_v2 failed: status {status}")
+            raise DriverFailure(f"cuMemAlloc_v2 failed: status {status}")
         return not status
 
     def compute(self, seconds: float) -> None:
@@ -60,12 +60,12 @@ class Device:
 
     def _do(self, name: str, *arguments: object) -> None:
         if status := getattr(self._driver, name)(*arguments):
-            raise Refused(f"{name} failed: status {status}")
+            raise DriverFailure(f"{name} failed: status {status}")
 
 
-def live(hold: int, grow: int, most: int, busy: float, every: float) -> None:
+def run_until_stdin_ends(hold: int, grow: int, most: int, busy: float, every: float) -> None:
     """Until standard input ends; memory in MiB, times in seconds."""
-    device = Device()
+    device = CudaDevice()
     have = hold if hold and device.take(hold) else 0
     grown = time.monotonic()
     while True:
@@ -84,4 +84,4 @@ def live(hold: int, grow: int, most: int, busy: float, every: float) -> None:
 if __name__ == "__main__":
     amounts = [int(word) for word in sys.argv[1:4]]
     spans = [int(word) / 1000 for word in sys.argv[4:6]]
-    live(amounts[0], amounts[1], amounts[2], spans[0], spans[1])
+    run_until_stdin_ends(amounts[0], amounts[1], amounts[2], spans[0], spans[1])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether the stack runs beside the embedded cluster, and on which ports; the cluster runs in any case.
+The demo stack as `gpushare up` uses it: on the given ports, or not at all where the machine lacks what it needs.
 
-A machine that lacks what the stack needs hears so in a sentence. A port that somebody has ends the
-command before anything is started.
+A missing program is a remark and the embedded cluster runs alone; a port in use ends the command before anything is
+started. Also what is reported of the processes at the end of a run.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autoscaler.demo.stack import addresses
-from autoscaler.demo.stack.autoscaler_metrics import PageServer
-from autoscaler.demo.stack.demo_stack import StackError, Stage
+from autoscaler.demo.stack.autoscaler_metrics import MetricsServer
+from autoscaler.demo.stack.demo_stack import DemoStack, StackError
 from isolation.contract.stack import FIRING
 
 if TYPE_CHECKING:
@@ -23,47 +23,52 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from autoscaler.demo.embedded.embedded_cluster import Embedded
+    from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
     from autoscaler.demo.stack.addresses import Addresses
-    from autoscaler.demo.stack.autoscaler_metrics import Turns
+    from autoscaler.demo.stack.autoscaler_metrics import LoopMetrics
     from isolation.contract.reading import ContainerReading
-    from isolation.contract.stack import Stack, StackWorkload
+    from isolation.contract.stack import StackStatus, TenantStatus
 
 
-class Beside:
+class OptionalStack:
     """A context manager: the stack, if it is wanted and can be."""
 
     def __init__(
-        self, first: int | None, *, turns: Turns | None, note: Path | None, say: Callable[[str], None]
+        self,
+        first: int | None,
+        *,
+        loop_metrics: LoopMetrics | None,
+        addresses_file: Path | None,
+        report: Callable[[str], None],
     ) -> None:
         self.port = first
         """Of the embedded cluster's own endpoint; None: it has none."""
-        self._turns = turns
-        self._note = note
-        self._say = say
-        self._stage: Stage | None = None
+        self._loop_metrics = loop_metrics
+        self._addresses_file = addresses_file
+        self._report = report
+        self._stack: DemoStack | None = None
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
         """Raises OSError for a port that is taken, or a file that cannot be written."""
-        if self._turns is None or self.port is None:
+        if self._loop_metrics is None or self.port is None:
             return self
-        tools = addresses.tools()
-        ports = addresses.ports(self.port)
-        stage = Stage(ports, tools)
+        tools = addresses.find_tools()
+        ports = addresses.choose_ports(self.port)
+        stack = DemoStack(ports, tools)
         try:
-            self._held.enter_context(stage)
+            self._held.enter_context(stack)
         except StackError as exc:
-            self._say(f"running only the simulated cluster: {exc}")
+            self._report(f"running only the simulated cluster: {exc}")
             return self
         try:
-            self._held.enter_context(PageServer(ports.autoscaler, self._turns.page))
-            if self._note is not None:
-                addresses.write(self._note, stage.addresses)
+            self._held.enter_context(MetricsServer(ports.autoscaler, self._loop_metrics.render))
+            if self._addresses_file is not None:
+                addresses.write_addresses(self._addresses_file, stack.addresses)
         except BaseException:
             self._held.close()
             raise
-        self._stage, self.port = stage, ports.cluster
+        self._stack, self.port = stack, ports.cluster
         return self
 
     def __exit__(
@@ -71,66 +76,70 @@ class Beside:
     ) -> None:
         self._held.close()
 
-    def look(self, world: Embedded, now: float) -> None:
+    def sample(self, cluster: EmbeddedCluster, now: float) -> None:
         """Take the figures of the embedded cluster's autoscaler."""
-        if self._turns is not None and self._stage is not None:
-            self._turns.look(world, now)
+        if self._loop_metrics is not None and self._stack is not None:
+            self._loop_metrics.sample(cluster, now)
 
     @property
-    def now(self) -> Stack | None:
+    def status(self) -> StackStatus | None:
         """How the machine's processes stand; None: there are none."""
-        return None if self._stage is None else self._stage.now
+        return None if self._stack is None else self._stack.status
 
-    def document(self) -> dict[str, Any] | None:
+    def build_document(self) -> dict[str, Any] | None:
         """The last of it, for programs."""
-        return None if self._stage is None else document(self._stage.now, self._stage.addresses)
+        return None if self._stack is None else build_document(self._stack.status, self._stack.addresses)
 
-    def words(self) -> str | None:
+    def render_summary(self) -> str | None:
         """The last of it, for people."""
-        return None if self._stage is None else words(self._stage.now)
+        return None if self._stack is None else render_summary(self._stack.status)
 
 
-def document(stack: Stack, where: Addresses) -> dict[str, Any]:
-    """As JSON takes it; what cannot be told is null."""
+def build_document(stack: StackStatus, where: Addresses) -> dict[str, Any]:
+    """As JSON takes it; what cannot be fields is null."""
     return {
         "addresses": asdict(where),
-        "tenants": [_tenant(workload, measured(stack, workload)) for workload in stack.workloads],
+        "tenants": [_describe_tenant(tenant, find_reading(stack, tenant)) for tenant in stack.tenants],
         "cards": [asdict(card) for card in stack.node.cards] if stack.node is not None else None,
-        "processes": [asdict(part) for part in stack.parts],
+        "processes": [asdict(part) for part in stack.processes],
         "alerts": None if stack.alerts is None else [asdict(alert) for alert in stack.alerts],
         "remarks": list(stack.remarks),
-        "happened": list(stack.happened),
+        "events": list(stack.events),
     }
 
 
-def measured(stack: Stack, workload: StackWorkload) -> ContainerReading | None:
+def find_reading(stack: StackStatus, tenant: TenantStatus) -> ContainerReading | None:
     """What the exporter tells of this tenant: a run's pod is its name."""
     found = stack.node.containers if stack.node is not None else ()
-    return next((one for one in found if one.pod == workload.name), None)
+    return next((reading for reading in found if reading.pod == tenant.name), None)
 
 
-def _tenant(workload: StackWorkload, one: ContainerReading | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "name": workload.name,
-        "does": workload.does,
-        "enforced": workload.enforced,
-        "promised_bytes": workload.promised_bytes,
-        "promised_core_ratio": workload.promised_core_ratio,
-        "state": workload.part.state,
-        "restarts": workload.part.restarts,
-        "remark": workload.part.remark,
+def _describe_tenant(tenant: TenantStatus, reading: ContainerReading | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "name": tenant.name,
+        "does": tenant.description,
+        "enforced": tenant.enforced,
+        "promised_bytes": tenant.promised_bytes,
+        "promised_core_ratio": tenant.promised_core_ratio,
+        "state": tenant.process.state,
+        "restarts": tenant.process.restarts,
+        "remark": tenant.process.remark,
     }
     names = ("promise", "index", "used_bytes", "used_core_ratio", "denied", "over_limit_seconds")
-    told |= {name: None if one is None else getattr(one, name) for name in names}
-    used = None if one is None else one.used_bytes
-    return {**told, "over_bytes": None if used is None else max(0, used - workload.promised_bytes)}
+    fields |= {name: None if reading is None else getattr(reading, name) for name in names}
+    used = None if reading is None else reading.used_bytes
+    return {**fields, "over_bytes": None if used is None else max(0, used - tenant.promised_bytes)}
 
 
-def words(stack: Stack) -> str:
+def render_summary(stack: StackStatus) -> str:
     """Two lines for people."""
-    found = [(workload, measured(stack, workload)) for workload in stack.workloads]
-    refused = sum(one.denied or 0 for _, one in found if one is not None)
-    over = [p.name for p, one in found if one is not None and (one.used_bytes or 0) > p.promised_bytes]
-    firing = sorted({f"{one.name} {one.subject}".strip() for one in stack.alerts or () if one.state == FIRING})
-    told = f"this machine: {refused:,} allocations beyond a promise refused; over promise: {', '.join(over) or 'none'}"
-    return told if stack.alerts is None else f"{told}; firing alerts: {', '.join(firing) or 'none'}"
+    found = [(tenant, find_reading(stack, tenant)) for tenant in stack.tenants]
+    refused = sum(reading.denied or 0 for _, reading in found if reading is not None)
+    over = [p.name for p, reading in found if reading is not None and (reading.used_bytes or 0) > p.promised_bytes]
+    firing = sorted(
+        {f"{reading.name} {reading.subject}".strip() for reading in stack.alerts or () if reading.state == FIRING}
+    )
+    fields = (
+        f"this machine: {refused:,} allocations beyond a promise refused; over promise: {', '.join(over) or 'none'}"
+    )
+    return fields if stack.alerts is None else f"{fields}; firing alerts: {', '.join(firing) or 'none'}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Becomes another program that cannot outlive its starter, however that one ends.
+Replaces itself with another program that the kernel kills when its parent ends (PR_SET_PDEATHSIG).
 
-Run as a script: `python tether.py PID COMMAND...`. Knows nothing of what it starts.
+Run as a script: `python parent_death.py PID COMMAND...`.
 """
 
 from __future__ import annotations

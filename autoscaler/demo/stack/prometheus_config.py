@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How Prometheus and Alertmanager are set up for the stack: their files and their flags.
+Configuration files and command lines of Prometheus and Alertmanager for the demo stack.
 
-Pure. The jobs are those that the ServiceMonitors make on Kubernetes: figures of cards and containers
-come from exporters, everything else from the autoscaler. The embedded cluster's page has both, so it is
-read once for each, and of the autoscaler's part only what that does not tell itself.
+Pure. The jobs are those that the ServiceMonitors make on Kubernetes: metrics of cards and containers come from
+exporters, all others from the autoscaler. The embedded cluster's page has both kinds, so it is scraped once for each,
+and of the autoscaler's kind only what the autoscaler's own page lacks.
 """
 
 from __future__ import annotations

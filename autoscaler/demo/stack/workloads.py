@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who runs on the simulated cards: the tenants of the demonstration, and how each behaves.
+The tenants of the demonstration: what each is promised, and how it behaves on the simulated cards.
 
-Pure. Decides promises and behaviour only; what becomes of it is the business of `gpushare run`, the
-library and the exporter, and is measured, never assumed.
+Pure. What becomes of them is measured, never assumed.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ CARDS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class DemoTenant:
     """One tenant: its promise, and what it does with the card."""
 
     name: str
-    does: str
+    description: str
     promised_gib: int
     core_percent: int | None
     """Promised compute; None: no limit."""
@@ -57,11 +56,15 @@ class Role:
         return (*gpushare, "run", *share, "--", python, "-I", "-S", str(client), *map(str, amounts))
 
 
-ROLES: Final = (
-    Role("serve", "stays within its promise", 4, 30, hold_mib=3000, busy_ms=20, every_ms=100),
-    Role("greedy", "requests more, is refused", 4, 20, 3000, grow_mib=1024, most_mib=1 << 20, busy_ms=40, every_ms=50),
-    Role("stray", "no library: exceeds promise", 4, None, 3000, 1024, most_mib=6000, every_ms=1000, enforced=False),
-    Role("train", "uses all its compute", 6, 50, hold_mib=5000, busy_ms=40, every_ms=40),
-    Role("notebook", "mostly idle", 3, None, hold_mib=500, busy_ms=5, every_ms=1000),
+TENANTS: Final = (
+    DemoTenant("serve", "stays within its promise", 4, 30, hold_mib=3000, busy_ms=20, every_ms=100),
+    DemoTenant(
+        "greedy", "requests more, is refused", 4, 20, 3000, grow_mib=1024, most_mib=1 << 20, busy_ms=40, every_ms=50
+    ),
+    DemoTenant(
+        "stray", "no library: exceeds promise", 4, None, 3000, 1024, most_mib=6000, every_ms=1000, enforced=False
+    ),
+    DemoTenant("train", "uses all its compute", 6, 50, hold_mib=5000, busy_ms=40, every_ms=40),
+    DemoTenant("notebook", "mostly idle", 3, None, hold_mib=500, busy_ms=5, every_ms=1000),
 )
 """In the order of their start. Runs with a compute limit and runs without never share a card: two cards are needed."""

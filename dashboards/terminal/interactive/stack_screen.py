@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from isolation.contract.reading import Frame
-    from isolation.contract.stack import Stack
+    from isolation.contract.stack import StackStatus
 
 OVERVIEW, MACHINE, CLUSTER = "1", "2", "3"
 _KEYS: Final = ((OVERVIEW, "overview"), (MACHINE, "this machine"), (CLUSTER, "simulated cluster"))
@@ -46,7 +46,7 @@ class StackScreen:
         self._terminal = Terminal(ends=())
         self._tally = Tally()
         self._shown = OVERVIEW
-        self._latest: tuple[Frame, Sequence[tuple[str, str]], Stack | None] | None = None
+        self._latest: tuple[Frame, Sequence[tuple[str, str]], StackStatus | None] | None = None
         self._browsers: dict[str, Browser] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -67,7 +67,7 @@ class StackScreen:
         with self._lock:
             self._terminal.__exit__(kind, error, trace)
 
-    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: Stack | None = None) -> None:
+    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: StackStatus | None = None) -> None:
         """Draw this frame, where the overview is shown."""
         with self._lock:
             if self._broken is not None:
@@ -139,5 +139,5 @@ class StackScreen:
         _, notes, stack = self._latest
         if key == CLUSTER:
             return dict(notes).get("metrics", "").removesuffix("/metrics")
-        parts = stack.parts if stack is not None else ()
+        parts = stack.processes if stack is not None else ()
         return next((part.url for part in parts if part.name == "exporter"), "").removesuffix("/metrics")

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from dashboards.terminal.interactive.stack_screen import StackScreen
     from dashboards.terminal.memory_bar import BarCharacters
     from isolation.contract.reading import Frame
-    from isolation.contract.stack import Stack
+    from isolation.contract.stack import StackStatus
 
 
 def drawn(
     frame: Frame,
     size: tuple[int, int],
     notes: Sequence[tuple[str, str]] = (),
-    stack: Stack | None = None,
+    stack: StackStatus | None = None,
     *,
     signs: BarCharacters = BLOCKS,
     tally: Tally | None = None,
@@ -67,7 +67,7 @@ class LiveScreen:
     ) -> None:
         self._live.stop()
 
-    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: Stack | None = None) -> None:
+    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: StackStatus | None = None) -> None:
         """Draw this frame at the size that the terminal has now; the machine's processes above the cluster."""
         lines = drawn(frame, self._console.size, notes, stack, signs=self._signs, tally=self._tally)
         for line in lines:

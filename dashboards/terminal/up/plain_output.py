@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from isolation.contract.reading import FleetEvent, Frame
-    from isolation.contract.stack import Stack
+    from isolation.contract.stack import StackStatus
 
 STATUS_SECONDS: Final = 5.0
 """Of the reader's time, between two lines on how things stand."""
@@ -32,7 +32,7 @@ def fresh(before: Sequence[FleetEvent], after: Sequence[FleetEvent]) -> tuple[Se
     """
     What is new in `after`, where both are the latest of one log that drops its oldest.
 
-    True beside it: so much happened in between that some of it may have been dropped unseen.
+    True beside it: so much events in between that some of it may have been dropped unseen.
     """
     for kept in range(min(len(before), len(after)), 0, -1):
         if before[-kept] == after[0] and list(before[-kept:]) == list(after[:kept]):
@@ -64,7 +64,7 @@ class Lines:
         self._last: float | None = None
         self._seen: Sequence[FleetEvent] = ()
         self._said: set[tuple[str, str]] = set()
-        self._stack: Stack | None = None
+        self._stack: StackStatus | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -74,8 +74,8 @@ class Lines:
     ) -> None:
         """Nothing to give back: every line is already out."""
 
-    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: Stack | None = None) -> None:
-        """Write what happened since the last frame, notes not said before, and how things stand if it is time."""
+    def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: StackStatus | None = None) -> None:
+        """Write what events since the last frame, notes not said before, and how things stand if it is time."""
         if stack is not None:
             for line in stack_news(self._stack, stack):
                 self._write(line)

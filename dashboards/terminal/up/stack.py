@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dashboards.terminal.memory_bar import BarCharacters
     from isolation.contract.reading import ContainerReading
-    from isolation.contract.stack import Alert, Stack, StackProcess, StackWorkload
+    from isolation.contract.stack import Alert, ProcessStatus, StackStatus, TenantStatus
 
 NAME_CELLS: Final = 10
 _FIGURES: Final = 6 + 9 + 9 + 8 + 11
@@ -43,7 +43,7 @@ MACHINE: Final = "THIS MACHINE: real processes, each on a share of a simulated c
 CLUSTER: Final = "EMBEDDED CLUSTER: the same code on simulated nodes, with its own clock"
 
 
-def machine(stack: Stack, width: int, height: int, signs: BarCharacters = BLOCKS) -> list[Text]:
+def machine(stack: StackStatus, width: int, height: int, signs: BarCharacters = BLOCKS) -> list[Text]:
     """The machine's part of a screen of that size: what a cluster needs at least is left over."""
     room = max(0, height - LEAST_HEIGHT - 1)
     if height < _WITH_HEADINGS:
@@ -52,7 +52,7 @@ def machine(stack: Stack, width: int, height: int, signs: BarCharacters = BLOCKS
     return [top, *stack_lines(stack, width, room - 2, signs), below]
 
 
-def stack_lines(stack: Stack, width: int, room: int, signs: BarCharacters = BLOCKS) -> list[Text]:
+def stack_lines(stack: StackStatus, width: int, room: int, signs: BarCharacters = BLOCKS) -> list[Text]:
     """At most `room` lines of `width` cells at most."""
     blocks = [_tenants(stack, signs), _cards(stack, signs), _alerts(stack), _where(stack, width)]
     order = (0, 1, 2, 3)  # of who is served first
@@ -63,14 +63,14 @@ def stack_lines(stack: Stack, width: int, room: int, signs: BarCharacters = BLOC
     return lines
 
 
-def _reading(stack: Stack, player: StackWorkload) -> ContainerReading | None:
+def _reading(stack: StackStatus, tenant: TenantStatus) -> ContainerReading | None:
     """What is measured of a tenant: its pod bears its name."""
     found = stack.node.containers if stack.node is not None else ()
-    return next((one for one in found if one.pod == player.name), None)
+    return next((one for one in found if one.pod == tenant.name), None)
 
 
-def _tenants(stack: Stack, signs: BarCharacters) -> Block:
-    pairs = [(player, _reading(stack, player)) for player in stack.workloads]
+def _tenants(stack: StackStatus, signs: BarCharacters) -> Block:
+    pairs = [(tenant, _reading(stack, tenant)) for tenant in stack.tenants]
     largest = max((max(p.promised_bytes, (r.used_bytes or 0) if r else 0) for p, r in pairs), default=1)
     # who is over its promise may not be cut off
     pairs.sort(key=lambda pair: -_over(*pair))
@@ -81,8 +81,8 @@ def _tenants(stack: Stack, signs: BarCharacters) -> Block:
     return Block(min(len(pairs), _MOST_TENANTS) + 1, len(pairs) + 1, draw)
 
 
-def _over(player: StackWorkload, one: ContainerReading | None) -> int:
-    return 0 if one is None or one.used_bytes is None else max(0, one.used_bytes - player.promised_bytes)
+def _over(tenant: TenantStatus, one: ContainerReading | None) -> int:
+    return 0 if one is None or one.used_bytes is None else max(0, one.used_bytes - tenant.promised_bytes)
 
 
 def _words(width: int) -> int:
@@ -101,13 +101,15 @@ def _tenant_header(width: int) -> Text:
 
 
 def _tenant_row(
-    player: StackWorkload, one: ContainerReading | None, largest: int, width: int, signs: BarCharacters
+    tenant: TenantStatus, one: ContainerReading | None, largest: int, width: int, signs: BarCharacters
 ) -> Text:
-    name = Text(column(player.name, NAME_CELLS))
-    if one is None or player.part.state == DOWN:
-        told = player.part.remark or (NOT_MEASURED if player.part.state == UP else player.part.state)
-        return Text.assemble(name, (column(told, width - NAME_CELLS), OVER_STYLE if player.part.remark else "yellow"))
-    over = _over(player, one)
+    name = Text(column(tenant.name, NAME_CELLS))
+    if one is None or tenant.process.state == DOWN:
+        told = tenant.process.remark or (NOT_MEASURED if tenant.process.state == UP else tenant.process.state)
+        return Text.assemble(
+            name, (column(told, width - NAME_CELLS), OVER_STYLE if tenant.process.remark else "yellow")
+        )
+    over = _over(tenant, one)
     memory = MemoryUse(largest, one.allocated_bytes, one.used_bytes, one.used_bytes is None, over)
     core = percent(one.used_core_ratio)
     if one.allocated_core_ratio is not None:
@@ -123,7 +125,7 @@ def _tenant_row(
         _figure(denied, 8, "bold yellow" if one.denied else ""),
         _figure(clock(one.over_limit_seconds) if one.over_limit_seconds else "", 11, OVER_STYLE if over else ""),
     )
-    return line.append(f"  {player.does}") if _words(width) else line
+    return line.append(f"  {tenant.description}") if _words(width) else line
 
 
 def _figure(text: str, cells: int, style: str) -> Text:
@@ -134,7 +136,7 @@ def _figure(text: str, cells: int, style: str) -> Text:
     return line
 
 
-def _cards(stack: Stack, signs: BarCharacters) -> Block:
+def _cards(stack: StackStatus, signs: BarCharacters) -> Block:
     cards = Tally().uses((stack.node,) if stack.node is not None else ())[0]
 
     def draw(width: int, lines: int) -> list[Text]:
@@ -146,8 +148,8 @@ def _cards(stack: Stack, signs: BarCharacters) -> Block:
     return Block(len(cards) if len(cards) <= _FEW_CARDS else 0, len(cards) + 1 if cards else 0, draw)
 
 
-def _alerts(stack: Stack) -> Block:
-    alerts = ordered(stack.alerts or (), {player.name for player in stack.workloads})
+def _alerts(stack: StackStatus) -> Block:
+    alerts = ordered(stack.alerts or (), {tenant.name for tenant in stack.tenants})
 
     def draw(width: int, lines: int) -> list[Text]:
         head = Text(column("ALERT", 9) + column("SEVERITY", 10) + "SUMMARY", tables.TITLE_STYLE)
@@ -188,9 +190,9 @@ def alert_text(one: Alert) -> str:
     return printable(f"{one.name}{subject}: {one.summary}" if one.summary else f"{one.name}{subject}")
 
 
-def _where(stack: Stack, width: int) -> Block:
+def _where(stack: StackStatus, width: int) -> Block:
     lines = [Text.assemble((column("ENDPOINTS", _LABEL_CELLS), tables.TITLE_STYLE))]
-    for part in stack.parts:
+    for part in stack.processes:
         item = _part(part)
         if lines[-1].cell_len > _LABEL_CELLS and lines[-1].cell_len + item.cell_len > width:
             lines.append(Text(" " * _LABEL_CELLS))
@@ -198,30 +200,30 @@ def _where(stack: Stack, width: int) -> Block:
     return Block(1, len(lines), lambda _, __: lines)
 
 
-def _part(part: StackProcess) -> Text:
+def _part(part: ProcessStatus) -> Text:
     if part.state == UP:
         return Text.assemble(printable(part.name), " ", (part.url, "underline"), "   ")
     return Text.assemble(printable(part.name), " ", (printable(part.remark or part.state), "yellow"), "   ")
 
 
-def stack_status(stack: Stack) -> str:
+def stack_status(stack: StackStatus) -> str:
     """How the machine stands, in one line."""
     told = []
-    for player in stack.workloads:
-        one = _reading(stack, player)
+    for tenant in stack.tenants:
+        one = _reading(stack, tenant)
         if one is None:
-            told.append(f"{player.name} {player.part.state}")
+            told.append(f"{tenant.name} {tenant.process.state}")
             continue
         more = f", {one.denied:,} denied" if one.denied else ""
-        over = _over(player, one)
+        over = _over(tenant, one)
         beyond = f", {gib(over)} GiB OVER its promise" if over else ""
-        told.append(f"{player.name} {gib(one.used_bytes)} of {gib(one.allocated_bytes)} GiB{more}{beyond}")
+        told.append(f"{tenant.name} {gib(one.used_bytes)} of {gib(one.allocated_bytes)} GiB{more}{beyond}")
     return printable(f"this machine: {'; '.join(told)}")
 
 
-def stack_news(before: Stack | None, after: Stack) -> list[str]:
+def stack_news(before: StackStatus | None, after: StackStatus) -> list[str]:
     """What is worth a line of its own since `before`: processes that ended, alerts that came and went."""
-    news = [printable(line) for line in after.happened if before is None or line not in before.happened]
+    news = [printable(line) for line in after.events if before is None or line not in before.events]
     known = {(one.name, one.subject, one.state) for one in (before.alerts or ())} if before else set()
     present = {(one.name, one.subject, one.state) for one in after.alerts or ()}
     news += [
@@ -233,10 +235,10 @@ def stack_news(before: Stack | None, after: Stack) -> list[str]:
         gone = [one for one in before.alerts or () if (one.name, one.subject, one.state) not in present]
         subjects = {(one.name, one.subject) for one in after.alerts}
         news += [f"alert resolved: {alert_text(one)}" for one in gone if (one.name, one.subject) not in subjects]
-    states = {part.name: part.state for part in (before.parts if before else ())}
+    states = {part.name: part.state for part in (before.processes if before else ())}
     news += [
         f"{part.name} {part.url}"
-        for part in after.parts
+        for part in after.processes
         if part.state == UP and part.url and states.get(part.name) != UP
     ]
     return news

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kubernetes JSON <-> model: the front door of the codec rooms.
+Kubernetes JSON <-> model: what the modules of this package offer.
 
 Pure, and total over whatever a stranger sends: every function returns a value of the model, a
 Refusal, or raises CodecError with the path of what has the wrong shape; nothing else.

@@ -23,7 +23,7 @@ FILE = ROOT / "images" / "Containerfile"
 LOCK = runpy.run_path(str(ROOT / "images" / "lock.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TARGETS = ("exporter", "node", "controller")
-ROOMS = {
+PACKAGES = {
     "exporter": ["exporter", "isolation.contract"],
     "node": ["isolation.node", "isolation.doctor", "isolation.simgpu", "isolation.host"],
     "controller": [
@@ -43,7 +43,7 @@ from importlib.metadata import distribution, packages_distributions
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as plain
 
-extras, wanted, rooms, apart = json.loads(sys.argv[1])
+extras, wanted, packages, apart = json.loads(sys.argv[1])
 found, todo = set(), [(Requirement(line), ()) for line in wanted]
 seen = set()
 while todo:
@@ -83,9 +83,9 @@ def asked(name, package=None):
 
 importlib.util.find_spec = asked
 missing = {}
-for room in rooms:
-    package = importlib.import_module(room)
-    names = [room] + [m.name for m in pkgutil.walk_packages(package.__path__, room + ".")]
+for name in packages:
+    package = importlib.import_module(name)
+    names = [name] + [m.name for m in pkgutil.walk_packages(package.__path__, name + ".")]
     for name in names:
         origin = str(importlib.util.find_spec(name).origin)
         if name in apart or name.endswith("__main__") or not origin.endswith(".py"):
@@ -315,7 +315,7 @@ def test_every_module_of_an_image_finds_its_packages(target):
     """
     With nothing importable but what pip installs for its extras.
     """
-    told = json.dumps([extras(target), wanted_by(extras(target)), ROOMS[target], sorted(APART[target])])
+    told = json.dumps([extras(target), wanted_by(extras(target)), PACKAGES[target], sorted(APART[target])])
     done = subprocess.run(
         [sys.executable, "-c", PROBE, told],
         capture_output=True,

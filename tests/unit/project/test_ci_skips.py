@@ -36,7 +36,7 @@ MODULE = "import pytest; pytest.importorskip('no_such_module')"
 
 
 def told(folder, ci, *files):
-    """What pytest says at the end, under the rules of this house's own conftest."""
+    """What pytest says at the end, under the rules of this project's own conftest."""
     shutil.copy(TESTS / "conftest.py", folder)
     (folder / "pytest.ini").write_text("[pytest]")
     env = {**os.environ, "PYTHONPATH": str(TESTS), "CI": ci, "PYTEST_ADDOPTS": "", "COLUMNS": "200"}

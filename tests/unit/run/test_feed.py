@@ -91,7 +91,7 @@ def test_a_busy_sample_never_means_more_than_all():
     assert PERIOD * 1000 == own.own_ns - before
 
 
-def book(event_ns, charged_ns, rate_ppm=500_000):
+def store(event_ns, charged_ns, rate_ppm=500_000):
     """A region's card with these times."""
     return CardBook(UUID(int=1), 0, 0, 0, 0, 0, charged_ns, event_ns, 0, 0, 0, rate_ppm, uncorrected=False)
 
@@ -101,7 +101,7 @@ def test_who_always_has_work_queued_and_gets_less_than_its_rate_is_behind():
     Granted half the card, a queue that is never empty, 40 % got: four fifths, approached by halves.
     """
     pace = Pace()
-    got = [pace.add(book(at * PACE_NS, at * PACE_NS * 2 // 5), at * PACE_NS) for at in range(9)]
+    got = [pace.add(store(at * PACE_NS, at * PACE_NS * 2 // 5), at * PACE_NS) for at in range(9)]
     assert pytest.approx([1.0, 0.9, 0.85], abs=0.001) == got[:3]
     assert pytest.approx(0.8, abs=0.002) == got[-1]
 
@@ -111,5 +111,5 @@ def test_who_asks_for_little_is_not_behind():
     A queue that is empty half of the time: what it does not get it did not want.
     """
     pace = Pace()
-    got = [pace.add(book(at * PACE_NS // 2, at * PACE_NS // 5), at * PACE_NS) for at in range(9)]
+    got = [pace.add(store(at * PACE_NS // 2, at * PACE_NS // 5), at * PACE_NS) for at in range(9)]
     assert [1.0] * 9 == got

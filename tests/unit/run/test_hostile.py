@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whatever somebody writes into a book of holds: it is read, or refused in words; nobody crashes or hangs.
+Whatever somebody writes into a store of holds: it is read, or refused in words; nobody crashes or hangs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isolation.host import feed, liveness, process
 from isolation.host.files import read_text
 from isolation.lib import files
 from isolation.run import listing
-from isolation.run.core.request import Wanted, choose
+from isolation.run.core.request import RunRequest, choose_cards
 
 CARDS = [card(i) for i in range(4)]
 SLICES = tuple(Slice(f"GPU-n-{index}", index, gib(5), 30) for index in range(2))
@@ -49,10 +49,10 @@ def used(entry: HostAllocation) -> None:
     """Everything that the room does with a hold of somebody else's."""
     console = Console(width=100)
     json.dumps(listing.as_json([entry]))
-    listing.listed([entry], 2.0, console)
-    listing.taken(CARDS, [entry])
-    listing.waiting("x", CARDS, [entry], 1.0).encode()
-    choose(Wanted(1), CARDS, [entry] * 16, CardChoice.SPREAD)
+    listing.render_table([entry], 2.0, console)
+    listing.describe_cards(CARDS, [entry])
+    listing.describe_wait("x", CARDS, [entry], 1.0).encode()
+    choose_cards(RunRequest(1), CARDS, [entry] * 16, CardChoice.SPREAD)
     feed._tenant(entry.core, entry.policy, online=entry.online, active=True, got=1.0)
     liveness.lives(entry, Path("/nonexistent"), entry.boot)
 

@@ -78,7 +78,7 @@ def test_tenants_who_all_want_the_card_get_it_all_and_no_more(policy, percents):
 @given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from(list(Policy)), st.booleans(), st.booleans())))
 def test_a_grant_is_always_within_the_card(drawn):
     """
-    Also where the book over-commits a card.
+    Also where the store over-commits a card.
     """
     mine, others = Tenant(500_000, BURST), [Tenant(core * 10_000, *rest) for core, *rest in drawn]
     assert TRICKLE_PPM <= granted(mine, others) <= PPM

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 
-from autoscaler.demo.pace import FRAME_SECONDS, LONGEST_FRAME_SECONDS, SLICE_SECONDS, run
+from autoscaler.demo.pace import FRAME_SECONDS, LONGEST_FRAME_SECONDS, SLICE_SECONDS, run_paced
 
 
 class Bench:
@@ -46,7 +46,7 @@ class Bench:
 
     def run(self, *, speed, seconds=None):
         """Pace this bench."""
-        return run(self, self.draw, speed=speed, seconds=seconds, clock=self.clock, wait=self.wait)
+        return run_paced(self, self.draw, speed=speed, seconds=seconds, clock=self.clock, wait=self.wait)
 
 
 @pytest.mark.parametrize(("speed", "seconds"), [(60, 20), (3600, 3), (0.5, 4), (7, 0.1)])
@@ -109,7 +109,7 @@ def test_one_stall_is_not_paid_back_at_once():
         bench.wall += 3600 if len(bench.waits) == 5 else 0
         return sleepless(seconds)
 
-    ran = run(bench, bench.draw, speed=60, seconds=3700, clock=bench.clock, wait=wait)
+    ran = run_paced(bench, bench.draw, speed=60, seconds=3700, clock=bench.clock, wait=wait)
 
     assert ran.lag_seconds > 3500 * 60
     assert max(b[0] - a[0] for a, b in zip(bench.frames[8:], bench.frames[9:], strict=False)) < 1

@@ -20,14 +20,24 @@ from dashboards.terminal.up.live import drawn
 from dashboards.terminal.up.plain_output import Lines
 from dashboards.terminal.up.stack import CLUSTER, MACHINE, stack_lines, stack_news
 from isolation.contract.quantity import GIB
-from isolation.contract.stack import DOWN, FIRING, PENDING, STARTING, UP, Alert, Stack, StackProcess, StackWorkload
+from isolation.contract.stack import (
+    DOWN,
+    FIRING,
+    PENDING,
+    STARTING,
+    UP,
+    Alert,
+    ProcessStatus,
+    StackStatus,
+    TenantStatus,
+)
 
 NOTES = (("clock", "x60"), ("metrics", "http://127.0.0.1:9448/metrics"))
 
 
-def player(name, gib, does="keeps its promise", **more):
+def tenant(name, gib, does="keeps its promise", **more):
     """A tenant as it was sent on."""
-    return StackWorkload(name, does, gib * GIB, None, True, StackProcess(name, **{"state": UP, **more}))
+    return TenantStatus(name, does, gib * GIB, None, True, ProcessStatus(name, **{"state": UP, **more}))
 
 
 def alert(name="GpushareContainerMemoryOverLimit", state=FIRING, severity="warning", subject="stray"):
@@ -44,22 +54,22 @@ def machine(**more):
         use("blind", node="box", index=1, gib=2, used=None),
     ]
     cards = [card(i, node="box", uses=uses, model="Tesla V100-SXM2-16GB") for i in range(2)]
-    workloads = (
-        player("serve", 4),
-        player("greedy", 4, "asks for more, is refused"),
-        player("stray", 4, "no library: takes more"),
-        player("blind", 2),
-        player("broken", 3, state=DOWN, remark="ended with status 1: Error: no room; again in 2 s", restarts=1),
-        player("late", 3, state=STARTING),
+    tenants = (
+        tenant("serve", 4),
+        tenant("greedy", 4, "asks for more, is refused"),
+        tenant("stray", 4, "no library: takes more"),
+        tenant("blind", 2),
+        tenant("broken", 3, state=DOWN, remark="ended with status 1: Error: no room; again in 2 s", restarts=1),
+        tenant("late", 3, state=STARTING),
     )
     parts = (
-        StackProcess("exporter", UP, "http://127.0.0.1:9445/metrics"),
-        StackProcess("prometheus", UP, "http://127.0.0.1:9449"),
-        StackProcess("alertmanager", STARTING, "http://127.0.0.1:9450"),
+        ProcessStatus("exporter", UP, "http://127.0.0.1:9445/metrics"),
+        ProcessStatus("prometheus", UP, "http://127.0.0.1:9449"),
+        ProcessStatus("alertmanager", STARTING, "http://127.0.0.1:9450"),
     )
     alerts = (alert("GpusharePromisedMemoryUnused", PENDING, subject="serve"), alert(), alert("X", severity="critical"))
-    fields = {"workloads": workloads, "parts": parts, "node": node("box", cards=cards, uses=uses), "alerts": alerts}
-    return Stack(**(fields | more))
+    fields = {"tenants": tenants, "processes": parts, "node": node("box", cards=cards, uses=uses), "alerts": alerts}
+    return StackStatus(**(fields | more))
 
 
 def text(stack, width, room, **more):
@@ -155,8 +165,8 @@ def test_headings_where_there_is_room():
 
 def test_news_are_said_once():
     """A process that ended, an alert that came, one that fires now, one that is over: each a line, once."""
-    before = machine(alerts=(alert(state=PENDING), alert("B")), happened=("exporter ended",))
-    after = replace(before, alerts=(alert(),), happened=("exporter ended", "train ended"))
+    before = machine(alerts=(alert(state=PENDING), alert("B")), events=("exporter ended",))
+    after = replace(before, alerts=(alert(),), events=("exporter ended", "train ended"))
 
     assert "exporter ended" in stack_news(None, before)
     assert [

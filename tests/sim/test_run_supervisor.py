@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keeper of `gpushare run`: what it feeds, what it frees, and by what the book knows who lives."""
+"""The keeper of `gpushare run`: what it feeds, what it frees, and by what the store knows who lives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.host import liveness
 from isolation.lib.files import read_region
-from isolation.run.store import Book
+from isolation.run.store import AllocationStore
 from isolation.simgpu.hardware import create, opened
 
 pytest.importorskip("pynvml")
@@ -58,7 +58,7 @@ def only(box):
 
 def test_the_keeper_feeds_own_gpu_time(box):
     """
-    What it writes for the library is what the simulator's own books say, once the command has come to rest. Where it
+    What it writes for the library is what the simulator's own stores say, once the command has come to rest. Where it
     says that it has not seen all (on a busy machine samples come late, and speak for one period all the same), it may
     be so much less. The library then charges corrected time.
     """
@@ -102,9 +102,9 @@ def test_the_keeper_feeds_own_gpu_time(box):
             return part > 0.7 and part * true - 150_000_000 <= own <= true + 150_000_000
 
         assert until(agrees, grown)
-    book = read_region(only(box) / "region").cards[0]
+    store = read_region(only(box) / "region").cards[0]
     runner.communicate("\n", timeout=PATIENCE_SECONDS)
-    assert not book.uncorrected
+    assert not store.uncorrected
 
 
 def test_what_a_neighbour_leaves_idle_is_granted_while_it_does(box):
@@ -154,18 +154,18 @@ def test_the_keeper_holds_nothing_of_its_callers(box):
     assert until(lambda: holds(box) == {})
 
 
-def test_the_book_stands_on_every_kind_of_evidence(box):
+def test_the_store_stands_on_every_kind_of_evidence(box):
     """
     With the keeper and the runner killed, a child that closed every descriptor and left its session is
-    known by what the book noted of it.
+    known by what the store noted of it.
     """
     script = "import os, time; os.setsid(); os.closerange(0, 1024); time.sleep(3600)"
     runner = begin(box, "--gpu-mem", "5", "--name", "k", "--", sys.executable, "-c", script)
-    book = Book(Path(f"{box}.allocations"))
+    store = AllocationStore(Path(f"{box}.allocations"))
 
     def noted():
-        with book.deciding():
-            return [(held, liveness.members(held.folder)) for held in book.holds()]
+        with store.locked():
+            return [(held, liveness.members(held.folder)) for held in store.list_living()]
 
     def noted_and_closed():
         # the note follows within a second; until then the hold names nobody

@@ -19,7 +19,7 @@ from autoscaler.demo.stack.reports import MOST_ALERTS, read_alerts, read_page
 from exporter.http.pages import Exposition
 from exporter.pipeline.families import card_families, container_families
 from isolation.contract.quantity import GIB
-from isolation.contract.stack import FIRING, PENDING, UP, Alert, Stack, StackProcess, StackWorkload
+from isolation.contract.stack import FIRING, PENDING, UP, Alert, ProcessStatus, StackStatus, TenantStatus
 
 WHERE = Addresses("http://127.0.0.1:1", "http://127.0.0.1:2", None, None, "http://127.0.0.1:3")
 
@@ -96,7 +96,7 @@ def test_figures_that_are_no_numbers_are_not_told():
     told = read_page(raw)
 
     assert (None, None) == (told.cards[0].utilisation_ratio, told.cards[0].power_watts)
-    json.dumps(report.document(Stack((), (), told, None), WHERE), allow_nan=False)
+    json.dumps(report.build_document(StackStatus((), (), told, None), WHERE), allow_nan=False)
 
 
 ACTIVE = {
@@ -150,30 +150,32 @@ def test_alerts_and_their_words_are_bounded():
     assert {300} == {len(one.summary) for one in told}
 
 
-def player(name, gib):
+def tenant(name, gib):
     """A tenant that runs."""
-    return StackWorkload(name, "does things", gib * GIB, None, True, StackProcess(name, UP))
+    return TenantStatus(name, "does things", gib * GIB, None, True, ProcessStatus(name, UP))
 
 
 def test_the_last_word_names_who_is_over_and_what_fires():
     """For people: refusals added up, those over their promise, alerts by whom they are about."""
-    workloads = (player("good", 4), player("stray", 4), player("unseen", 3))
+    tenants = (tenant("good", 4), tenant("stray", 4), tenant("unseen", 3))
     alert = read_alerts(json.dumps([ACTIVE]).encode())
-    told = Stack(workloads, (), machine(), alert)
+    told = StackStatus(tenants, (), machine(), alert)
 
     expected = "this machine: 7 allocations beyond a promise refused; over promise: stray"
-    assert f"{expected}; firing alerts: GpushareContainerMemoryOverLimit stray" == report.words(told)
-    assert expected == report.words(replace(told, alerts=None))
-    assert report.words(replace(told, node=None, alerts=())).endswith("over promise: none; firing alerts: none")
+    assert f"{expected}; firing alerts: GpushareContainerMemoryOverLimit stray" == report.render_summary(told)
+    assert expected == report.render_summary(replace(told, alerts=None))
+    assert report.render_summary(replace(told, node=None, alerts=())).endswith(
+        "over promise: none; firing alerts: none"
+    )
 
 
 def test_the_document_says_null_where_nothing_is_known():
     """For programs: 0 is a measurement, null is none."""
-    workloads = (player("stray", 4), player("unseen", 3), player("absent", 1))
+    tenants = (tenant("stray", 4), tenant("unseen", 3), tenant("absent", 1))
 
-    told = report.document(Stack(workloads, (), machine(), None), WHERE)
+    told = report.build_document(StackStatus(tenants, (), machine(), None), WHERE)
 
     used = [(one["used_bytes"], one["over_bytes"], one["denied"]) for one in told["tenants"]]
     assert [(6 * GIB, 2 * GIB, None), (None, None, None), (None, None, None)] == used
     assert told["alerts"] is None
-    assert report.document(Stack(workloads, (), None, None), WHERE)["cards"] is None
+    assert report.build_document(StackStatus(tenants, (), None, None), WHERE)["cards"] is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A book that several users share: what stops everybody, what is left alone, who may write."""
+"""A store that several users share: what stops everybody, what is left alone, who may write."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ import pytest
 from support.run_holds import counted, entry, hold
 from support.waiting import PATIENCE_SECONDS
 
-from isolation.run.store import Book, BookError
+from isolation.run.store import AllocationStore, StoreError
 
 
 @pytest.fixture
-def book(tmp_path):
-    """A book nobody has written in."""
-    return Book(tmp_path / "book")
+def store(tmp_path):
+    """A store nobody has written in."""
+    return AllocationStore(tmp_path / "store")
 
 
-def test_an_older_book_still_counts_and_is_left_alone(tmp_path):
+def test_an_older_store_still_counts_and_is_left_alone(tmp_path):
     """
-    Holds made before there was a common book keep their room; who owns that book sweeps it.
+    Holds made before there was a common store keep their room; who owns that store sweeps it.
     """
-    older = Book(tmp_path / "older")
-    with older.deciding():
+    older = AllocationStore(tmp_path / "older")
+    with older.locked():
         draft = older.draft("run-1")
         older.publish(draft, entry())
-    book = Book(tmp_path / "book", (older.home,))
-    during = counted(book)
+    store = AllocationStore(tmp_path / "store", (older.home,))
+    during = counted(store)
     os.close(draft.lock)
-    assert (["run-1"], [], True) == (during, counted(book), (older.home / "run-1").is_dir())
+    assert (["run-1"], [], True) == (during, counted(store), (older.home / "run-1").is_dir())
 
 
 @pytest.mark.parametrize("spoil", ["link", "pipe", "folder", "missing", "huge", "other", "bytes"])
-def test_what_cannot_be_believed_stops_everybody(book, tmp_path, spoil):
+def test_what_cannot_be_believed_stops_everybody(store, tmp_path, spoil):
     """
     A hold that is no regular file, not its own, or too large is an error that names it; nobody waits on a
     pipe and nothing is reset.
     """
-    path = hold(book).folder / "promise.json"
+    path = hold(store).folder / "promise.json"
     text = path.read_text()
     path.unlink()
     if spoil == "link":
@@ -56,33 +56,33 @@ def test_what_cannot_be_believed_stops_everybody(book, tmp_path, spoil):
         path.write_bytes(
             {"huge": b" " * (1 << 21), "other": text.replace("run-1", "run-2").encode(), "bytes": b"\xff"}[spoil]
         )
-    with pytest.raises(BookError, match=r"promise\.json.*remove"):
-        counted(book)
+    with pytest.raises(StoreError, match=r"promise\.json.*remove"):
+        counted(store)
     assert path.parent.is_dir()
 
 
-def test_a_new_book_is_everybodys_and_sticky(book):
+def test_a_new_store_is_everybodys_and_sticky(store):
     """
     Whatever the umask: other users write beside us, and remove nothing of ours.
     """
     before = os.umask(0o077)
     try:
-        assert [] == counted(book)
+        assert [] == counted(store)
     finally:
         os.umask(before)
-    assert 0o1777 == stat.S_IMODE(book.home.stat().st_mode)
+    assert 0o1777 == stat.S_IMODE(store.home.stat().st_mode)
 
 
-def counted_by_nobody(book):
+def counted_by_nobody(store):
     """What the user `nobody` counts, printed; a process of theirs, with our imports since it may not read our files."""
     code = f"""
 import os, sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
 from support.run_holds import counted
-from isolation.run.store import Book
+from isolation.run.store import AllocationStore
 os.setgid(65534)
 os.setuid(65534)
-print(counted(Book(Path({str(book.home)!r}))))
+print(counted(AllocationStore(Path({str(store.home)!r}))))
 """
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
@@ -90,32 +90,32 @@ print(counted(Book(Path({str(book.home)!r}))))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
-def test_two_users_share_one_book(tmp_path):
+def test_two_users_share_one_store(tmp_path):
     """
     Each counts the other's holds; what is left of the other's dead one may stay and counts for nothing.
     """
     for path in (tmp_path, *tmp_path.parents):
         if path.owner() == "root" and path.name.startswith(("test", "pytest", "popen")):
             path.chmod(0o755)
-    book = Book(tmp_path / "book")
-    with book.deciding():
-        draft = book.draft("run-root")
-        book.publish(draft, entry("run-root"))
+    store = AllocationStore(tmp_path / "store")
+    with store.locked():
+        draft = store.draft("run-root")
+        store.publish(draft, entry("run-root"))
 
-    lived = counted_by_nobody(book)
+    lived = counted_by_nobody(store)
     os.close(draft.lock)
-    gone = counted_by_nobody(book)
-    stayed = (book.home / "run-root").is_dir()
-    assert ("['run-root']\n", "[]\n", True, []) == (lived, gone, stayed, counted(book))
-    assert [] == list(book.home.iterdir())
+    gone = counted_by_nobody(store)
+    stayed = (store.home / "run-root").is_dir()
+    assert ("['run-root']\n", "[]\n", True, []) == (lived, gone, stayed, counted(store))
+    assert [] == list(store.home.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["file", "foreign"])
-def test_a_book_elsewhere_is_asked_for_where_this_one_cannot_be_used(tmp_path, kind):
+def test_a_store_elsewhere_is_asked_for_where_this_one_cannot_be_used(tmp_path, kind):
     """
     Not a folder, or somebody's who could remove our holds.
     """
-    home = tmp_path / "book"
+    home = tmp_path / "store"
     if kind == "file":
         home.write_text("")
     else:
@@ -123,14 +123,14 @@ def test_a_book_elsewhere_is_asked_for_where_this_one_cannot_be_used(tmp_path, k
         if os.geteuid() != 0:
             pytest.skip("needs to give a folder away")
         os.chown(home, 65534, 65534)
-    with pytest.raises(BookError, match="--state-dir"):
-        counted(Book(home))
+    with pytest.raises(StoreError, match="--state-dir"):
+        counted(AllocationStore(home))
 
 
-def test_a_folder_that_is_no_book_is_left_alone(tmp_path):
+def test_a_folder_that_is_no_store_is_left_alone(tmp_path):
     """Somebody's own folders are no holds to be removed: the message says that another one is to be chosen."""
     (tmp_path / "photos").mkdir()
-    book = Book(tmp_path)
-    with pytest.raises(BookError, match="holds other files") as caught, book.deciding():
-        book.holds()
+    store = AllocationStore(tmp_path)
+    with pytest.raises(StoreError, match="holds other files") as caught, store.locked():
+        store.list_living()
     assert "remove" not in str(caught.value)

@@ -19,7 +19,7 @@ from support.waiting import PATIENCE_SECONDS, until
 
 from autoscaler.demo.stack import cleanup, parent_death
 from autoscaler.demo.stack import supervisor as crewing
-from autoscaler.demo.stack.supervisor import MOST_TRIES, Crew, Job, environment
+from autoscaler.demo.stack.supervisor import MAX_TRIES, ManagedCommand, StackSupervisor, build_environment
 from isolation.contract.stack import DOWN, STARTING, UP
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -43,70 +43,79 @@ def mark():
     """One that no other stack has; who bears it does not outlive the test."""
     made = secrets.token_hex(16)
     yield made
-    wanted = cleanup.signs(made)
-    for pid in cleanup.marked(wanted):
-        cleanup.tell(wanted, pid, signal.SIGKILL)
+    wanted = cleanup.build_marks(made)
+    for pid in cleanup.find_marked(wanted):
+        cleanup.send_signal(wanted, pid, signal.SIGKILL)
 
 
 def test_one_that_fails_is_tried_again_later_and_later_and_then_given_up(tmp_path, mark):
     """Pauses double; what it said last is told; after so many tries nothing more is started."""
     clock = Clock()
-    crew = Crew([Job("bad", ("/bin/sh", "-c", "echo no card >&2; exit 3"))], tmp_path, mark, clock=clock)
+    supervisor = StackSupervisor(
+        [ManagedCommand("bad", ("/bin/sh", "-c", "echo no card >&2; exit 3"))], tmp_path, mark, clock=clock
+    )
     begun = []
-    for _ in range(3 * MOST_TRIES):
-        crew.look()
-        if crew.pid("bad") is not None:
+    for _ in range(3 * MAX_TRIES):
+        supervisor.start_due()
+        if supervisor.pid("bad") is not None:
             begun.append(clock.now)
-            assert until(lambda: (crew.look(), crew.pid("bad") is None)[1])
-        clock.now += 0.5 if "restart" in crew.parts["bad"].remark and len(begun) < 3 else 31.0
-        if "gave up" in crew.parts["bad"].remark:
+            assert until(lambda: (supervisor.start_due(), supervisor.pid("bad") is None)[1])
+        clock.now += 0.5 if "restart" in supervisor.statuses["bad"].remark and len(begun) < 3 else 31.0
+        if "gave up" in supervisor.statuses["bad"].remark:
             break
     clock.now += 1000
-    crew.look()
-    crew.end()
+    supervisor.start_due()
+    supervisor.stop()
 
-    assert MOST_TRIES == len(begun)
+    assert MAX_TRIES == len(begun)
     assert (0.0, 1.0, 3.0) == tuple(begun[:3])
-    assert (DOWN, "exited with status 3: no card; gave up") == (crew.parts["bad"].state, crew.parts["bad"].remark)
-    assert None is crew.pid("bad")
-    assert "bad exited with status 3: no card; restart in 1 s" == crew.happened[0]
+    assert (DOWN, "exited with status 3: no card; gave up") == (
+        supervisor.statuses["bad"].state,
+        supervisor.statuses["bad"].remark,
+    )
+    assert None is supervisor.pid("bad")
+    assert "bad exited with status 3: no card; restart in 1 s" == supervisor.events[0]
 
 
 def test_a_program_that_is_not_there_is_said(tmp_path, mark):
     """The reason is told like any other."""
-    crew = Crew([Job("gone", ("/nonexistent/program",), tied=False)], tmp_path, mark)
-    crew.look()
-    crew.end()
+    supervisor = StackSupervisor(
+        [ManagedCommand("gone", ("/nonexistent/program",), dies_with_parent=False)], tmp_path, mark
+    )
+    supervisor.start_due()
+    supervisor.stop()
 
-    assert "cannot start: No such file or directory; restart in 1 s" == crew.parts["gone"].remark
+    assert "cannot start: No such file or directory; restart in 1 s" == supervisor.statuses["gone"].remark
 
 
 def test_services_are_told_to_end_and_tenants_end_with_their_input(tmp_path, mark, monkeypatch):
     """A service gets SIGTERM; a tenant no signal at all; nobody is left, and nobody is waited for in vain."""
-    monkeypatch.setattr(crewing, "GENTLE_SECONDS", 3600.0)
-    crew = Crew([Job("service", SLEEP), Job("tenant", READS, tied=False)], tmp_path, mark)
-    assert until(lambda: (crew.look(), crew.pid("service") and crew.pid("tenant"))[1])
-    assert (STARTING, STARTING) == (crew.parts["service"].state, crew.parts["tenant"].state)
-    crew.answers("service")
-    assert UP == crew.parts["service"].state
+    monkeypatch.setattr(crewing, "TERMINATION_SECONDS", 3600.0)
+    supervisor = StackSupervisor(
+        [ManagedCommand("service", SLEEP), ManagedCommand("tenant", READS, dies_with_parent=False)], tmp_path, mark
+    )
+    assert until(lambda: (supervisor.start_due(), supervisor.pid("service") and supervisor.pid("tenant"))[1])
+    assert (STARTING, STARTING) == (supervisor.statuses["service"].state, supervisor.statuses["tenant"].state)
+    supervisor.set_responding("service")
+    assert UP == supervisor.statuses["service"].state
     time.sleep(0.3)
 
-    crew.end()
+    supervisor.stop()
 
-    assert "ended by itself" == crew.last_line("tenant")
-    assert [] == cleanup.marked(cleanup.signs(mark))
+    assert "ended by itself" == supervisor.last_line("tenant")
+    assert [] == cleanup.find_marked(cleanup.build_marks(mark))
 
 
 def test_one_that_has_worked_and_does_not_answer_is_down(tmp_path, mark):
     """Running is not working; one that has only just been started is not called down for it."""
-    crew = Crew([Job("service", SLEEP)], tmp_path, mark)
-    assert until(lambda: (crew.look(), crew.pid("service"))[1])
+    supervisor = StackSupervisor([ManagedCommand("service", SLEEP)], tmp_path, mark)
+    assert until(lambda: (supervisor.start_due(), supervisor.pid("service"))[1])
 
     states = []
-    for yes in (False, True, False, False, True):
-        crew.answers("service", yes=yes)
-        states.append((crew.parts["service"].state, crew.parts["service"].remark))
-    crew.end()
+    for responding in (False, True, False, False, True):
+        supervisor.set_responding("service", responding=responding)
+        states.append((supervisor.statuses["service"].state, supervisor.statuses["service"].remark))
+    supervisor.stop()
 
     silent = (DOWN, "does not answer")
     assert [(STARTING, ""), (UP, ""), silent, silent, (UP, "")] == states
@@ -114,26 +123,28 @@ def test_one_that_has_worked_and_does_not_answer_is_down(tmp_path, mark):
 
 def test_one_that_does_not_listen_is_killed(tmp_path, mark):
     """After some seconds, so that an end always comes."""
-    crew = Crew([Job("deaf", (sys.executable, "-c", STUBBORN))], tmp_path, mark)
-    assert until(lambda: (crew.look(), crew.last_line("deaf") == "1")[1])
+    supervisor = StackSupervisor([ManagedCommand("deaf", (sys.executable, "-c", STUBBORN))], tmp_path, mark)
+    assert until(lambda: (supervisor.start_due(), supervisor.last_line("deaf") == "1")[1])
 
-    crew.end()
+    supervisor.stop()
 
-    assert [] == cleanup.marked(cleanup.signs(mark))
+    assert [] == cleanup.find_marked(cleanup.build_marks(mark))
 
 
 def test_what_a_killed_runner_leaves_behind_ends_before_it_is_started_again(tmp_path, mark):
     """Two of one tenant would share one name: the old command goes first."""
     leaves = f"sleep 600 & echo $!; exec {sys.executable} -c 'import sys; sys.stdin.read()'"
-    crew = Crew([Job("tenant", ("/bin/sh", "-c", leaves), tied=False)], tmp_path, mark)
-    assert until(lambda: (crew.look(), crew.last_line("tenant"))[1])
-    left = int(crew.last_line("tenant"))
+    supervisor = StackSupervisor(
+        [ManagedCommand("tenant", ("/bin/sh", "-c", leaves), dies_with_parent=False)], tmp_path, mark
+    )
+    assert until(lambda: (supervisor.start_due(), supervisor.last_line("tenant"))[1])
+    left = int(supervisor.last_line("tenant"))
 
-    os.kill(crew.pid("tenant"), signal.SIGKILL)
+    os.kill(supervisor.pid("tenant"), signal.SIGKILL)
 
-    assert until(lambda: (crew.look(), crew.parts["tenant"].restarts)[1])
-    assert until(lambda: not cleanup.bears(left, cleanup.signs(mark)))
-    crew.end()
+    assert until(lambda: (supervisor.start_due(), supervisor.statuses["tenant"].restarts)[1])
+    assert until(lambda: not cleanup.has_marks(left, cleanup.build_marks(mark)))
+    supervisor.stop()
 
 
 def test_a_tied_process_ends_with_its_starter_however_that_ends():
@@ -177,10 +188,10 @@ def test_a_tied_process_does_not_begin_without_its_starter():
 def test_the_sweeper_touches_nobody_without_the_mark(tmp_path, mark):
     """Same program, same user, another mark, or part of a name in another variable: all of them live on."""
     others = [
-        subprocess.Popen(SLEEP, env=environment(os.environ, secrets.token_hex(16), "x")),
+        subprocess.Popen(SLEEP, env=build_environment(os.environ, secrets.token_hex(16), "x")),
         subprocess.Popen(SLEEP, env={**os.environ, "OTHER": f"{cleanup.VARIABLE}={mark}"}),
     ]
-    mine = subprocess.Popen((sys.executable, "-c", STUBBORN), env=environment(os.environ, mark, "x"))
+    mine = subprocess.Popen((sys.executable, "-c", STUBBORN), env=build_environment(os.environ, mark, "x"))
     folder = tmp_path / "folder"
     (folder / "deep").mkdir(parents=True)
     kept = tmp_path / "kept"
@@ -207,4 +218,4 @@ def test_settings_of_other_runs_do_not_reach_the_stack():
     """A book or a policy that the user has set for gpushare would put tenants where the exporter does not look."""
     given = {"GPUSHARE_STATE_DIR": "/b", "GPUSHARE_EXPORTER_INTERVAL": "9s", "PATH": "/bin", cleanup.VARIABLE: "old"}
 
-    assert {"PATH": "/bin", cleanup.VARIABLE: "m", cleanup.PART: "p"} == environment(given, "m", "p")
+    assert {"PATH": "/bin", cleanup.VARIABLE: "m", cleanup.PART: "p"} == build_environment(given, "m", "p")

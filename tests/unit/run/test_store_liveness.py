@@ -17,76 +17,76 @@ from support.waiting import until
 from isolation.contract.abi import LOCK_OFFSET, REGION_BYTES
 from isolation.contract.host_allocation import Process
 from isolation.host import cgroup, liveness, process
-from isolation.run.store import Book
+from isolation.run.store import AllocationStore
 
 
 @pytest.fixture
-def book(tmp_path):
-    """A book nobody has written in."""
-    return Book(tmp_path / "book")
+def store(tmp_path):
+    """A store nobody has written in."""
+    return AllocationStore(tmp_path / "store")
 
 
-def test_a_noted_member_keeps_the_hold_and_a_reused_pid_does_not(book):
+def test_a_noted_member_keeps_the_hold_and_a_reused_pid_does_not(store):
     """
     Pid and start time together: the same pid at another time is a stranger.
     """
-    held = hold(book)
+    held = hold(store)
     with running("sleep", "3600") as child:
         member = process.identify(child.pid)
         liveness.write_members(held.folder, [Process(member.pid, member.start)])
-        assert ["run-1"] == counted(book)
+        assert ["run-1"] == counted(store)
         liveness.write_members(held.folder, [Process(member.pid, member.start + 1)])
-        assert [] == counted(book)
+        assert [] == counted(store)
 
 
-def test_the_mark_in_an_environment_keeps_the_hold(book):
+def test_the_mark_in_an_environment_keeps_the_hold(store):
     """
     A process that left everything else behind still has the promise id in its environment.
     """
     ident = f"run-mark-{os.getpid()}"
-    hold(book, id=ident)
+    hold(store, id=ident)
     with running("sleep", "3600", env={"GPUSHARE_PROMISE": ident}) as child:
         until(lambda: process.environment(child.pid, liveness.MARK) == ident)
-        assert ([ident], None) == (counted(book), child.poll())
-    assert [] == counted(book)
+        assert ([ident], None) == (counted(store), child.poll())
+    assert [] == counted(store)
 
 
-def test_a_process_of_another_promise_with_a_longer_name_keeps_nothing(book):
+def test_a_process_of_another_promise_with_a_longer_name_keeps_nothing(store):
     """
     The mark is a whole word: `run-10` is not `run-1`.
     """
-    hold(book)
+    hold(store)
     with running("sleep", "3600", env={**os.environ, liveness.MARK: "run-10"}):
-        assert [] == counted(book)
+        assert [] == counted(store)
 
 
-def test_a_zombie_keeps_nothing(book):
+def test_a_zombie_keeps_nothing(store):
     """
     It holds no memory; its parent may never ask for it.
     """
-    held = hold(book)
+    held = hold(store)
     with running("true") as child:
         liveness.write_members(held.folder, [process.identify(child.pid)])
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert [] == counted(book)
+        assert [] == counted(store)
 
 
-def test_a_locked_slot_of_the_region_keeps_the_hold(book):
+def test_a_locked_slot_of_the_region_keeps_the_hold(store):
     """
     Every process with a CUDA context through the library locks its slot, whatever else it closes.
     """
-    held = hold(book)
+    held = hold(store)
     region = held.folder / "region"
     with region.open("wb") as file:
         file.truncate(REGION_BYTES)
     fd = os.open(region, os.O_RDWR)
     fcntl.fcntl(fd, 37, struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, LOCK_OFFSET + 1023, 1, 0))  # F_OFD_SETLK
-    assert ["run-1"] == counted(book)
+    assert ["run-1"] == counted(store)
     os.close(fd)
-    assert [] == counted(book)
+    assert [] == counted(store)
 
 
-def test_a_populated_control_group_keeps_the_hold(book):
+def test_a_populated_control_group_keeps_the_hold(store):
     """
     Nobody leaves it by anything a program does to itself.
     """
@@ -94,12 +94,12 @@ def test_a_populated_control_group_keeps_the_hold(book):
     group = cgroup.create(ident)
     if group is None:
         pytest.skip("no control group may be made here")
-    held = hold(book, id=ident, cgroup=str(group))
+    held = hold(store, id=ident, cgroup=str(group))
     (held.folder / "group").write_text(str(group))
     with running("sleep", "3600") as child:
         (group / "cgroup.procs").write_text(str(child.pid))
-        assert ([ident], (child.pid,)) == (counted(book), cgroup.pids(group))
-    assert ([], False) == (counted(book), group.exists())
+        assert ([ident], (child.pid,)) == (counted(store), cgroup.pids(group))
+    assert ([], False) == (counted(store), group.exists())
 
 
 def test_descendants_are_found_through_every_generation(tmp_path):

@@ -18,8 +18,8 @@ from isolation.run import wait_queue
 
 WAITS = """
 import pathlib, sys, time
-from isolation.run import queue
-queue.take(pathlib.Path(sys.argv[1]))
+from isolation.run import wait_queue
+wait_queue.enqueue(pathlib.Path(sys.argv[1]))
 print("taken", flush=True)
 time.sleep(3600)
 """
@@ -46,7 +46,7 @@ def test_the_order_is_that_of_asking(tmp_path):
     """
     Each sees those that came before and still wait; who leaves makes room for the next.
     """
-    first, second, third = (wait_queue.take(tmp_path) for _ in range(3))
+    first, second, third = (wait_queue.enqueue(tmp_path) for _ in range(3))
     before = [one.ahead() for one in (first, second, third)]
     second.drop()
     after = [first.ahead(), third.ahead()]
@@ -62,12 +62,12 @@ def test_a_killed_one_holds_up_nobody(tmp_path, another):
     """
     Its lock falls with it, and what it left is swept away by the next who asks.
     """
-    mine = wait_queue.take(tmp_path)
+    mine = wait_queue.enqueue(tmp_path)
     waiting = mine.ahead()
     another.kill()
     another.wait()
     gone = mine.ahead()
-    wait_queue.take(tmp_path).drop()
+    wait_queue.enqueue(tmp_path).drop()
 
     assert (1, 0) == (waiting, gone)
     assert [mine.path] == list(tmp_path.iterdir())
@@ -78,7 +78,7 @@ def test_a_stopped_one_holds_up_nobody_for_long(tmp_path, another):
     """
     It keeps its lock and does not touch its ticket: after some seconds its turn passes, until it goes on.
     """
-    mine = wait_queue.take(tmp_path)
+    mine = wait_queue.enqueue(tmp_path)
     another.send_signal(signal.SIGSTOP)
     (its,) = set(tmp_path.iterdir()) - {mine.path}
     os.utime(its, (0, time.time() - wait_queue.FRESH_SECONDS - 1))
@@ -91,14 +91,14 @@ def test_a_stopped_one_holds_up_nobody_for_long(tmp_path, another):
 
 def test_what_is_no_ticket_counts_for_nothing(tmp_path):
     """
-    Folders, pipes, links and other names in the book's folder neither count nor hinder.
+    Folders, pipes, links and other names in the store's folder neither count nor hinder.
     """
-    mine_first = wait_queue.take(tmp_path)
+    mine_first = wait_queue.enqueue(tmp_path)
     os.mkfifo(tmp_path / ".wait-000000000000-pipe")
     (tmp_path / ".wait-000000000000-link").symlink_to("/dev/zero")
     (tmp_path / ".wait-000000000000-folder").mkdir()
     (tmp_path / ".wait-x").touch()
-    mine = wait_queue.take(tmp_path)
+    mine = wait_queue.enqueue(tmp_path)
 
     assert (0, 1) == (mine_first.ahead(), mine.ahead())
     for one in (mine_first, mine):

@@ -18,7 +18,7 @@ import pytest
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.demo.stack import addresses, prometheus_config
-from autoscaler.demo.stack.workloads import CARDS, ROLES
+from autoscaler.demo.stack.workloads import CARDS, TENANTS
 from isolation.contract import metrics
 
 PORTS = addresses.Ports(1001, 1002, 1003, 1004, 1005)
@@ -29,7 +29,7 @@ def quiet():
     """A first port with free ones behind it."""
     for first in range(21000, 29000, 10):
         with contextlib.suppress(OSError):
-            addresses.ports(first)
+            addresses.choose_ports(first)
             return first
     pytest.fail("no free ports on this machine")
 
@@ -38,7 +38,7 @@ def test_ports_follow_from_the_first():
     """The exporter has the first, the autoscaler its usual distance from it."""
     first = quiet()
 
-    found = addresses.ports(first)
+    found = addresses.choose_ports(first)
 
     expected = (first, first + 3, first + 4, first + 5, first + 6)
     assert expected == tuple(getattr(found, name) for name in addresses.Ports.__slots__)
@@ -46,7 +46,7 @@ def test_ports_follow_from_the_first():
 
 def test_any_free_ports_are_different_ones():
     """Port 0 never gives the same twice."""
-    found = addresses.ports(0)
+    found = addresses.choose_ports(0)
 
     assert len(addresses.OFFSETS) == len({getattr(found, name) for name in addresses.Ports.__slots__})
 
@@ -60,13 +60,13 @@ def test_a_port_that_is_taken_is_named(offset):
         socket.create_server(("127.0.0.1", port)),
         pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is in use"),
     ):
-        addresses.ports(first)
+        addresses.choose_ports(first)
 
 
 def test_ports_beyond_the_last_are_refused():
     """The first fits, the last would not."""
     with pytest.raises(OSError, match="ports 65533 to 65539 are needed, but the last port is 65535"):
-        addresses.ports(65533)
+        addresses.choose_ports(65533)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_ports_beyond_the_last_are_refused():
 )
 def test_addresses_name_what_runs(prometheus, alertmanager, expected):
     """None where nothing listens."""
-    found = addresses.addresses(PORTS, addresses.Tools(prometheus, alertmanager))
+    found = addresses.build_addresses(PORTS, addresses.Tools(prometheus, alertmanager))
 
     assert expected == (found.prometheus, found.alertmanager)
 
@@ -90,7 +90,7 @@ def test_addresses_are_written_whole(tmp_path):
     note = tmp_path / "a.json"
     note.write_text("old")
 
-    addresses.write(note, addresses.addresses(PORTS, TOOLS))
+    addresses.write_addresses(note, addresses.build_addresses(PORTS, TOOLS))
 
     assert {
         "exporter": "http://127.0.0.1:1001",
@@ -105,7 +105,7 @@ def test_addresses_are_written_whole(tmp_path):
 def test_a_note_that_cannot_be_written_leaves_nothing(tmp_path):
     """A folder that is not there is told with its name."""
     with pytest.raises(OSError, match=r"nowhere/a\.json"):
-        addresses.write(tmp_path / "nowhere" / "a.json", addresses.addresses(PORTS, TOOLS))
+        addresses.write_addresses(tmp_path / "nowhere" / "a.json", addresses.build_addresses(PORTS, TOOLS))
 
 
 def checked(*words):
@@ -160,18 +160,18 @@ def test_every_figure_is_scraped_once():
 
 def test_the_tenants_fit_on_the_cards():
     """Those with a compute limit share one card, those without the other: 15 GiB and 100 % each."""
-    limited = [role for role in ROLES if role.core_percent is not None]
-    free = [role for role in ROLES if role.core_percent is None]
+    limited = [role for role in TENANTS if role.core_percent is not None]
+    free = [role for role in TENANTS if role.core_percent is None]
 
     assert 2 == CARDS
     assert sum(role.core_percent for role in limited) <= 100
     assert max(sum(role.promised_gib for role in part) for part in (limited, free)) <= 15
-    assert len(ROLES) == len({role.name for role in ROLES})
+    assert len(TENANTS) == len({role.name for role in TENANTS})
 
 
 def test_each_tenant_is_started_with_its_promise():
     """As a person would type it; only one of them is not held to it."""
-    lines = {role.name: role.command(("gpushare",), "python", Path("c.py"), Path("/b")) for role in ROLES}
+    lines = {role.name: role.command(("gpushare",), "python", Path("c.py"), Path("/b")) for role in TENANTS}
 
     greedy = "gpushare run --simgpu /b --gpu-mem 4 --gpu-core 20 --name greedy -- python -I -S c.py 3000 1024 1048576"
     assert f"{greedy} 40 50" == " ".join(lines["greedy"])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from isolation.run import preload_check
 
 EVERYWHERE = {"PATH": os.environ["PATH"]}
-OURS = preload_check._machine()
+OURS = preload_check._own_architecture()
 
 
 def compiled(target: Path, *flags: str, compiler: str = "gcc") -> str:
@@ -35,7 +35,7 @@ def test_dynamic_programs_are_reached(tmp_path):
     """
     names = (sys.executable, "sh", compiled(tmp_path / "plain"), "no-such-program", "/dev/null", str(tmp_path))
 
-    assert [""] * len(names) == [preload_check.warning((name,), EVERYWHERE) for name in names]
+    assert [""] * len(names) == [preload_check.find_warning((name,), EVERYWHERE) for name in names]
 
 
 @pytest.mark.parametrize("flags", [("-static",), ("-static-pie",)])
@@ -43,7 +43,7 @@ def test_a_static_program_is_told(tmp_path, flags):
     """
     It never asks a loader for anything.
     """
-    assert "is statically linked" in preload_check.warning((compiled(tmp_path / "static", *flags),), EVERYWHERE)
+    assert "is statically linked" in preload_check.find_warning((compiled(tmp_path / "static", *flags),), EVERYWHERE)
 
 
 @pytest.mark.skipif(not shutil.which("musl-gcc"), reason="musl-gcc is not installed (apt-get install musl-tools)")
@@ -51,7 +51,9 @@ def test_a_program_of_another_c_library_is_told(tmp_path):
     """
     NVIDIA's driver needs glibc; what a musl program does with a card goes another way.
     """
-    assert "uses musl libc" in preload_check.warning((compiled(tmp_path / "musl", compiler="musl-gcc"),), EVERYWHERE)
+    assert "uses musl libc" in preload_check.find_warning(
+        (compiled(tmp_path / "musl", compiler="musl-gcc"),), EVERYWHERE
+    )
 
 
 def test_scripts_are_followed_to_the_program_that_runs_them(tmp_path):
@@ -64,7 +66,7 @@ def test_scripts_are_followed_to_the_program_that_runs_them(tmp_path):
         (tmp_path / name).chmod(0o755)
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
-    told = [preload_check.warning((name,), path) for name in ("one", "two", "loop")]
+    told = [preload_check.find_warning((name,), path) for name in ("one", "two", "loop")]
 
     assert [True, True, False] == ["is statically linked" in text for text in told]
 
@@ -77,5 +79,5 @@ def test_any_bytes_are_looked_at_without_harm(raw, elf):
     """
     head = Path(sys.executable).read_bytes()[:20] + raw if elf else raw
 
-    assert isinstance(preload_check.out_of_reach(head, OURS), str)
+    assert isinstance(preload_check.explain_unloadable(head, OURS), str)
     assert isinstance(preload_check._interpreter(head), str)

@@ -41,8 +41,8 @@ def test_a_pipe_gets_plain_fields_divided_by_tabs():
         "train\trun-1\t0\t5\t30 %\tburst\t41\t1h\tpython train.py",
         f"w?[31meb\trun-2\t0,1,2,3\t2 each\t-\tfixed\t42\t2m\t{long}",
     ]
-    assert expected == listing.listed(TWO, 3720.0, console).splitlines()
-    assert "" == listing.listed((), 0.0, console)
+    assert expected == listing.render_table(TWO, 3720.0, console).splitlines()
+    assert "" == listing.render_table((), 0.0, console)
 
 
 def test_a_terminal_gets_a_table():
@@ -50,7 +50,7 @@ def test_a_terminal_gets_a_table():
     Columns under their headings, commands cut to the width.
     """
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-    lines = listing.listed(TWO, 3720.0, console).splitlines()
+    lines = listing.render_table(TWO, 3720.0, console).splitlines()
     assert ["NAME", "train", "w?[31meb"] == [line.split()[0] for line in lines]
     assert {True} == {len(line.rstrip()) <= 100 for line in lines}
 
@@ -65,17 +65,17 @@ def test_each_card_says_who_holds_it():
         "card 1: 2 of 15 GiB allocated: w?[31meb 2",
         "card 4: 0 of 15 GiB allocated: free",
     ]
-    assert expected == listing.taken(cards, TWO)
+    assert expected == listing.describe_cards(cards, TWO)
 
 
 def test_the_waiting_line_names_who_is_in_the_way():
     """
     Only holders of cards that are in question.
     """
-    assert "waiting 1m: no room; in use by train 5 GiB, w?[31meb 8 GiB" == listing.waiting(
+    assert "waiting 1m: no room; in use by train 5 GiB, w?[31meb 8 GiB" == listing.describe_wait(
         "no room", [card(0)], TWO, 61.0
     )
-    assert "waiting 0s: no room" == listing.waiting("no room", [card(9)], TWO, 0.2)
+    assert "waiting 0s: no room" == listing.describe_wait("no room", [card(9)], TWO, 0.2)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-3, "0s"), (59.9, "59s"), (60, "1m"), (7200, "2h"), (200000, "2d")])
@@ -83,7 +83,7 @@ def test_spans_are_told_in_their_largest_unit(seconds, text):
     """
     A clock that was set back shows 0.
     """
-    assert text == listing.ago(seconds)
+    assert text == listing.format_age(seconds)
 
 
 def test_programs_get_whole_gib_and_percent():

@@ -16,7 +16,7 @@ from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 from isolation.host import process
 from isolation.run.cli import run
-from isolation.run.store import Book
+from isolation.run.store import AllocationStore
 from isolation.simgpu.hardware import create
 
 
@@ -33,13 +33,13 @@ def asked(*arguments):
     return done.exit_code, done.stdout, done.stderr
 
 
-def published(book, ident):
+def published(store, ident):
     """A hold, and the descriptor that keeps it alive."""
     slices = (Slice("GPU-0", 0, gib(5)),)
     entry = HostAllocation(ident, "n", process.boot(), 1.0, os.geteuid(), Process(1, 1), ("true",), slices, "fixed")
-    with book.deciding():
-        draft = book.draft(ident)
-        book.publish(draft, entry)
+    with store.locked():
+        draft = store.draft(ident)
+        store.publish(draft, entry)
     return draft.lock
 
 
@@ -50,13 +50,13 @@ def names(folder):
 
 def test_where_nothing_ever_ran_nothing_is_held_and_nothing_is_made(box):
     """
-    The usual book comes with the first run.
+    The usual store comes with the first run.
     """
     assert (0, "no allocations\n", "") == asked("--simgpu", box)
     assert ["box"] == names(box.parent)
 
 
-def test_a_book_that_was_named_and_is_not_there_is_a_wrong_name(box):
+def test_a_store_that_was_named_and_is_not_there_is_a_wrong_name(box):
     """
     No empty list, and no folder of that name afterwards.
     """
@@ -81,12 +81,12 @@ def test_who_lives_is_told_and_the_dead_are_left_where_they_are(tmp_path):
     """
     The next run that decides sweeps.
     """
-    book = Book(tmp_path / "book")
-    lock = published(book, "run-1")
-    os.close(published(book, "run-2"))
+    store = AllocationStore(tmp_path / "store")
+    lock = published(store, "run-1")
+    os.close(published(store, "run-2"))
 
-    status, said, _ = asked("--state-dir", book.home, "--json")
+    status, said, _ = asked("--state-dir", store.home, "--json")
 
     os.close(lock)
     assert (0, ["run-1"]) == (status, [one["id"] for one in json.loads(said)["allocations"]])
-    assert ["run-1", "run-2"] == names(book.home)
+    assert ["run-1", "run-2"] == names(store.home)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the house that no linter knows."""
+"""The rules of this project that no linter knows."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("isolation", "exporter", "autoscaler", "dashboards")
+PACKAGES = ("isolation", "exporter", "autoscaler", "dashboards")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 SOURCES = {".py", ".sh", ".c", ".h", ".S", ".def", ".map", ".go"}
-MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.name != "__init__.py")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py")
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_belongs_to_this_distribution_alone(room):
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_root_package_belongs_to_this_distribution_alone(package):
     """
     A flat root that another distribution also ships would be half ours, half theirs.
     """
-    assert {"gpushare"} == set(packages_distributions()[room])
+    assert {"gpushare"} == set(packages_distributions()[package])
 
 
-def test_rooms_have_empty_front_doors_and_tests_have_none():
+def test_root_packages_have_an_empty_init_and_tests_have_none():
     """
-    A root `__init__.py` does nothing; one under tests would shadow a room on a plain install.
+    A root `__init__.py` does nothing; one under tests would shadow a package on a plain install.
     """
-    assert [""] * len(ROOMS) == [(ROOT / room / "__init__.py").read_text() for room in ROOMS]
+    assert [""] * len(PACKAGES) == [(ROOT / package / "__init__.py").read_text() for package in PACKAGES]
     assert [] == list((ROOT / "tests").rglob("__init__.py"))
 
 
@@ -50,7 +50,7 @@ def test_every_source_names_its_licence():
     """
     One line at the top, after the interpreter's; who takes one file takes its licence with it. Empty files have none.
     """
-    tops = (*ROOMS, "benchmarks", "docs", "images", "manifests", "tests")
+    tops = (*PACKAGES, "benchmarks", "docs", "images", "manifests", "tests")
     files = [path for top in tops for path in (ROOT / top).rglob("*") if path.suffix in SOURCES and path.is_file()]
     files += [
         ROOT / "gpushare.py",
@@ -70,9 +70,9 @@ def _first_lines(path: Path) -> list[str]:
         return list(islice(file, 2))
 
 
-def test_no_room_imports_the_front_door():
+def test_no_package_imports_the_entry_point():
     """
-    Only `gpushare.py` joins rooms; a room that knew it could reach every other.
+    Only `gpushare.py` imports all root packages; a package that imported it could reach every other.
     """
     guilty = [path for path in MODULES if re.search(r"^\s*(import|from) gpushare\b", path.read_text(), re.MULTILINE)]
     assert [] == guilty
@@ -127,7 +127,7 @@ def _code(text: str) -> str:
             {"grpc", "prometheus_client", "numpy", "kubernetes", "rich", "yaml", "isolation.placement"},
         ),
         ("exporter.front, exporter.app", {"aiohttp", "numpy", "kubernetes", "rich", "yaml", "isolation.placement"}),
-        ("gpushare", {"numpy", "kubernetes", "rich", "yaml", "prometheus_client", *ROOMS}),
+        ("gpushare", {"numpy", "kubernetes", "rich", "yaml", "prometheus_client", *PACKAGES}),
     ],
 )
 def test_small_processes_stay_small(module, banned):

@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from support import promtool
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.demo.scenario import demo
-from autoscaler.demo.stack.addresses import ports
-from autoscaler.demo.stack.autoscaler_metrics import PageServer, Turns
+from autoscaler.demo.scenario import load_demo
+from autoscaler.demo.stack.addresses import choose_ports
+from autoscaler.demo.stack.autoscaler_metrics import LoopMetrics, MetricsServer
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler as catalogue
 
@@ -31,25 +31,25 @@ def samples(page):
 
 def watched(seconds, seed=3):
     """A demonstration that has run so long, and what is told of it."""
-    turns = Turns()
-    world = demo(seed, turns).world
+    loop_metrics = LoopMetrics()
+    world = load_demo(seed, loop_metrics).cluster
     world.advance(seconds)
-    turns.look(world, 0.0)
-    return world, turns
+    loop_metrics.sample(world, 0.0)
+    return world, loop_metrics
 
 
 def test_what_is_told_is_what_has_happened():
     """Turns, purchases and cards by the ledger's own counts; pools as they stand; it leads, for nobody else does."""
-    world, turns = watched(1800.0)
+    world, loop_metrics = watched(1800.0)
 
-    told = samples(turns.page())
+    told = samples(loop_metrics.render())
 
-    counts = dict(world.world.ledger.counts)
+    counts = dict(world.cluster.accounting.counts)
     steps = told[catalogue.STEPS.name]
     assert counts["nodes_added"] == steps["scale_up", "done"] > 0
     assert counts["nodes_drained"] == steps["drain", "done"]
     assert 1800 / world.limits.scan_interval_seconds == pytest.approx(sum(told[catalogue.TURNS.name].values()), abs=3)
-    sizes = world.world.seen().sizes()
+    sizes = world.cluster.snapshot().sizes()
     assert {(pool,): size for pool, size in sizes.items()} == told[catalogue.POOL_TARGET.name]
     assert {(): 1.0} == told[catalogue.LEADS.name]
     assert sum(told[catalogue.CARDS_BOUGHT.name].values()) >= steps["scale_up", "done"]
@@ -57,8 +57,8 @@ def test_what_is_told_is_what_has_happened():
 
 def test_the_names_are_those_of_the_catalogue_and_promtool_likes_them():
     """A dashboard made for Kubernetes finds its series here."""
-    _, turns = watched(900.0)
-    page = turns.page()
+    _, loop_metrics = watched(900.0)
+    page = loop_metrics.render()
     known = set(catalogue.CATALOGUE) | set(metrics.CATALOGUE)
 
     for family in text_string_to_metric_families(page.decode()):
@@ -69,24 +69,24 @@ def test_the_names_are_those_of_the_catalogue_and_promtool_likes_them():
 
 def test_a_demonstration_buys_and_gives_back_without_a_flap():
     """Its hour is as short as its limits say: two waves of load come and go, and no fresh node is emptied."""
-    world, turns = watched(1600.0, seed=42)
+    world, loop_metrics = watched(1600.0, seed=42)
 
-    counts = dict(world.world.ledger.counts)
+    counts = dict(world.cluster.accounting.counts)
     assert counts["nodes_added"] > 10
     assert counts["nodes_drained"] > 5
-    assert 0 == sum(samples(turns.page()).get(catalogue.FLAPS.name, {}).values())
+    assert 0 == sum(samples(loop_metrics.render()).get(catalogue.FLAPS.name, {}).values())
 
 
 def test_gauges_are_taken_once_a_second():
     """A screen that is drawn often does not make the world count more often."""
-    world, turns = watched(900.0)
-    before = turns.page()
+    world, loop_metrics = watched(900.0)
+    before = loop_metrics.render()
 
     world.advance(600.0)
-    turns.look(world, 0.5)
-    early = samples(turns.page())[metrics.PENDING_LONGEST.name]
-    turns.look(world, 1.5)
-    late = samples(turns.page())[metrics.PENDING_LONGEST.name]
+    loop_metrics.sample(world, 0.5)
+    early = samples(loop_metrics.render())[metrics.PENDING_LONGEST.name]
+    loop_metrics.sample(world, 1.5)
+    late = samples(loop_metrics.render())[metrics.PENDING_LONGEST.name]
 
     assert samples(before)[metrics.PENDING_LONGEST.name] == early
     assert late != early
@@ -95,19 +95,19 @@ def test_gauges_are_taken_once_a_second():
 def test_watching_changes_no_event():
     """The same seed has the same events, watched or not."""
     world, _ = watched(1200.0, seed=11)
-    other = demo(11).world
+    other = load_demo(11).cluster
     other.advance(1200.0)
 
-    assert world.world.ledger.counts == other.world.ledger.counts
+    assert world.cluster.accounting.counts == other.cluster.accounting.counts
     assert world.frame().events == other.frame().events
 
 
 def test_the_page_is_served_while_it_stands():
     """Metrics and health; anything else says where to look; the port is free again afterwards."""
-    port = ports(0).autoscaler
+    port = choose_ports(0).autoscaler
     pages = iter(range(10))
 
-    with PageServer(port, lambda: b"%d\n" % next(pages)):
+    with MetricsServer(port, lambda: b"%d\n" % next(pages)):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         answers = []
         for path in ("/metrics", "/metrics", "/healthz", "/", "/metrics/../x"):
@@ -124,9 +124,9 @@ def test_the_page_is_served_while_it_stands():
 
 def test_a_client_that_says_nothing_does_not_keep_the_end_waiting():
     """Connections end with the server, whoever holds the other end."""
-    port = ports(0).autoscaler
+    port = choose_ports(0).autoscaler
 
-    with PageServer(port, lambda: b""):
+    with MetricsServer(port, lambda: b""):
         silent = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         silent.connect()
     silent.close()

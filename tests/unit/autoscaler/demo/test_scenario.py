@@ -34,7 +34,7 @@ def _stepped(monkeypatch):
         return False
 
     monkeypatch.setattr(up, "time", SimpleNamespace(monotonic=lambda: wall[0]))
-    monkeypatch.setattr(up.Stop, "wait", wait)
+    monkeypatch.setattr(up.StopSignal, "wait", wait)
 
 
 def manifest(path, name="bert", amount=3, text=POD):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from support.frames import card, frame, node, use
 
-from autoscaler.demo.embedded.embedded_cluster import Embedded
+from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
 from autoscaler.demo.embedded.node_pools import demo_fleet, demo_limits
 from autoscaler.demo.embedded.readings import ComputeSeconds
 from autoscaler.demo.embedded.workload import demo_workload
@@ -45,7 +45,7 @@ def test_what_cannot_be_told_has_no_counter_and_another_promise_one_of_its_own()
 
 def test_rates_of_the_demo_are_parts_of_a_card():
     """However fast the simulated clock runs, a second of the real one has no more than a second of each card."""
-    world, seconds = Embedded(demo_fleet(), demo_workload(42), seed=42, limits=demo_limits()), ComputeSeconds()
+    world, seconds = EmbeddedCluster(demo_fleet(), demo_workload(42), seed=42, limits=demo_limits()), ComputeSeconds()
     for second in range(30):
         shown = seconds.add(world.frame(), float(second))
         world.advance(60.0)
