@@ -14,7 +14,7 @@ from support.promises_written import names, source_on
 from support.run_holds import BOOT, counted, entry
 
 from isolation.host import liveness
-from isolation.run.store import Book
+from isolation.run.store import AllocationStore
 
 NOBODY = 65534
 
@@ -66,7 +66,7 @@ def test_an_unreadable_draft_of_another_user_stops_nobody(folder):
     """
     Whoever may write to the shared store could leave one there.
     """
-    book = Book(folder / "book")
+    book = AllocationStore(folder / "book")
     with book.deciding():
         (book.home / ".draft-run-1").mkdir(mode=0o111)
 
