@@ -13,7 +13,7 @@ from pathlib import Path
 
 import promql_parser
 import pytest
-from support.promql_labels import COMPARISONS, OF_COUNTERS, Evaluator, walk
+from support.promql_labels import COMPARISONS, OF_COUNTERS, Judge, walk
 
 from dashboards import promql
 from dashboards.rules.catalogue import ALERTS, GROUPS, RECORDS
@@ -42,7 +42,7 @@ def named(rule):
 
 def recorded():
     """Labels of every recorded series, in the order in which they are made."""
-    judge = Evaluator(SERIES)
+    judge = Judge(SERIES)
     for rule in RECORDS:
         made = judge.labels(promql_parser.parse(rule.expr))
         judge.recorded = {**judge.recorded, rule.name: made}
@@ -56,7 +56,7 @@ RECORDED = recorded()
 @pytest.mark.parametrize("rule", RULES, ids=named)
 def test_series_and_labels_exist_and_can_match(rule):
     """Names and labels are the catalogue's; what is joined has the labels on both sides, or the same on both."""
-    judge = Evaluator(SERIES, RECORDED)
+    judge = Judge(SERIES, RECORDED)
     judge.labels(promql_parser.parse(rule.expr))
 
     assert [] == judge.faults
@@ -65,7 +65,7 @@ def test_series_and_labels_exist_and_can_match(rule):
 @pytest.mark.parametrize("rule", ALERTS, ids=named)
 def test_runbooks_can_be_typed(rule):
     """`$NODE` is the label `node` of the alert; a page says where any other variable comes from."""
-    kept = Evaluator(SERIES, RECORDED).labels(promql_parser.parse(rule.expr))
+    kept = Judge(SERIES, RECORDED).labels(promql_parser.parse(rule.expr))
     page = (RUNBOOK_PAGES / f"{rule.name}.md").read_text()
     for name in set(re.findall(r"\$([A-Z]+)", page)):
         assert name.lower() in kept or f"`${name}` is " in page, name
@@ -74,7 +74,7 @@ def test_runbooks_can_be_typed(rule):
 @pytest.mark.parametrize("rule", ALERTS, ids=named)
 def test_templates_use_what_the_query_keeps(rule):
     """A label that the query drops would be an empty word at night; a function that is not there, an error."""
-    kept = Evaluator(SERIES, RECORDED).labels(promql_parser.parse(rule.expr))
+    kept = Judge(SERIES, RECORDED).labels(promql_parser.parse(rule.expr))
     for text in (rule.summary, rule.description):
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= kept
         for inside in re.findall(r"{{(.*?)}}", text):
@@ -227,7 +227,7 @@ def test_records_are_named_by_level_metric_and_operation(rule):
 
 def test_a_matching_that_cannot_match_is_found():
     """The judge itself: what peers shipped would not pass here."""
-    wrong = Evaluator(SERIES)
+    wrong = Judge(SERIES)
     wrong.labels(
         promql_parser.parse("100 * (gpushare_container_memory_used_bytes / gpushare_card_memory_total_bytes) > 95")
     )
