@@ -103,8 +103,10 @@ def _tenant_header(width: int) -> Text:
 def _tenant_row(player: Player, one: ContainerReading | None, largest: int, width: int, signs: BarCharacters) -> Text:
     name = Text(column(player.name, NAME_CELLS))
     if one is None or player.part.state == DOWN:
-        told = player.part.remark or (NOT_MEASURED if player.part.state == UP else player.part.state)
-        return Text.assemble(name, (column(told, width - NAME_CELLS), OVER_STYLE if player.part.remark else "yellow"))
+        description = player.part.remark or (NOT_MEASURED if player.part.state == UP else player.part.state)
+        return Text.assemble(
+            name, (column(description, width - NAME_CELLS), OVER_STYLE if player.part.remark else "yellow")
+        )
     over = _over(player, one)
     memory = MemoryUse(largest, one.allocated_bytes, one.used_bytes, one.used_bytes is None, over)
     core = percent(one.used_core_ratio)
@@ -150,8 +152,8 @@ def _alerts(stack: Stack) -> Block:
     def draw(width: int, lines: int) -> list[Text]:
         head = Text(column("ALERT", 9) + column("SEVERITY", 10) + "SUMMARY", tables.TITLE_STYLE)
         if not alerts:
-            told = "; ".join(stack.remarks) if stack.alerts is None else "no alerts yet"
-            return [Text.assemble((column("ALERT", 9), tables.TITLE_STYLE), told or "not known yet")]
+            description = "; ".join(stack.remarks) if stack.alerts is None else "no alerts yet"
+            return [Text.assemble((column("ALERT", 9), tables.TITLE_STYLE), description or "not known yet")]
         shown = alerts if len(alerts) < lines else alerts[: lines - 2]
         drawn = [_alert_row(one, width) for one in shown]
         rest = len(alerts) - len(shown)
@@ -204,17 +206,17 @@ def _part(part: Part) -> Text:
 
 def stack_status(stack: Stack) -> str:
     """How the machine stands, in one line."""
-    told = []
+    description = []
     for player in stack.players:
         one = _reading(stack, player)
         if one is None:
-            told.append(f"{player.name} {player.part.state}")
+            description.append(f"{player.name} {player.part.state}")
             continue
         more = f", {one.denied:,} denied" if one.denied else ""
         over = _over(player, one)
         beyond = f", {gib(over)} GiB OVER its promise" if over else ""
-        told.append(f"{player.name} {gib(one.used_bytes)} of {gib(one.allocated_bytes)} GiB{more}{beyond}")
-    return printable(f"this machine: {'; '.join(told)}")
+        description.append(f"{player.name} {gib(one.used_bytes)} of {gib(one.allocated_bytes)} GiB{more}{beyond}")
+    return printable(f"this machine: {'; '.join(description)}")
 
 
 def stack_news(before: Stack | None, after: Stack) -> list[str]:
