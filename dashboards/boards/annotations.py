@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.boards.dashboard import Mark
+from dashboards.boards.dashboard import Annotation
 from dashboards.promql import RATE, Scope, begun, increase, total
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler
@@ -28,9 +28,9 @@ def _xids(scope: Scope) -> str:
 
 _XID: Final = "XID {{xid}} on {{node}} card {{card}}"
 AUTOSCALER: Final = (
-    Mark("Moves", _steps("evict", "make_room", "defragment", "mitigate_hot_card"), "{{action}}", "blue"),
-    Mark("Purchases", _steps("scale_up"), "{{action}}", "green"),
-    Mark("Releases", _steps("remove_node", "remove_failed_node"), "{{action}}", "purple"),
+    Annotation("Moves", _steps("evict", "make_room", "defragment", "mitigate_hot_card"), "{{action}}", "blue"),
+    Annotation("Purchases", _steps("scale_up"), "{{action}}", "green"),
+    Annotation("Releases", _steps("remove_node", "remove_failed_node"), "{{action}}", "purple"),
 )
-FLEET: Final = (*AUTOSCALER, Mark("XID errors", _xids(_FLEET), _XID, "red"))
-CARD: Final = (*AUTOSCALER, Mark("XID errors", _xids(_NODES), _XID, "red"))
+FLEET: Final = (*AUTOSCALER, Annotation("XID errors", _xids(_FLEET), _XID, "red"))
+CARD: Final = (*AUTOSCALER, Annotation("XID errors", _xids(_NODES), _XID, "red"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.boards.dashboard import Board
+from dashboards.boards.dashboard import Dashboard
 from dashboards.boards.expressions import once, waiting
 from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
@@ -21,10 +21,10 @@ from dashboards.boards.panel import (
     YELLOW,
     YES_NO,
     Column,
-    Key,
+    LabelColumn,
     Query,
-    Step,
-    Word,
+    Threshold,
+    ValueMapping,
     bars,
     lines,
     stat,
@@ -81,7 +81,7 @@ MOVES: Final = Section(
                 "Defragmenting",
                 "Active from the upper fragmentation threshold until the lower one is reached.",
                 (Query(f"max({LOOP(a.DEFRAGMENTING)})", "defragmenting"),),
-                (Word(0, "no", GREY), Word(1, "yes", BLUE)),
+                (ValueMapping(0, "no", GREY), ValueMapping(1, "yes", BLUE)),
             ),
             lines(
                 "Hot cards and fragmented pods",
@@ -144,7 +144,7 @@ TRUST: Final = Section(
                     Query(f"max by (source) ({LOOP(a.FIGURES_AGE)})", "metrics ({{source}})"),
                 ),
                 "s",
-                steps=(Step(GREEN), Step(RED, 90)),
+                steps=(Threshold(GREEN), Threshold(RED, 90)),
             ),
             states(
                 "Providers",
@@ -187,8 +187,8 @@ TRUST: Final = Section(
 )
 
 
-_SWITCH: Final = (Word(0, "off", ORANGE), Word(1, "on", GREEN))
-_MOOD: Final = (Word(0, "active", GREEN), Word(1, "dry run", YELLOW))
+_SWITCH: Final = (ValueMapping(0, "off", ORANGE), ValueMapping(1, "on", GREEN))
+_MOOD: Final = (ValueMapping(0, "active", GREEN), ValueMapping(1, "dry run", YELLOW))
 
 
 def _by_pool(spec: m.MetricSpec, of: str = "max") -> str:
@@ -220,7 +220,7 @@ _NOW: Final = Section(
                 "A cycle runs every ten seconds. More than a minute without one is a problem.",
                 f"time() - max({LOOP(a.LAST_TURN)})",
                 "s",
-                steps=(Step(GREEN), Step(YELLOW, 30), Step(RED, 60)),
+                steps=(Threshold(GREEN), Threshold(YELLOW, 30), Threshold(RED, 60)),
                 decimals=0,
             ),
             stat(
@@ -259,7 +259,7 @@ _POOLS: Final = Section(
                     "Pools",
                     "Current, requested, minimum and maximum number of nodes; the largest share that still fits on one "
                     "card; idle compute in cards, and the stranded part of it that no pod of the current mix can use.",
-                    (Key("pool", "Pool"),),
+                    (LabelColumn("pool", "Pool"),),
                     (
                         Column("Ready", once(SCOPE, m.POOL_NODES, "pool", only=('state="ready"',)), "short", width=80),
                         Column(
@@ -270,9 +270,14 @@ _POOLS: Final = Section(
                         Column("Maximum", _by_pool(m.POOL_LARGEST), "short", width=90),
                         Column("Largest share", _by_pool(a.POOL_FREE), "bytes"),
                         Column("Idle cards", _by_pool(a.POOL_IDLE), "short"),
-                        Column("Stranded cards", _by_pool(a.POOL_LOST), "short", steps=(Step(GREY), Step(ORANGE, 0.5))),
+                        Column(
+                            "Stranded cards",
+                            _by_pool(a.POOL_LOST),
+                            "short",
+                            steps=(Threshold(GREY), Threshold(ORANGE, 0.5)),
+                        ),
                         Column("Node price", _by_pool(a.POOL_PRICE), "short"),
-                        Column("Backoff", _by_pool(a.POOL_REST), "s", steps=(Step(GREY), Step(ORANGE, 1))),
+                        Column("Backoff", _by_pool(a.POOL_REST), "s", steps=(Threshold(GREY), Threshold(ORANGE, 1))),
                         Column("Provider up", _by_pool(a.PROVIDER_UP, of="min"), "short", words=YES_NO),
                         Column("Profile known", _by_pool(a.POOL_KNOWN, of="min"), "short", words=YES_NO),
                     ),
@@ -356,13 +361,13 @@ _DEMAND: Final = Section(
                 "How long the longest-waiting pod has been pending.",
                 (Query(f"max({LOOP(m.PENDING_LONGEST)})", "longest"),),
                 "s",
-                steps=(Step(GREEN), Step(RED, 1800)),
+                steps=(Threshold(GREEN), Threshold(RED, 1800)),
             ),
         ),
     ),
 )
 
-BOARD: Final = Board(
+BOARD: Final = Dashboard(
     "gpushare-autoscaler",
     "gpushare / Autoscaler and rebalancing",
     "Pools, pending pods, scale-ups, moves and scale-downs, and conditions that inhibit the autoscaler.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.boards.dashboard import Board, to_node, to_pod
+from dashboards.boards.dashboard import Dashboard, to_node, to_pod
 from dashboards.boards.expressions import longest_over, most, most_events, of_cards, over
 from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
@@ -18,9 +18,9 @@ from dashboards.boards.panel import (
     RED,
     TROUBLE,
     Column,
-    Key,
+    LabelColumn,
     Query,
-    Step,
+    Threshold,
     bars,
     lines,
     stat,
@@ -98,15 +98,17 @@ _LIST: Final = Section(
                     "denied memory in it. Denied is reported by the container's own library only. The name of the pod "
                     "links to its dashboard.",
                     (
-                        Key("namespace", "Namespace"),
-                        Key("pod", "Pod", to_pod(), "This pod"),
-                        Key("container", "Container"),
-                        Key("node", "Node", to_node(), "Cards of this node"),
-                        Key("card", "Card", width=70),
+                        LabelColumn("namespace", "Namespace"),
+                        LabelColumn("pod", "Pod", to_pod(), "This pod"),
+                        LabelColumn("container", "Container"),
+                        LabelColumn("node", "Node", to_node(), "Cards of this node"),
+                        LabelColumn("card", "Card", width=70),
                     ),
                     (
-                        Column("Over by", total(over(_SCOPE), *_WHO), "bytes", steps=(Step(RED),)),
-                        Column("Time over promise", f"{_grown(m.OVER_LIMIT, *_WHO)} > 0", "s", steps=(Step(ORANGE),)),
+                        Column("Over by", total(over(_SCOPE), *_WHO), "bytes", steps=(Threshold(RED),)),
+                        Column(
+                            "Time over promise", f"{_grown(m.OVER_LIMIT, *_WHO)} > 0", "s", steps=(Threshold(ORANGE),)
+                        ),
                         Column("Times over promise", f"round({_grown(m.OVER_EPISODES, *_WHO)}) > 0", "short"),
                         Column("Denied", f"round({_grown(m.DENIED, *_WHO)}) > 0", "short"),
                     ),
@@ -123,17 +125,17 @@ _LIST: Final = Section(
                     "Cards with an open breach or unattributed memory",
                     "Cards with an open breach, or with processes that use memory without a promise.",
                     (
-                        Key("node", "Node", to_node(), "Cards of this node"),
-                        Key("card", "Card", width=70),
-                        Key("uuid", "UUID"),
+                        LabelColumn("node", "Node", to_node(), "Cards of this node"),
+                        LabelColumn("card", "Card", width=70),
+                        LabelColumn("uuid", "UUID"),
                     ),
                     (
-                        Column("Breaches", of_cards(f"{_SCOPE(m.BREACHED)} > 0"), "short", steps=(Step(RED),)),
+                        Column("Breaches", of_cards(f"{_SCOPE(m.BREACHED)} > 0"), "short", steps=(Threshold(RED),)),
                         Column(
                             "Unattributed",
                             of_cards(f"{_SCOPE(m.CARD_UNATTRIBUTED)} > 0"),
                             "bytes",
-                            steps=(Step(ORANGE),),
+                            steps=(Threshold(ORANGE),),
                         ),
                     ),
                     sort="Breaches",
@@ -151,7 +153,7 @@ _LIST: Final = Section(
                     (Query(_grown(m.BREACHES, "kind"), "{{kind}}"),),
                     "short",
                     decimals=0,
-                    steps=(Step(GREEN), Step(RED, 0.5)),
+                    steps=(Threshold(GREEN), Threshold(RED, 0.5)),
                 ),
             ),
         ),
@@ -211,13 +213,13 @@ _COURSE: Final = Section(
                 "Enforcement of promises",
                 "Cards by mode of their node and by what enforces promises there. `none` and `share`: nothing enforces "
                 "them; tenants must keep them on their own.",
-                (Key("mode", "Mode"), Key("isolation", "Enforced by"), Key("pool", "Pool")),
+                (LabelColumn("mode", "Mode"), LabelColumn("isolation", "Enforced by"), LabelColumn("pool", "Pool")),
                 (
                     Column(
                         "Cards",
                         f"count by (mode, isolation, pool) ({_SCOPE(m.CARD_INFO)})",
                         "short",
-                        steps=(Step(GREY),),
+                        steps=(Threshold(GREY),),
                     ),
                 ),
             ),
@@ -225,7 +227,7 @@ _COURSE: Final = Section(
     ),
 )
 
-BOARD: Final = Board(
+BOARD: Final = Dashboard(
     "gpushare-breaches",
     "gpushare / Isolation breaches",
     "Containers that exceed their promise, denied allocations, and cards where breaches cannot be detected.",

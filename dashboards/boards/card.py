@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.boards import annotations as marks
-from dashboards.boards.dashboard import ASK, Board, to_card, to_pod
+from dashboards.boards.dashboard import ASK, Dashboard, to_card, to_pod
 from dashboards.boards.expressions import free, most, most_events, of_cards, stranded
 from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
@@ -22,11 +22,11 @@ from dashboards.boards.panel import (
     YELLOW,
     YES_NO,
     Column,
-    Key,
+    LabelColumn,
     Panel,
     Query,
-    Step,
-    Word,
+    Threshold,
+    ValueMapping,
     lines,
     stat,
     table,
@@ -90,7 +90,7 @@ HARDWARE: Final = Section(
                 "Temperature of each card, top ten. Most cards throttle at about 85 degrees Celsius.",
                 (Query(most(SCOPE(m.CARD_TEMPERATURE)), CARD),),
                 "celsius",
-                steps=(Step(GREEN), Step(ORANGE, 85)),
+                steps=(Threshold(GREEN), Threshold(ORANGE, 85)),
             ),
             lines(
                 "Clocks",
@@ -132,14 +132,14 @@ HARDWARE: Final = Section(
 
 _CONTAINER: Final = "{{namespace}} {{pod}} on {{node}} card {{card}}"
 _ACTIONS: Final = (
-    Word(0, "none", GREEN),
-    Word(1, "reset", RED),
-    Word(2, "reboot node", RED),
-    Word(3, "drain peer-to-peer", ORANGE),
-    Word(4, "drain and reset", RED),
-    Word(5, "recover IMEX domain", RED),
-    Word(6, "bus reset", RED),
-    Word(7, "reboot system", RED),
+    ValueMapping(0, "none", GREEN),
+    ValueMapping(1, "reset", RED),
+    ValueMapping(2, "reboot node", RED),
+    ValueMapping(3, "drain peer-to-peer", ORANGE),
+    ValueMapping(4, "drain and reset", RED),
+    ValueMapping(5, "recover IMEX domain", RED),
+    ValueMapping(6, "bus reset", RED),
+    ValueMapping(7, "reboot system", RED),
 )
 """`gpushare_card_recovery_action`."""
 
@@ -166,14 +166,14 @@ HEALTH: Final = Section(
                     "One row per card: what the driver requests, broken memory, links. Columns after Processes need "
                     "`--collect memory,pcie,nvlink`.",
                     (
-                        Key("node", "Node"),
-                        Key("card", "Card", width=70),
-                        Key("uuid", "UUID", to_card(), "This card alone"),
+                        LabelColumn("node", "Node"),
+                        LabelColumn("card", "Card", width=70),
+                        LabelColumn("uuid", "UUID", to_card(), "This card alone"),
                     ),
                     (
                         Column("Recovery action", of_cards(SCOPE(c.RECOVERY_ACTION)), "short", words=_ACTIONS),
                         Column("Row remap pending", of_cards(SCOPE(c.REMAP_PENDING)), "short", words=NO_YES),
-                        Column("Processes", of_cards(SCOPE(c.PROCESSES)), "short", steps=(Step(GREY),)),
+                        Column("Processes", of_cards(SCOPE(c.PROCESSES)), "short", steps=(Threshold(GREY),)),
                         Column("Row remap failed", of_cards(SCOPE(c.REMAP_FAILED)), "short", words=NO_YES),
                         Column("PCIe generation", of_cards(SCOPE(c.PCIE_GENERATION)), "short"),
                         Column("PCIe lanes", of_cards(SCOPE(c.PCIE_WIDTH)), "short"),
@@ -280,9 +280,9 @@ COLLECTED: Final = Section(
 
 
 _BY_CARD: Final = (
-    Key("node", "Node"),
-    Key("card", "Card", width=70),
-    Key("uuid", "UUID", to_card(), "This card alone"),
+    LabelColumn("node", "Node"),
+    LabelColumn("card", "Card", width=70),
+    LabelColumn("uuid", "UUID", to_card(), "This card alone"),
 )
 _BY_CONTAINER: Final = ("node", "card", "namespace", "pod", "container", "mode")
 
@@ -312,7 +312,7 @@ _NOW: Final = Section(
                 "The largest share of one card that can be promised now on the selected nodes.",
                 f"max({free(SCOPE)})",
                 "bytes",
-                steps=(Step(RED), Step(YELLOW, 1), Step(GREEN, 2**30)),
+                steps=(Threshold(RED), Threshold(YELLOW, 1), Threshold(GREEN, 2**30)),
             ),
             stat(
                 "Unhealthy cards",
@@ -341,7 +341,12 @@ _NOW: Final = Section(
                         Column("Promised", of_cards(SCOPE(m.CARD_ALLOCATED)), "bytes"),
                         Column("Offered", of_cards(SCOPE(m.CARD_OFFERED)), "bytes"),
                         Column("Used", of_cards(SCOPE(m.CARD_USED)), "bytes"),
-                        Column("Stranded", of_cards(stranded(SCOPE)), "bytes", steps=(Step(GREY), Step(ORANGE, 1))),
+                        Column(
+                            "Stranded",
+                            of_cards(stranded(SCOPE)),
+                            "bytes",
+                            steps=(Threshold(GREY), Threshold(ORANGE, 1)),
+                        ),
                         Column("Containers", of_cards(SCOPE(m.CARD_HOLDERS)), "short"),
                         Column("Busy", of_cards(rate(SCOPE(m.CARD_BUSY_SECONDS))), "percentunit"),
                         Column("Healthy", of_cards(SCOPE(m.CARD_HEALTHY)), "short", words=YES_NO),
@@ -354,10 +359,15 @@ _NOW: Final = Section(
                 table(
                     "Nodes",
                     "Driver version of each node, whether the exporter can see host processes, and whether MPS runs.",
-                    (Key("node", "Node"), Key("driver", "Driver")),
+                    (LabelColumn("node", "Node"), LabelColumn("driver", "Driver")),
                     (
                         Column("Host processes", _of_node(m.HOST_PIDS), "short", words=YES_NO),
-                        Column("MPS", _of_node(m.MPS), "short", words=(Word(0, "no", GREY), Word(1, "yes", BLUE))),
+                        Column(
+                            "MPS",
+                            _of_node(m.MPS),
+                            "short",
+                            words=(ValueMapping(0, "no", GREY), ValueMapping(1, "yes", BLUE)),
+                        ),
                     ),
                 ),
             ),
@@ -395,14 +405,14 @@ _MEMORY: Final = Section(
                 (Query(most(f"{SCOPE(m.CARD_USED)} / {SCOPE(m.CARD_TOTAL)}"), CARD),),
                 "percentunit",
                 top=1.0,
-                steps=(Step(GREEN), Step(ORANGE, 0.95)),
+                steps=(Threshold(GREEN), Threshold(ORANGE, 0.95)),
             ),
             lines(
                 "Promised memory by card",
                 "Fraction of the card's offered memory that is promised. Above 1, memory is promised twice: a bug.",
                 (Query(most(f"{SCOPE(m.CARD_ALLOCATED)} / ({SCOPE(m.CARD_OFFERED)} > 0)"), CARD),),
                 "percentunit",
-                steps=(Step(GREEN), Step(RED, 1.001)),
+                steps=(Threshold(GREEN), Threshold(RED, 1.001)),
             ),
         ),
         wide(
@@ -413,12 +423,12 @@ _MEMORY: Final = Section(
                     "Containers on the cards",
                     "Promises on the selected cards. The name of the pod links to its dashboard.",
                     (
-                        Key("node", "Node"),
-                        Key("card", "Card", width=70),
-                        Key("namespace", "Namespace"),
-                        Key("pod", "Pod", to_pod(), "This pod"),
-                        Key("container", "Container"),
-                        Key("mode", "Mode", width=100),
+                        LabelColumn("node", "Node"),
+                        LabelColumn("card", "Card", width=70),
+                        LabelColumn("namespace", "Namespace"),
+                        LabelColumn("pod", "Pod", to_pod(), "This pod"),
+                        LabelColumn("container", "Container"),
+                        LabelColumn("mode", "Mode", width=100),
                     ),
                     (
                         Column("Promised", _by_container(m.CONTAINER_ALLOCATED), "bytes"),
@@ -438,7 +448,7 @@ _MEMORY: Final = Section(
     ),
 )
 
-BOARD: Final = Board(
+BOARD: Final = Dashboard(
     "gpushare-card",
     "gpushare / Node and card",
     "The cards of a node: promises, use, owners of memory, load, hardware.",

@@ -38,7 +38,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Annotation:
     """Moments that are marked in every graph of a page: where the expression has a sample."""
 
     name: str
@@ -49,7 +49,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class Dashboard:
     """One dashboard."""
 
     uid: str
@@ -59,7 +59,7 @@ class Board:
     """Names out of `VARIABLES`, after the data source; each asks within those before it."""
     sections: tuple[Section, ...]
     start: str = "now-6h"
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[Annotation, ...] = ()
 
     @property
     def address(self) -> str:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dashboards.boards import autoscaler, breaches, card, internals, namespace, overview, pod
-from dashboards.boards.grafana_json import encoded
+from dashboards.boards.grafana_json import encode_dashboard
 from isolation.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dashboards.boards.dashboard import Board
+    from dashboards.boards.dashboard import Dashboard
 
 BOARDS: Final = (
     overview.BOARD,
@@ -36,9 +36,9 @@ _SHOWN: Final = 12
 """Lines of difference that are enough to see what changed."""
 
 
-def text(board: Board) -> str:
+def text(board: Dashboard) -> str:
     """The file's content; the same code writes the same bytes."""
-    return json.dumps(encoded(board), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    return json.dumps(encode_dashboard(board), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def written(folder: Path) -> list[Path]:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from grafanalib import core  # type: ignore[import-untyped]  # it ships no types
 from grafanalib._gen import DashboardEncoder  # type: ignore[import-untyped]  # the only encoder that it has
 
-from dashboards.boards.dashboard import SOURCE, TAG, VARIABLES, Board, Mark, Variable
-from dashboards.boards.layout import Place, Section, laid_out
-from dashboards.boards.panel import Look
+from dashboards.boards.dashboard import SOURCE, TAG, VARIABLES, Annotation, Dashboard, Variable
+from dashboards.boards.layout import GridPosition, Section, laid_out
+from dashboards.boards.panel import PanelType
 from dashboards.boards.panel_options import defaults, options, overrides, transformations
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Shown(core.Panel):  # type: ignore[misc]  # grafanalib is untyped
         return self.panel_json({})
 
 
-def encoded(board: Board) -> dict[str, Any]:
+def encode_dashboard(board: Dashboard) -> dict[str, Any]:
     """The dashboard, ready to be written."""
     dashboard = core.Dashboard(
         title=board.title,
@@ -69,7 +69,7 @@ def encoded(board: Board) -> dict[str, Any]:
     return _dashboard(raw)
 
 
-def _mark(mark: Mark) -> dict[str, Any]:
+def _mark(mark: Annotation) -> dict[str, Any]:
     return {
         "name": mark.name,
         "datasource": _SOURCE_REF,
@@ -83,7 +83,7 @@ def _mark(mark: Mark) -> dict[str, Any]:
     }
 
 
-def _panels(board: Board) -> Iterator[Any]:
+def _panels(board: Dashboard) -> Iterator[Any]:
     for number, (place, shown) in enumerate(laid_out(board.sections), start=1):
         position = core.GridPos(place.h, place.w, place.x, place.y)
         if isinstance(shown, Section):
@@ -92,7 +92,7 @@ def _panels(board: Board) -> Iterator[Any]:
             yield _panel(shown, place, number)
 
 
-def _panel(panel: Panel, place: Place, number: int) -> Any:
+def _panel(panel: Panel, place: GridPosition, number: int) -> Any:
     return _Shown(
         dataSource=_SOURCE_REF,
         title=panel.title,
@@ -115,8 +115,10 @@ def _targets(panel: Panel) -> Iterator[Any]:
     shown = [(query.expr, query.legend) for query in panel.queries] + [(one.expr, "") for one in panel.columns]
     if len(shown) > len(ascii_uppercase):
         raise ValueError(f"panel {panel.title} has {len(shown)} queries; at most {len(ascii_uppercase)} are possible")
-    now = panel.look in (Look.TABLE, Look.DIAL, Look.BARS) or (panel.look is Look.STAT and not panel.spark)
-    form = "table" if panel.look is Look.TABLE else "time_series"
+    now = panel.look in (PanelType.TABLE, PanelType.DIAL, PanelType.BARS) or (
+        panel.look is PanelType.STAT and not panel.spark
+    )
+    form = "table" if panel.look is PanelType.TABLE else "time_series"
     for letter, (expr, legend) in zip(ascii_uppercase, shown, strict=False):
         yield core.Target(
             expr=expr, legendFormat=legend or "__auto", refId=letter, instant=now, format=form, datasource=_SOURCE_REF

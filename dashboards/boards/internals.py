@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.boards.dashboard import Board, to_node
+from dashboards.boards.dashboard import Dashboard, to_node
 from dashboards.boards.expressions import most
 from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
@@ -19,10 +19,10 @@ from dashboards.boards.panel import (
     TROUBLE,
     YES_NO,
     Column,
-    Key,
+    LabelColumn,
     Query,
-    Step,
-    Word,
+    Threshold,
+    ValueMapping,
     bars,
     lines,
     stat,
@@ -48,8 +48,8 @@ from isolation.contract.metrics import node as n
 from isolation.contract.metrics import scheduler as s
 
 SCOPE: Final = Scope(("cluster", "job", "instance"))
-TARGETS: Final = (Key("job", "Job"), Key("instance", "Instance"))
-_AGE: Final = (Step(GREEN), Step(RED, 90))
+TARGETS: Final = (LabelColumn("job", "Job"), LabelColumn("instance", "Instance"))
+_AGE: Final = (Threshold(GREEN), Threshold(RED, 90))
 _DAY: Final = 86_400
 
 
@@ -180,7 +180,7 @@ SCHEDULER: Final = Section(
                     "Time until the first certificate of the replicas expires. Without a valid one no pod gets shares.",
                     f"min({SCOPE(s.CERTIFICATE_ENDS)} - time())",
                     "s",
-                    steps=(Step(RED), Step(ORANGE, 2 * _DAY), Step(GREEN, 14 * _DAY)),
+                    steps=(Threshold(RED), Threshold(ORANGE, 2 * _DAY), Threshold(GREEN, 14 * _DAY)),
                     spark=False,
                 ),
             ),
@@ -191,7 +191,7 @@ SCHEDULER: Final = Section(
                     "Time since the certificate in use was loaded.",
                     f"max(time() - {SCOPE(s.CERTIFICATE)})",
                     "s",
-                    steps=(Step(BLUE),),
+                    steps=(Threshold(BLUE),),
                     spark=False,
                 ),
             ),
@@ -263,7 +263,7 @@ AGENT: Final = Section(
                         Column("Ready", target(SCOPE(n.READY), "min"), "short", words=YES_NO),
                         Column("Registered", target(SCOPE(n.REGISTERED), "min"), "short", words=YES_NO),
                         Column("Registrations", target(f"increase({SCOPE(n.REGISTRATIONS)}[$__range])"), "short"),
-                        Column("Allocations", target(SCOPE(n.HOLDERS)), "short", steps=(Step(GREY),)),
+                        Column("Allocations", target(SCOPE(n.HOLDERS)), "short", steps=(Threshold(GREY),)),
                         Column("Cards with error events", target(SCOPE(n.LISTENED)), "short"),
                     ),
                 ),
@@ -274,13 +274,13 @@ AGENT: Final = Section(
                     "Nodes with an agent",
                     "Agents that report for each node. More than one: an old agent is still being replaced, or two "
                     "scrape jobs read the same agent.",
-                    (Key("node", "Node", to_node(), "Cards of this node"),),
+                    (LabelColumn("node", "Node", to_node(), "Cards of this node"),),
                     (
                         Column(
                             "Agents",
                             f"count by (node) ({SCOPE(n.INFO)})",
                             "short",
-                            steps=(Step(GREEN), Step(ORANGE, 2)),
+                            steps=(Threshold(GREEN), Threshold(ORANGE, 2)),
                         ),
                     ),
                     none="no agent is scraped",
@@ -299,7 +299,7 @@ LOOP: Final = Section(
                 "Leader",
                 "Which replica is the leader.",
                 (Query(target(SCOPE(a.LEADS)), "{{instance}}"),),
-                (Word(0, "standby", GREY), Word(1, "leader", GREEN)),
+                (ValueMapping(0, "standby", GREY), ValueMapping(1, "leader", GREEN)),
             ),
             states(
                 "Synced",
@@ -312,7 +312,7 @@ LOOP: Final = Section(
                 "By replica. Only cycles of the leader act.",
                 (Query(f"time() - {SCOPE(a.LAST_TURN)}", "{{instance}}"),),
                 "s",
-                steps=(Step(GREEN), Step(RED, 60)),
+                steps=(Threshold(GREEN), Threshold(RED, 60)),
             ),
         ),
         even(
@@ -329,7 +329,7 @@ LOOP: Final = Section(
                 "Empty if neither is served over TLS.",
                 (Query(f"min by (listener) ({SCOPE(a.CERTIFICATE_ENDS)} - time())", "{{listener}}"),),
                 "s",
-                steps=(Step(RED), Step(ORANGE, 2 * _DAY), Step(GREEN, 14 * _DAY)),
+                steps=(Threshold(RED), Threshold(ORANGE, 2 * _DAY), Threshold(GREEN, 14 * _DAY)),
             ),
         ),
     ),
@@ -373,7 +373,7 @@ _ALIVE: Final = Section(
                 "Processes up",
                 "Scrape targets that are up: the last scrape succeeded.",
                 total(SCOPE(UP)),
-                steps=(Step(RED), Step(GREEN, 1)),
+                steps=(Threshold(RED), Threshold(GREEN, 1)),
             ),
             stat(
                 "Processes down",
@@ -386,7 +386,7 @@ _ALIVE: Final = Section(
                 "Age of the oldest metrics that an exporter serves.",
                 f"max(time() - {SCOPE(m.SAMPLE_TIME)})",
                 "s",
-                steps=(Step(GREEN), Step(ORANGE, 30), Step(RED, 60)),
+                steps=(Threshold(GREEN), Threshold(ORANGE, 30), Threshold(RED, 60)),
                 decimals=0,
             ),
             stat(
@@ -433,7 +433,7 @@ _ALIVE: Final = Section(
                     "Up",
                     "Whether the scrapes of each target succeed.",
                     (Query(target(SCOPE(UP), "min"), "{{job}} {{instance}}"),),
-                    (Word(0, "down", RED), Word(1, "up", GREEN)),
+                    (ValueMapping(0, "down", RED), ValueMapping(1, "up", GREEN)),
                 ),
             ),
         ),
@@ -450,7 +450,7 @@ _EXPORTER: Final = Section(
                 "Time since each exporter took the readings that it serves, top ten.",
                 (Query(most(f"time() - {SCOPE(m.SAMPLE_TIME)}"), "{{instance}}"),),
                 "s",
-                steps=(Step(GREEN), Step(RED, 60)),
+                steps=(Threshold(GREEN), Threshold(RED, 60)),
             ),
             lines(
                 "Collector duration",
@@ -462,7 +462,7 @@ _EXPORTER: Final = Section(
                 "Collectors",
                 "Whether each collector succeeds on all nodes. If it fails, its series are absent.",
                 (Query(f"min by (collector) ({SCOPE(m.COLLECTOR_SUCCESS)})", "{{collector}}"),),
-                (Word(0, "failed", RED), Word(1, "ok", GREEN)),
+                (ValueMapping(0, "failed", RED), ValueMapping(1, "ok", GREEN)),
             ),
             bars(
                 "Versions",
@@ -474,7 +474,7 @@ _EXPORTER: Final = Section(
     ),
 )
 
-BOARD: Final = Board(
+BOARD: Final = Dashboard(
     "gpushare-internals",
     "gpushare / Internals",
     "Exporter, scheduler, node agent and autoscaler: availability, latency and errors.",

@@ -20,7 +20,7 @@ COLUMNS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class PanelRow:
     """Panels beside each other, of one height; widths in columns."""
 
     height: int
@@ -37,11 +37,11 @@ class Section:
     """Bands under one heading."""
 
     title: str
-    bands: tuple[Band, ...]
+    bands: tuple[PanelRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GridPosition:
     """Grid position, in columns and rows of the page."""
 
     x: int
@@ -50,28 +50,28 @@ class Place:
     h: int
 
 
-def even(height: int, *panels: Panel) -> Band:
+def even(height: int, *panels: Panel) -> PanelRow:
     """Panels of the same width; their number divides 24."""
     width, rest = divmod(COLUMNS, len(panels))
     if rest:
         raise ValueError(f"{len(panels)} panels do not divide {COLUMNS} columns evenly; set widths")
-    return Band(height, tuple((width, panel) for panel in panels))
+    return PanelRow(height, tuple((width, panel) for panel in panels))
 
 
-def wide(height: int, *panels: tuple[int, Panel]) -> Band:
+def wide(height: int, *panels: tuple[int, Panel]) -> PanelRow:
     """Panels with a width each, 24 together."""
-    return Band(height, panels)
+    return PanelRow(height, panels)
 
 
-def laid_out(sections: Sequence[Section]) -> Iterator[tuple[Place, Section | Panel]]:
+def laid_out(sections: Sequence[Section]) -> Iterator[tuple[GridPosition, Section | Panel]]:
     """Every heading and panel with its place, from the top."""
     y = 0
     for section in sections:
-        yield Place(0, y, COLUMNS, 1), section
+        yield GridPosition(0, y, COLUMNS, 1), section
         y += 1
         for band in section.bands:
             x = 0
             for width, panel in band.panels:
-                yield Place(x, y, width, band.height), panel
+                yield GridPosition(x, y, width, band.height), panel
                 x += width
             y += band.height

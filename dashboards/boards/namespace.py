@@ -10,9 +10,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.boards.dashboard import Board, to_pod
+from dashboards.boards.dashboard import Dashboard, to_pod
 from dashboards.boards.layout import Section, even, wide
-from dashboards.boards.panel import GREEN, GREY, ORANGE, YELLOW, Column, Key, Query, Step, dial, lines, stat, table
+from dashboards.boards.panel import (
+    GREEN,
+    GREY,
+    ORANGE,
+    YELLOW,
+    Column,
+    LabelColumn,
+    Query,
+    Threshold,
+    dial,
+    lines,
+    stat,
+    table,
+)
 from dashboards.promql import NAMESPACE_ALLOCATED, NAMESPACE_USED, NAMESPACE_WASTED, Scope, increase, rate, total
 from isolation.contract import metrics as m
 from isolation.contract.quantity import GIB
@@ -71,14 +84,14 @@ _ACCOUNT: Final = Section(
                 _GIB_HOURS,
                 spark=False,
                 decimals=1,
-                steps=(Step(YELLOW),),
+                steps=(Threshold(YELLOW),),
             ),
             dial(
                 "Used fraction of the promises",
                 "Mean over the selected time range.",
                 f"{_hours(_SCOPE(NAMESPACE_USED))} / ({_hours(_SCOPE(NAMESPACE_ALLOCATED))} > 0)",
                 "percentunit",
-                (Step(ORANGE), Step(YELLOW, 0.3), Step(GREEN, 0.5)),
+                (Threshold(ORANGE), Threshold(YELLOW, 0.3), Threshold(GREEN, 0.5)),
             ),
             stat(
                 "Compute used",
@@ -105,7 +118,7 @@ _ACCOUNT: Final = Section(
                 table(
                     "Namespaces",
                     "Usage of each namespace in the selected time range. Select a month to get a monthly bill.",
-                    (Key("namespace", "Namespace"),),
+                    (LabelColumn("namespace", "Namespace"),),
                     (
                         Column("Promised", _hours(_SCOPE(NAMESPACE_ALLOCATED), "namespace", per=GIB), _GIB_HOURS),
                         Column("Used", _hours(_SCOPE(NAMESPACE_USED), "namespace", per=GIB), _GIB_HOURS),
@@ -115,7 +128,7 @@ _ACCOUNT: Final = Section(
                             f"{_hours(_SCOPE(NAMESPACE_USED), 'namespace')} / "
                             f"({_hours(_SCOPE(NAMESPACE_ALLOCATED), 'namespace')} > 0)",
                             "percentunit",
-                            steps=(Step(ORANGE), Step(YELLOW, 0.3), Step(GREEN, 0.5)),
+                            steps=(Threshold(ORANGE), Threshold(YELLOW, 0.3), Threshold(GREEN, 0.5)),
                             bar=1.0,
                         ),
                         Column("Compute promised", _hours(_SCOPE(m.CONTAINER_CORE), "namespace"), _CARD_HOURS),
@@ -196,9 +209,9 @@ _PODS: Final = Section(
                     "Pods with the largest unused promises",
                     "Memory that is promised now and was not used at any time in the selected time range. These pods "
                     "could request less. The name links to the dashboard of the pod.",
-                    (Key("namespace", "Namespace"), Key("pod", "Pod", to_pod(), "This pod")),
+                    (LabelColumn("namespace", "Namespace"), LabelColumn("pod", "Pod", to_pod(), "This pod")),
                     (
-                        Column("Never used", _never("namespace", "pod"), "bytes", steps=(Step(GREY),)),
+                        Column("Never used", _never("namespace", "pod"), "bytes", steps=(Threshold(GREY),)),
                         Column("Promised", total(_SCOPE(m.CONTAINER_ALLOCATED), "namespace", "pod"), "bytes"),
                         Column("Used now", total(_SCOPE(m.CONTAINER_USED), "namespace", "pod"), "bytes"),
                         Column(
@@ -212,7 +225,7 @@ _PODS: Final = Section(
     ),
 )
 
-BOARD: Final = Board(
+BOARD: Final = Dashboard(
     "gpushare-namespace",
     "gpushare / Namespace",
     "Usage of namespaces: promised, used and wasted GiB-hours, card-hours and energy in the selected time range.",

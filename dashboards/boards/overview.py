@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.boards import annotations as marks
-from dashboards.boards.dashboard import ASK, Board, to_namespace, to_node
+from dashboards.boards.dashboard import ASK, Dashboard, to_namespace, to_node
 from dashboards.boards.expressions import fitting, free, in_pool, most, once, stranded, waiting, waste
 from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
@@ -22,9 +22,9 @@ from dashboards.boards.panel import (
     TROUBLE,
     YELLOW,
     Column,
-    Key,
+    LabelColumn,
     Query,
-    Step,
+    Threshold,
     bars,
     dial,
     lines,
@@ -57,8 +57,8 @@ ALERTING: Final = Section(
                     "Alerts of gpushare that fire now, and on how many objects. The name links to the runbook. Needs "
                     "the rules of gpushare in the same Prometheus.",
                     (
-                        Key("severity", "Severity", width=100),
-                        Key("alertname", "Alert", f"{RUNBOOKS}/${{__value.text}}.md", "Runbook"),
+                        LabelColumn("severity", "Severity", width=100),
+                        LabelColumn("alertname", "Alert", f"{RUNBOOKS}/${{__value.text}}.md", "Runbook"),
                     ),
                     (Column("Objects", f"count by (severity, alertname) ({_FIRING})", "short", width=90),),
                     sort="Severity",
@@ -101,7 +101,7 @@ DEMAND: Final = Section(
                     "How long the longest-waiting pod has been pending; 0 if none is pending.",
                     f"max({FLEET(m.PENDING_LONGEST)})",
                     "s",
-                    steps=(Step(GREEN), Step(YELLOW, 300), Step(RED, 1800)),
+                    steps=(Threshold(GREEN), Threshold(YELLOW, 300), Threshold(RED, 1800)),
                 ),
             ),
             (
@@ -137,7 +137,7 @@ NODES: Final = Section(
                 table(
                     "Nodes",
                     "Memory, load and breaches of each node. The name links to the cards of the node.",
-                    (Key("node", "Node", to_node(), "Cards of this node"),),
+                    (LabelColumn("node", "Node", to_node(), "Cards of this node"),),
                     (
                         Column("Cards", f"count by (node) ({SCOPE(m.CARD_INFO)})", "short", width=70),
                         Column(
@@ -145,7 +145,7 @@ NODES: Final = Section(
                             f"{total(in_pool(SCOPE, SCOPE(m.CARD_ALLOCATED)), 'node')} / "
                             f"({total(in_pool(SCOPE, SCOPE(m.CARD_OFFERED)), 'node')} > 0)",
                             "percentunit",
-                            steps=(Step(BLUE),),
+                            steps=(Threshold(BLUE),),
                             bar=1.0,
                         ),
                         Column(
@@ -153,7 +153,7 @@ NODES: Final = Section(
                             f"{total(in_pool(SCOPE, SCOPE(m.CARD_USED)), 'node')} / "
                             f"({total(in_pool(SCOPE, SCOPE(m.CARD_TOTAL)), 'node')} > 0)",
                             "percentunit",
-                            steps=(Step(GREEN), Step(ORANGE, 0.9)),
+                            steps=(Threshold(GREEN), Threshold(ORANGE, 0.9)),
                             bar=1.0,
                         ),
                         Column(
@@ -179,7 +179,7 @@ NODES: Final = Section(
                 table(
                     "Namespaces",
                     "Promised and used memory of each namespace. The name links to the usage of the namespace.",
-                    (Key("namespace", "Namespace", to_namespace(), "Usage of this namespace"),),
+                    (LabelColumn("namespace", "Namespace", to_namespace(), "Usage of this namespace"),),
                     (
                         Column("Promised", total(in_pool(SCOPE, SCOPE(m.CONTAINER_ALLOCATED)), "namespace"), "bytes"),
                         Column("Used", total(in_pool(SCOPE, SCOPE(m.CONTAINER_USED)), "namespace"), "bytes"),
@@ -230,7 +230,7 @@ WORK: Final = Section(
                 ),
                 "percentunit",
                 top=1.0,
-                steps=(Step(GREEN), Step(ORANGE, 0.95)),
+                steps=(Threshold(GREEN), Threshold(ORANGE, 0.95)),
             ),
         ),
     ),
@@ -263,7 +263,7 @@ _NOW: Final = Section(
                 "Pending pods",
                 "Pods that request cards and are not placed. Pending pods by reason, below, shows why.",
                 or_zero(once(FLEET, m.PENDING), FLEET(m.PENDING_LONGEST)),
-                steps=(Step(GREEN), Step(YELLOW, 1)),
+                steps=(Threshold(GREEN), Threshold(YELLOW, 1)),
             ),
             stat(
                 "Open breaches",
@@ -296,7 +296,7 @@ _NOW: Final = Section(
                     "Fraction of the offered memory that is promised.",
                     f"{pooled(SCOPE(m.CARD_ALLOCATED))} / ({pooled(SCOPE(m.CARD_OFFERED))} > 0)",
                     "percentunit",
-                    (Step(BLUE), Step(GREEN, 0.5), Step(ORANGE, 0.95)),
+                    (Threshold(BLUE), Threshold(GREEN, 0.5), Threshold(ORANGE, 0.95)),
                 ),
             ),
             (
@@ -307,7 +307,7 @@ _NOW: Final = Section(
                     f"{pooled(total(SCOPE(m.CONTAINER_USED), 'node', 'uuid', 'card'))} / "
                     f"({pooled(SCOPE(m.CARD_ALLOCATED))} > 0)",
                     "percentunit",
-                    (Step(ORANGE), Step(YELLOW, 0.3), Step(GREEN, 0.5), Step(RED, 1.0)),
+                    (Threshold(ORANGE), Threshold(YELLOW, 0.3), Threshold(GREEN, 0.5), Threshold(RED, 1.0)),
                 ),
             ),
             (
@@ -317,7 +317,7 @@ _NOW: Final = Section(
                     "Number of additional pods of the selected size that fit, counted card by card. A count by the sum "
                     "of free memory would be too high.",
                     pooled(fitting(SCOPE)),
-                    steps=(Step(RED), Step(YELLOW, 1), Step(GREEN, 4)),
+                    steps=(Threshold(RED), Threshold(YELLOW, 1), Threshold(GREEN, 4)),
                 ),
             ),
         ),
@@ -367,7 +367,7 @@ _MEMORY: Final = Section(
     ),
 )
 
-BOARD: Final = Board(
+BOARD: Final = Dashboard(
     "gpushare-overview",
     "gpushare / Cluster",
     "Memory of the fleet: installed, promised, used, wasted and stranded, and which pods are pending.",

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Look(StrEnum):
+class PanelType(StrEnum):
     """Kinds of panels in use; the values are Grafana's plugin names."""
 
     STAT = "stat"
@@ -33,7 +33,7 @@ GREY: Final = "text"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Threshold:
     """From this value on the colour holds; the first step has none."""
 
     colour: str
@@ -49,7 +49,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ValueMapping:
     """A value that is shown as a word."""
 
     value: float
@@ -64,15 +64,15 @@ class Column:
     title: str
     expr: str
     unit: str
-    steps: tuple[Step, ...] = ()
-    words: tuple[Word, ...] = ()
+    steps: tuple[Threshold, ...] = ()
+    words: tuple[ValueMapping, ...] = ()
     bar: float | None = None
     """Drawn as a bar up to this value, instead of a number alone."""
     width: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LabelColumn:
     """A label column of a table; `to` is a link's address, which may name `${__value.text}`."""
 
     label: str
@@ -86,13 +86,13 @@ class Key:
 class Panel:
     """One panel without its place."""
 
-    look: Look
+    look: PanelType
     title: str
     text: str
     queries: tuple[Query, ...] = ()
     unit: str = "short"
-    steps: tuple[Step, ...] = (Step(GREEN),)
-    words: tuple[Word, ...] = ()
+    steps: tuple[Threshold, ...] = (Threshold(GREEN),)
+    words: tuple[ValueMapping, ...] = ()
     top: float | None = None
     """Largest value of the axis, the dial or the bar."""
     decimals: int | None = None
@@ -104,7 +104,7 @@ class Panel:
     over_range: bool = False
     """Lines: legend with mean and largest value of the range."""
     spark: bool = False
-    keys: tuple[Key, ...] = ()
+    keys: tuple[LabelColumn, ...] = ()
     columns: tuple[Column, ...] = ()
     sort: str = ""
     none: str = ""
@@ -117,20 +117,22 @@ def stat(
     expr: str,
     unit: str = "short",
     *,
-    steps: tuple[Step, ...] = (Step(BLUE),),
-    words: tuple[Word, ...] = (),
+    steps: tuple[Threshold, ...] = (Threshold(BLUE),),
+    words: tuple[ValueMapping, ...] = (),
     spark: bool = True,
     decimals: int | None = None,
     none: str = "",
 ) -> Panel:
     """One number, with its recent course behind it."""
     queries = (Query(expr),)
-    return Panel(Look.STAT, title, text, queries, unit, steps, words=words, spark=spark, decimals=decimals, none=none)
+    return Panel(
+        PanelType.STAT, title, text, queries, unit, steps, words=words, spark=spark, decimals=decimals, none=none
+    )
 
 
-def dial(title: str, text: str, expr: str, unit: str, steps: tuple[Step, ...], *, top: float = 1.0) -> Panel:
+def dial(title: str, text: str, expr: str, unit: str, steps: tuple[Threshold, ...], *, top: float = 1.0) -> Panel:
     """One number within its bounds, from 0."""
-    return Panel(Look.DIAL, title, text, (Query(expr),), unit, steps, top=top)
+    return Panel(PanelType.DIAL, title, text, (Query(expr),), unit, steps, top=top)
 
 
 def bars(
@@ -139,13 +141,13 @@ def bars(
     queries: tuple[Query, ...],
     unit: str,
     *,
-    steps: tuple[Step, ...] = (Step(BLUE),),
+    steps: tuple[Threshold, ...] = (Threshold(BLUE),),
     top: float | None = None,
     decimals: int | None = None,
     none: str = "",
 ) -> Panel:
     """Numbers of now beside each other."""
-    return Panel(Look.BARS, title, text, queries, unit, steps, top=top, decimals=decimals, none=none)
+    return Panel(PanelType.BARS, title, text, queries, unit, steps, top=top, decimals=decimals, none=none)
 
 
 def lines(
@@ -154,7 +156,7 @@ def lines(
     queries: tuple[Query, ...],
     unit: str = "short",
     *,
-    steps: tuple[Step, ...] = (),
+    steps: tuple[Threshold, ...] = (),
     top: float | None = None,
     stacked: bool = False,
     colours: tuple[tuple[str, str], ...] = (),
@@ -162,9 +164,9 @@ def lines(
     none: str = "",
 ) -> Panel:
     """Figures over time; steps are drawn as lines."""
-    shown = steps or (Step(GREEN),)
+    shown = steps or (Threshold(GREEN),)
     return Panel(
-        *(Look.LINES, title, text, queries, unit, shown),
+        *(PanelType.LINES, title, text, queries, unit, shown),
         top=top,
         stacked=stacked,
         lines_at_steps=bool(steps),
@@ -174,21 +176,23 @@ def lines(
     )
 
 
-def states(title: str, text: str, queries: tuple[Query, ...], words: tuple[Word, ...], *, none: str = "") -> Panel:
+def states(
+    title: str, text: str, queries: tuple[Query, ...], words: tuple[ValueMapping, ...], *, none: str = ""
+) -> Panel:
     """Which state held when."""
-    return Panel(Look.STATES, title, text, queries, "short", words=words, none=none)
+    return Panel(PanelType.STATES, title, text, queries, "short", words=words, none=none)
 
 
 def table(
-    title: str, text: str, keys: tuple[Key, ...], columns: tuple[Column, ...], *, sort: str = "", none: str = ""
+    title: str, text: str, keys: tuple[LabelColumn, ...], columns: tuple[Column, ...], *, sort: str = "", none: str = ""
 ) -> Panel:
     """A list; every column's query has exactly the key labels."""
-    return Panel(Look.TABLE, title, text, keys=keys, columns=columns, sort=sort, none=none)
+    return Panel(PanelType.TABLE, title, text, keys=keys, columns=columns, sort=sort, none=none)
 
 
-YES_NO: Final = (Word(0, "no", RED), Word(1, "yes", GREEN))
-NO_YES: Final = (Word(0, "no", GREEN), Word(1, "yes", RED))
+YES_NO: Final = (ValueMapping(0, "no", RED), ValueMapping(1, "yes", GREEN))
+NO_YES: Final = (ValueMapping(0, "no", GREEN), ValueMapping(1, "yes", RED))
 """Where yes is the bad news."""
-TROUBLE: Final = (Step(GREEN), Step(RED, 1))
-DOUBT: Final = (Step(GREEN), Step(YELLOW, 1))
+TROUBLE: Final = (Threshold(GREEN), Threshold(RED, 1))
+DOUBT: Final = (Threshold(GREEN), Threshold(YELLOW, 1))
 """Colours of a count of things that should be none."""

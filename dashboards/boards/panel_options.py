@@ -10,12 +10,12 @@ from __future__ import annotations
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.boards.panel import Look
+from dashboards.boards.panel import PanelType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.boards.panel import Column, Key, Panel, Step, Word
+    from dashboards.boards.panel import Column, LabelColumn, Panel, Threshold, ValueMapping
 
 _LATEST: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _SCROLLED: Final = {
@@ -36,17 +36,17 @@ def defaults(panel: Panel) -> dict[str, Any]:
     made: dict[str, Any] = {
         "unit": panel.unit,
         "mappings": _mappings(panel.words),
-        "min": 0 if panel.look in (Look.DIAL, Look.BARS) else None,
+        "min": 0 if panel.look in (PanelType.DIAL, PanelType.BARS) else None,
         "max": panel.top,
         "decimals": panel.decimals,
         "noValue": panel.none or None,
-        "color": {"mode": "palette-classic" if panel.look is Look.LINES else "thresholds"},
+        "color": {"mode": "palette-classic" if panel.look is PanelType.LINES else "thresholds"},
     }
-    if panel.look is Look.LINES:
+    if panel.look is PanelType.LINES:
         made["custom"] = _drawn(panel)
-    elif panel.look is Look.TABLE:
+    elif panel.look is PanelType.TABLE:
         made["custom"] = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True}
-    elif panel.look is Look.STATES:
+    elif panel.look is PanelType.STATES:
         made["custom"] = {"lineWidth": 0, "fillOpacity": 80}
     return made
 
@@ -62,7 +62,7 @@ def overrides(panel: Panel) -> list[dict[str, Any]]:
 def options(panel: Panel, height: int) -> dict[str, Any]:
     """The plugin's own options."""
     match panel.look:
-        case Look.STAT:
+        case PanelType.STAT:
             return {
                 "colorMode": "value",
                 "graphMode": "area" if panel.spark and height >= _LOW else "none",
@@ -72,14 +72,14 @@ def options(panel: Panel, height: int) -> dict[str, Any]:
                 "textMode": "auto",
                 "wideLayout": True,
             }
-        case Look.DIAL:
+        case PanelType.DIAL:
             return {
                 "orientation": "auto",
                 "reduceOptions": _LATEST,
                 "showThresholdLabels": False,
                 "showThresholdMarkers": True,
             }
-        case Look.BARS:
+        case PanelType.BARS:
             return {
                 "displayMode": "basic",
                 "orientation": "horizontal",
@@ -87,9 +87,9 @@ def options(panel: Panel, height: int) -> dict[str, Any]:
                 "showUnfilled": True,
                 "valueMode": "color",
             }
-        case Look.TABLE:
+        case PanelType.TABLE:
             return {"cellHeight": "sm", "showHeader": True, "sortBy": _sorted_by(panel)}
-        case Look.STATES:
+        case PanelType.STATES:
             return {
                 "showValue": "auto",
                 "rowHeight": 0.8,
@@ -97,7 +97,7 @@ def options(panel: Panel, height: int) -> dict[str, Any]:
                 "legend": _legend(),
                 "tooltip": {"mode": "single", "sort": "none"},
             }
-        case Look.LINES:
+        case PanelType.LINES:
             calcs = ("mean", "max", "lastNotNull") if panel.over_range else ()
             many = not calcs and any("{{" in query.legend for query in panel.queries)
             legend = _legend(*calcs) | (_SCROLLED if many else {})
@@ -106,7 +106,7 @@ def options(panel: Panel, height: int) -> dict[str, Any]:
 
 def transformations(panel: Panel) -> list[dict[str, Any]]:
     """One table out of a query per column: joined by the key labels, named, in our order."""
-    if panel.look is not Look.TABLE:
+    if panel.look is not PanelType.TABLE:
         return []
     values = [f"Value #{letter}" for letter, _ in zip(ascii_uppercase, panel.columns, strict=False)]
     if len(values) == 1:
@@ -151,7 +151,7 @@ def _sorted_by(panel: Panel) -> list[dict[str, Any]]:
     return [{"displayName": panel.sort, "desc": True}] if panel.sort else []
 
 
-def _mappings(words: Sequence[Word]) -> list[dict[str, Any]]:
+def _mappings(words: Sequence[ValueMapping]) -> list[dict[str, Any]]:
     if not words:
         return []
     shown = {
@@ -182,7 +182,7 @@ def _cell(column: Column) -> dict[str, Any]:
     return made
 
 
-def _key_cell(key: Key) -> dict[str, Any]:
+def _key_cell(key: LabelColumn) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if key.to:
         made["links"] = [{"title": key.link, "url": key.to, "targetBlank": False}]
@@ -191,5 +191,5 @@ def _key_cell(key: Key) -> dict[str, Any]:
     return made
 
 
-def _steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
+def _steps(steps: Sequence[Threshold]) -> list[dict[str, Any]]:
     return [{"color": step.colour, "value": step.value} for step in steps]

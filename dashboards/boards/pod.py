@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.boards.dashboard import Board, to_node
+from dashboards.boards.dashboard import Dashboard, to_node
 from dashboards.boards.expressions import most, over, waste
 from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
@@ -18,9 +18,9 @@ from dashboards.boards.panel import (
     RED,
     YELLOW,
     Column,
-    Key,
+    LabelColumn,
     Query,
-    Step,
+    Threshold,
     dial,
     lines,
     stat,
@@ -57,7 +57,7 @@ _NOW: Final = Section(
                 "Used fraction of the promise, for the container closest to its limit. At 1, allocations are denied.",
                 f"max({_SCOPE(m.CONTAINER_USED)} / ({_PROMISES} > 0))",
                 "percentunit",
-                (Step(GREEN), Step(YELLOW, 0.8), Step(ORANGE, 0.95), Step(RED, 1.001)),
+                (Threshold(GREEN), Threshold(YELLOW, 0.8), Threshold(ORANGE, 0.95), Threshold(RED, 1.001)),
             ),
             stat(
                 "Never used",
@@ -65,7 +65,7 @@ _NOW: Final = Section(
                 "request this much less.",
                 f"sum(clamp_min({_PROMISES} - max_over_time({_SCOPE(m.CONTAINER_USED)}[$__range]), 0))",
                 "bytes",
-                steps=(Step(GREEN), Step(YELLOW, 2**30)),
+                steps=(Threshold(GREEN), Threshold(YELLOW, 2**30)),
                 spark=False,
             ),
             stat(
@@ -73,14 +73,14 @@ _NOW: Final = Section(
                 "Memory that the selected pods use beyond their promises. It may be promised to other pods.",
                 or_zero(total(over(_SCOPE)), _PROMISES),
                 "bytes",
-                steps=(Step(GREEN), Step(RED, 1)),
+                steps=(Threshold(GREEN), Threshold(RED, 1)),
             ),
             stat(
                 "Denied allocations",
                 "Allocations that the containers' own isolation library denied in the selected time range.",
                 total(begun(_SCOPE(m.DENIED))),
                 decimals=0,
-                steps=(Step(GREEN), Step(YELLOW, 1)),
+                steps=(Threshold(GREEN), Threshold(YELLOW, 1)),
                 spark=False,
             ),
         ),
@@ -106,7 +106,7 @@ _MEMORY: Final = Section(
                 "By container and card, top ten. At 1, allocations are denied.",
                 (Query(most(f"{_SCOPE(m.CONTAINER_USED)} / ({_PROMISES} > 0)"), _LEGEND),),
                 "percentunit",
-                steps=(Step(GREEN), Step(ORANGE, 0.95), Step(RED, 1.001)),
+                steps=(Threshold(GREEN), Threshold(ORANGE, 0.95), Threshold(RED, 1.001)),
             ),
             lines(
                 "Promised but unused memory",
@@ -136,7 +136,7 @@ _COMPUTE: Final = Section(
                 "limited.",
                 (Query(most(f"{_BUSY} / ({_SCOPE(m.CONTAINER_CORE)} > 0)"), _LEGEND),),
                 "percentunit",
-                steps=(Step(GREEN), Step(ORANGE, 1.05)),
+                steps=(Threshold(GREEN), Threshold(ORANGE, 1.05)),
                 none="no compute promises",
             ),
             lines(
@@ -161,11 +161,11 @@ _LIST: Final = Section(
                     "Promises and use",
                     "One row per container and card. The name of the node links to its cards.",
                     (
-                        Key("namespace", "Namespace"),
-                        Key("pod", "Pod"),
-                        Key("container", "Container"),
-                        Key("node", "Node", to_node(), "Cards of this node"),
-                        Key("card", "Card", width=70),
+                        LabelColumn("namespace", "Namespace"),
+                        LabelColumn("pod", "Pod"),
+                        LabelColumn("container", "Container"),
+                        LabelColumn("node", "Node", to_node(), "Cards of this node"),
+                        LabelColumn("card", "Card", width=70),
                     ),
                     (
                         Column("Promised", _by_container(m.CONTAINER_ALLOCATED), "bytes"),
@@ -175,7 +175,7 @@ _LIST: Final = Section(
                             "Used fraction",
                             f"{_by_container(m.CONTAINER_USED)} / ({_by_container(m.CONTAINER_ALLOCATED)} > 0)",
                             "percentunit",
-                            steps=(Step(GREEN), Step(ORANGE, 0.95), Step(RED, 1.001)),
+                            steps=(Threshold(GREEN), Threshold(ORANGE, 0.95), Threshold(RED, 1.001)),
                             bar=1.0,
                         ),
                         Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
@@ -189,7 +189,7 @@ _LIST: Final = Section(
                             "Time over promise",
                             total(begun(_SCOPE(m.OVER_LIMIT)), *_KEYS),
                             "s",
-                            steps=(Step(GREY), Step(RED, 1)),
+                            steps=(Threshold(GREY), Threshold(RED, 1)),
                         ),
                     ),
                     sort="Used fraction",
@@ -206,13 +206,13 @@ _LIST: Final = Section(
                     "made it, its compute policy, and the sources of the measurements. `library`: reported by the "
                     "container itself.",
                     (
-                        Key("pod", "Pod"),
-                        Key("container", "Container"),
-                        Key("promise", "Promise"),
-                        Key("allocation_source", "Promised by"),
-                        Key("policy", "Policy"),
-                        Key("source", "Memory source"),
-                        Key("compute_source", "Compute source"),
+                        LabelColumn("pod", "Pod"),
+                        LabelColumn("container", "Container"),
+                        LabelColumn("promise", "Promise"),
+                        LabelColumn("allocation_source", "Promised by"),
+                        LabelColumn("policy", "Policy"),
+                        LabelColumn("source", "Memory source"),
+                        LabelColumn("compute_source", "Compute source"),
                     ),
                     (
                         Column(
@@ -220,7 +220,7 @@ _LIST: Final = Section(
                             "count by (pod, container, promise, allocation_source, policy, source, compute_source) "
                             f"({_SCOPE(m.CONTAINER_INFO)})",
                             "short",
-                            steps=(Step(BLUE),),
+                            steps=(Threshold(BLUE),),
                             width=80,
                         ),
                     ),
@@ -230,7 +230,7 @@ _LIST: Final = Section(
     ),
 )
 
-BOARD: Final = Board(
+BOARD: Final = Dashboard(
     "gpushare-pod",
     "gpushare / Pod",
     "Promised and used memory and compute of pods, by container and card.",

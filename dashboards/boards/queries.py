@@ -19,7 +19,7 @@ _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?::\w+)?\})")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PanelQuery:
     """One query of one panel."""
 
     panel: str
@@ -34,11 +34,11 @@ def panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield from (panel for panel in dashboard["panels"] if panel["type"] != "row")
 
 
-def asked(dashboard: Mapping[str, Any]) -> Iterator[Asked]:
+def asked(dashboard: Mapping[str, Any]) -> Iterator[PanelQuery]:
     """Every query, as it is written."""
     for panel in panels(dashboard):
         for target in panel["targets"]:
-            yield Asked(
+            yield PanelQuery(
                 panel["title"], target["refId"], target["expr"], target.get("legendFormat", ""), target["instant"]
             )
 

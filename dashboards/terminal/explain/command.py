@@ -38,14 +38,14 @@ def explain_pod(source: SourceSelection, output: TextOutput, given: dict[str, An
     if source.on_one_machine:
         raise click.UsageError("explain requires a cluster: set --kubeconfig (for one machine see `gpushare top`)")
     namespace, name = _meant(given["pod"], given["namespace"], source)
-    told: Explanation | None = ask_api_server(
+    explanation: Explanation | None = ask_api_server(
         source, lambda access: read_pod(access, namespace, name, source.unit_bytes)
     )
-    if told is None:
+    if explanation is None:
         raise NoSuchError(f"pod {name} not found in namespace {namespace}; set another namespace with -n")
     if given["output"] in ("json", "yaml"):
-        return [dump_document(explain_document(told), given["output"])]
-    return explain_lines(told, time.time(), output, wide=given["output"] == "wide")
+        return [dump_document(explain_document(explanation), given["output"])]
+    return explain_lines(explanation, time.time(), output, wide=given["output"] == "wide")
 
 
 def _meant(pod: str, namespace: str, source: SourceSelection) -> tuple[str, str]:

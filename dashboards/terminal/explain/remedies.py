@@ -165,9 +165,9 @@ def _clear(twin: Engine, request: Request, name: str, pods: Mapping[str, Pod]) -
     there.sort(key=lambda pod: (pod.request.card_bytes, pod.key))
     for number in range(1, _MOST_MOVES + 1):
         for start in range(max(0, len(there) - number + 1)):
-            told = _after(twin, request, name, there[start : start + number])
-            if told is not None:
-                return number, told
+            description = _after(twin, request, name, there[start : start + number])
+            if description is not None:
+                return number, description
     return None
 
 

@@ -43,39 +43,39 @@ _NOTHING_HELPS: Final = (
 )
 
 
-def explain_lines(told: Explanation, now: float, output: TextOutput, *, wide: bool) -> list[str]:
+def explain_lines(explanation: Explanation, now: float, output: TextOutput, *, wide: bool) -> list[str]:
     """The whole story."""
-    pod = told.subject
-    lines = [output.styled(f"{pod.key}", STRONG) + f": {_state(told)}"]
+    pod = explanation.subject
+    lines = [output.styled(f"{pod.key}", STRONG) + f": {_state(explanation)}"]
     lines += sentence(output, _asks(pod), indent=_INDENT)
-    for fault in told.faults:
+    for fault in explanation.faults:
         lines += sentence(output, fault, BAD, _INDENT)
-    if told.bound is not None:
-        lines += _bound(pod, told.bound, output)
-    if told.waits is not None:
-        lines += _waits(told.waits, pod, output, wide=wide)
+    if explanation.bound is not None:
+        lines += _bound(pod, explanation.bound, output)
+    if explanation.waits is not None:
+        lines += _waits(explanation.waits, pod, output, wide=wide)
     elif not pod.node and pod.unscheduled:
         lines += sentence(output, f"scheduler: {pod.unscheduled[:_MOST_TEXT]}", indent=_INDENT)
-    lines += _events(told.events, now, output)
-    return [*lines, *(line for note in told.notes for line in sentence(output, f"note: {note}", WARN))]
+    lines += _events(explanation.events, now, output)
+    return [*lines, *(line for note in explanation.notes for line in sentence(output, f"note: {note}", WARN))]
 
 
-def _state(told: Explanation) -> str:
-    pod = told.subject
+def _state(explanation: Explanation) -> str:
+    pod = explanation.subject
     if pod.ended:
         return f"ended ({pod.phase}){f' on node {pod.node}' if pod.node else ''}: its cards are released"
     if pod.node:
         return f"bound to node {pod.node}, {pod.phase}"
     if isinstance(pod.request, Refusal):
         return "invalid request"
-    if told.faults:
-        only = "only " if isinstance(_verdict(told), Refusal) else ""
+    if explanation.faults:
+        only = "only " if isinstance(_verdict(explanation), Refusal) else ""
         return f"pending, not {only}for lack of room"
     return "pending"
 
 
-def _verdict(told: Explanation) -> Placement | Refusal | None:
-    return told.waits.verdict if told.waits else None
+def _verdict(explanation: Explanation) -> Placement | Refusal | None:
+    return explanation.waits.verdict if explanation.waits else None
 
 
 def _asks(pod: ExplainedPod) -> str:
@@ -224,9 +224,9 @@ def _events(events: Sequence[PodEvent], now: float, output: TextOutput) -> list[
 # For programs.
 
 
-def explain_document(told: Explanation) -> dict[str, Any]:
+def explain_document(explanation: Explanation) -> dict[str, Any]:
     """The same as data."""
-    pod, waits, bound = told.subject, told.waits, told.bound
+    pod, waits, bound = explanation.subject, explanation.waits, explanation.bound
     asked = None
     if not isinstance(pod.request, Refusal):
         one = pod.request
@@ -239,14 +239,14 @@ def explain_document(told: Explanation) -> dict[str, Any]:
         "phase": pod.phase,
         "node": pod.node or None,
         "request": asked,
-        "problems": list(told.faults),
+        "problems": list(explanation.faults),
         "bound": None if bound is None else _bound_document(pod, bound),
         "pending": None if waits is None else _waits_document(waits),
         "events": [
             {"at": e.at or None, "type": e.kind, "reason": e.reason, "text": e.text, "times": e.times, "from": e.who}
-            for e in told.events
+            for e in explanation.events
         ],
-        "notes": list(told.notes),
+        "notes": list(explanation.notes),
     }
 
 

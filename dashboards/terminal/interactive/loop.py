@@ -15,7 +15,7 @@ from dashboards.terminal.interactive.background_reader import BackgroundReader
 from dashboards.terminal.interactive.history import History
 from dashboards.terminal.interactive.navigation import Navigation, NavigationEntry, press_key
 from dashboards.terminal.interactive.raw_terminal import Terminal
-from dashboards.terminal.interactive.screen import Drawn, Scene, Status, draw
+from dashboards.terminal.interactive.screen import DrawnFrame, FrameInput, Status, draw
 from dashboards.terminal.read.source import NoSuchError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Browser:
         self.state = Navigation((NavigationEntry(begin.by or "card", begin.of),), begin.sort)
         self._history = History()
         self._model: ReadingSummary | None = None
-        self._drawn = Drawn([], [], 1)
+        self._drawn = DrawnFrame([], [], 1)
         namespace = begin.of if begin.by == "pod" else ""
         self.reader = BackgroundReader(source, (namespace, begin.node), begin.seconds, wake)
         self.reader.start()
@@ -77,7 +77,7 @@ class Browser:
         trouble = self.reader.trouble.message if self.reader.trouble else ""
         clock = time.strftime("%H:%M:%S", time.localtime(model.reading.usage.read_at if model else None))
         status = Status(self._source.shown, clock, trouble, self.reader.reading, self._keys)
-        self._drawn = draw(Scene(model, self.state, self._history, status, self._paper), size)
+        self._drawn = draw(FrameInput(model, self.state, self._history, status, self._paper), size)
         return self._drawn.lines
 
     def press(self, key: str, size: tuple[int, int]) -> None:

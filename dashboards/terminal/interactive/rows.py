@@ -104,12 +104,12 @@ class ReadingSummary:
     def _on_card(self, uuid: str) -> list[ContainerRow]:
         """Containers on a card, and pods with a share of it of which no exporter tells a container."""
         card = self.card(uuid)
-        told = [
+        tenants = [
             one for one in self.reading.usage.tenants if card is not None and card.usage and one.uuid == card.usage.uuid
         ]
-        known = {one.key for one in told}
+        known = {one.key for one in tenants}
         by_key = {pod.key: pod for pod in card.pods} if card is not None else {}
-        found = [ContainerRow(by_key.get(one.key), one, one.bytes("allocated")) for one in told]
+        found = [ContainerRow(by_key.get(one.key), one, one.bytes("allocated")) for one in tenants]
         for pod in by_key.values():
             if pod.key not in known:
                 promised = sum(part.bytes for part in pod.slices if part.uuid == uuid)

@@ -52,7 +52,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnFrame:
     """A frame, and what keys need to know of it."""
 
     lines: list[str]
@@ -63,7 +63,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class FrameInput:
     """Everything that a frame is made of."""
 
     model: ReadingSummary | None
@@ -74,25 +74,25 @@ class Scene:
     output: TextOutput
 
 
-def draw(scene: Scene, size: tuple[int, int]) -> Drawn:
+def draw(scene: FrameInput, size: tuple[int, int]) -> DrawnFrame:
     """The whole screen of so many columns and lines."""
     width, height = size
     model, state, status, output = scene.model, scene.state, scene.status, scene.output
     if width < LEAST[0] or height < LEAST[1]:
         text = f"terminal too small: needs {LEAST[0]} x {LEAST[1]} or more; q quits"
-        return Drawn(_filled([text], size), [], 1)
+        return DrawnFrame(_filled([text], size), [], 1)
     if model is None:
         said = [output.styled(line, BAD) for line in _wrapped(status.trouble, width)] or [
             f"reading {status.source} ..."
         ]
-        return Drawn(_filled(["", *said], size, _foot(state, status, output, width)), [], 1)
+        return DrawnFrame(_filled(["", *said], size, _foot(state, status, output, width)), [], 1)
     if state.help:
         lines = [*_head(model, status, width, output), "", *_help(output)]
-        return Drawn(_filled(lines, size, _foot(state, status, output, width)), [], 1)
+        return DrawnFrame(_filled(lines, size, _foot(state, status, output, width)), [], 1)
     return _body(model, scene, size)
 
 
-def _body(model: ReadingSummary, scene: Scene, size: tuple[int, int]) -> Drawn:
+def _body(model: ReadingSummary, scene: FrameInput, size: tuple[int, int]) -> DrawnFrame:
     width, height = size
     state, history, status, output = scene.state, scene.history, scene.status, scene.output
     place = state.place
@@ -122,7 +122,7 @@ def _body(model: ReadingSummary, scene: Scene, size: tuple[int, int]) -> Drawn:
     if len(things) > page:
         rows[0] = _beside(rows[0], output.styled(f"{first + 1}-{first + len(shown)} of {len(things):,}", DIM), width)
     more = processes or _preview(model, scene, keys, inner, page - len(shown))
-    return Drawn(_filled([*above, *rows, *more], size, below), keys, page)
+    return DrawnFrame(_filled([*above, *rows, *more], size, below), keys, page)
 
 
 def _first(lines: list[str], most: int, output: TextOutput) -> list[str]:
@@ -132,7 +132,7 @@ def _first(lines: list[str], most: int, output: TextOutput) -> list[str]:
     return [*lines[: most - 1], "  " + output.styled(f"and {len(lines) - most + 1} more", DIM)]
 
 
-def _preview(model: ReadingSummary, scene: Scene, keys: list[str], output: TextOutput, room: int) -> list[str]:
+def _preview(model: ReadingSummary, scene: FrameInput, keys: list[str], output: TextOutput, room: int) -> list[str]:
     """Where there is room: what Enter would show of the row with the cursor."""
     if room < _LEAST_PREVIEW or not keys:
         return []
@@ -203,10 +203,10 @@ def _tabs(model: ReadingSummary, state: Navigation, width: int, output: TextOutp
         )
     sort = f"sort: {state.sort}{' reversed' if state.reverse else ''}"
     typed = f"filter: {printable(state.place.filter)}{'_' if state.typing else ''}"
-    told = [output.styled(typed, WARN)] if state.place.filter or state.typing else []
-    told += [] if state.place.kind.startswith("one ") else [output.styled(sort, DIM)]
-    told += [output.styled("paused", WARN)] if state.paused else []
-    return _beside(left, "  ".join(told), width)
+    indicators = [output.styled(typed, WARN)] if state.place.filter or state.typing else []
+    indicators += [] if state.place.kind.startswith("one ") else [output.styled(sort, DIM)]
+    indicators += [output.styled("paused", WARN)] if state.paused else []
+    return _beside(left, "  ".join(indicators), width)
 
 
 def _here(text: str, output: TextOutput) -> str:

@@ -194,16 +194,16 @@ def _container_columns(output: TextOutput) -> list[Column]:
 
 
 def _container_row(one: ContainerRow, on: Canvas) -> list[Cell]:
-    told = one.usage
-    used = told.bytes("used") if told else None
+    usage = one.usage
+    used = usage.bytes("used") if usage else None
     over = used is not None and one.promised is not None and used > one.promised
     part = used / one.promised if used is not None and one.promised else None
-    figures = told.figures if told else {}
+    figures = usage.figures if usage else {}
     core, promised = figures.get("core_used"), figures.get("core")
     denied = figures.get("denied")
     return [
         one.pod_key,
-        (told.container if told else "") or "-",
+        (usage.container if usage else "") or "-",
         gib(one.promised),
         (gib(used), BAD) if over else gib(used),
         percent(part),

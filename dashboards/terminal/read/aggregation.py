@@ -122,7 +122,7 @@ def typical(fleet: Fleet) -> int:
 
 def summarize_cards(fleet: Fleet, usage: Usage) -> list[CardSummary]:
     """Every card, by node name and index."""
-    told = _UsageByCard(usage)
+    measured = _UsageByCard(usage)
     held: dict[str, list[tuple[FleetPod, int, int]]] = {}
     loose: Counter[str] = Counter()
     unrecorded: set[str] = set()
@@ -141,7 +141,7 @@ def summarize_cards(fleet: Fleet, usage: Usage) -> list[CardSummary]:
     usual = typical(fleet)
     sums = []
     for node in sorted(fleet.nodes, key=lambda node: node.name):
-        way = _NodeContext(node, told, usual, loose[node.name], fleet.partly or node.name in unrecorded)
+        way = _NodeContext(node, measured, usual, loose[node.name], fleet.partly or node.name in unrecorded)
         sums += [_card_sum(way, card, held.get(card.uuid, ()), kept.get(card.uuid, ())) for card in node.cards]
     return sums
 
@@ -151,7 +151,7 @@ class _NodeContext:
     """What is the same for all cards of a node."""
 
     node: FleetNode
-    told: _UsageByCard
+    measured: _UsageByCard
     usual: int
     loose: int
     """Whole cards of the node that pods have of which nobody wrote down which."""
@@ -183,8 +183,8 @@ def over_promise(one: TenantUsage) -> int:
 def _card_sum(
     way: _NodeContext, card: Card, held: Sequence[tuple[FleetPod, int, int]], kept: Sequence[tuple[int, int]]
 ) -> CardSummary:
-    node, told = way.node, way.told
-    usage = told.of(node.name, card) if told.cards else None
+    node, measured = way.node, way.measured
+    usage = measured.of(node.name, card) if measured.cards else None
     kept_bytes, core, partly = 0, 0, way.partly
     promised: int | None
     for size, part in kept:
@@ -200,7 +200,7 @@ def _card_sum(
     return CardSummary(
         node,
         card,
-        _memory(card, promised, usage, told),
+        _memory(card, promised, usage, measured),
         promised,
         partly,
         _stranded(way, card, free or 0, core),
@@ -213,12 +213,12 @@ def _card_sum(
     )
 
 
-def _memory(card: Card, promised: int | None, usage: CardUsage | None, told: _UsageByCard) -> MemoryUse:
+def _memory(card: Card, promised: int | None, usage: CardUsage | None, measured: _UsageByCard) -> MemoryUse:
     if usage is None:
         return MemoryUse(card.total_bytes, promised or 0, None, True)
     used, total = usage.bytes("used"), usage.bytes("total") or card.total_bytes
     other = (usage.bytes("reserved") or 0) + (usage.bytes("unattributed") or 0)
-    return MemoryUse(total, promised or 0, used, used is None, told.over[usage.uuid], other)
+    return MemoryUse(total, promised or 0, used, used is None, measured.over[usage.uuid], other)
 
 
 def _stranded(way: _NodeContext, card: Card, free: int, core: int) -> int:
@@ -253,22 +253,22 @@ def _group(cards: tuple[CardSummary, ...]) -> NodeSummary:
 
 def summarize_pods(fleet: Fleet, usage: Usage) -> list[PodSummary]:
     """Every pod that has something of a card or waits for it, over promise first, then by what is promised."""
-    told: dict[str, list[TenantUsage]] = {}
+    measured: dict[str, list[TenantUsage]] = {}
     for one in usage.tenants:
-        told.setdefault(one.key, []).append(one)
+        measured.setdefault(one.key, []).append(one)
     shown = (pod for pod in fleet.pods if fleet.selected is None or pod.uid in fleet.selected)
-    sums = [_pod_sum(pod, told.get(pod.key, ())) for pod in shown]
+    sums = [_pod_sum(pod, measured.get(pod.key, ())) for pod in shown]
     return sorted(sums, key=lambda one: (-one.over, not one.pod.node, -one.promised, one.pod.key))
 
 
-def _pod_sum(pod: FleetPod, told: Sequence[TenantUsage]) -> PodSummary:
-    used = [one.bytes("used") for one in told]
-    core = [one.figures["core_used"] for one in told if "core_used" in one.figures]
+def _pod_sum(pod: FleetPod, measured: Sequence[TenantUsage]) -> PodSummary:
+    used = [one.bytes("used") for one in measured]
+    core = [one.figures["core_used"] for one in measured if "core_used" in one.figures]
     return PodSummary(
         pod,
         sum(part.bytes for part in pod.slices) if pod.slices else pod.wanted.bytes * pod.wanted.cards,
         sum(one or 0 for one in used) if used and None not in used else None,
-        sum(over_promise(one) for one in told),
+        sum(over_promise(one) for one in measured),
         sum(core) if core else None,
         pod.partly,
     )

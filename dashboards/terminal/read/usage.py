@@ -155,24 +155,24 @@ def build_usage(samples: Iterable[MetricSample], node: str = "") -> Usage:
         if sample.name == metrics.SAMPLE_TIME.name:
             times.append(sample.value)
             continue
-        where, uuid, index = node or labels.get("node", ""), labels.get("uuid", ""), _index(labels.get("card", ""))
+        node_name, uuid, index = node or labels.get("node", ""), labels.get("uuid", ""), _index(labels.get("card", ""))
         if index is None or not uuid or not 0 <= sample.value < _LARGEST:
             continue
         if sample.name in _TENANT or sample.name == metrics.CONTAINER_INFO.name:
             who = tuple(labels.get(key, "") for key in ("namespace", "pod", "container", "mode"))
-            key = (*who, where, uuid, str(index))
+            key = (*who, node_name, uuid, str(index))
             if sample.name == metrics.CONTAINER_INFO.name:
                 promises[key] = labels.get("promise", "")
             else:
                 tenants.setdefault(key, {})[_TENANT[sample.name]] = sample.value
             continue
-        facts.setdefault((where, uuid), (index, "", "", "", ""))
+        facts.setdefault((node_name, uuid), (index, "", "", "", ""))
         if sample.name == metrics.CARD_INFO.name:
             model, mode, pool, profile = (labels.get(key, "") for key in ("model", "mode", "pool", "profile"))
-            facts[where, uuid] = (index, model, mode, pool, profile)
-            divided.add((where, labels.get("parent", "")))
+            facts[node_name, uuid] = (index, model, mode, pool, profile)
+            divided.add((node_name, labels.get("parent", "")))
         else:
-            figures, name = cards.setdefault((where, uuid), {}), _CARD[sample.name]
+            figures, name = cards.setdefault((node_name, uuid), {}), _CARD[sample.name]
             figures[name] = sample.value + (figures.get(name, 0.0) if sample.name in _BY_KIND else 0.0)
     # A card that is divided into MIG instances has no memory of its own: they have it.
     whole = [key for key in facts if key not in divided]
@@ -181,7 +181,7 @@ def build_usage(samples: Iterable[MetricSample], node: str = "") -> Usage:
         tuple(sorted(found, key=lambda card: (card.node, card.index, card.uuid))),
         tuple(_tenant(key, figures, promises.get(key, "")) for key, figures in sorted(tenants.items())),
         min(times, default=None),
-        frozenset({node} if node else {where for where, _ in facts}),
+        frozenset({node} if node else {node_name for node_name, _ in facts}),
     )
 
 
@@ -195,15 +195,15 @@ def add_rates(before: Usage, now: Usage) -> Usage:
         return now
     seconds = now.read_at - before.read_at
     cards = {(one.node, one.uuid): one.figures for one in before.cards}
-    tenants = {_whose(one): one.figures for one in before.tenants}
+    tenants = {_container_key(one): one.figures for one in before.tenants}
     return replace(
         now,
         cards=tuple(_rated(one, cards.get((one.node, one.uuid)), seconds) for one in now.cards),
-        tenants=tuple(_rated(one, tenants.get(_whose(one)), seconds) for one in now.tenants),
+        tenants=tuple(_rated(one, tenants.get(_container_key(one)), seconds) for one in now.tenants),
     )
 
 
-def _whose(one: TenantUsage) -> tuple[str, ...]:
+def _container_key(one: TenantUsage) -> tuple[str, ...]:
     return one.node, one.uuid, one.namespace, one.pod, one.container
 
 
@@ -235,7 +235,7 @@ def build_fleet(usage: Usage) -> Fleet:
         held.setdefault((one.namespace, one.pod, one.node), []).append(one)
     return Fleet(
         tuple(_node(name, cards) for name, cards in nodes.items()),
-        tuple(_pod(*key, told) for key, told in held.items()),
+        tuple(_pod(*key, measured) for key, measured in held.items()),
     )
 
 
@@ -252,14 +252,14 @@ def _card(card: CardUsage) -> Card:
     return Card(card.uuid, card.index, total, reserved, 1, card.model, card.figures.get("healthy", 1.0) > 0)
 
 
-def _pod(namespace: str, pod: str, node: str, told: Sequence[TenantUsage]) -> FleetPod:
+def _pod(namespace: str, pod: str, node: str, measured: Sequence[TenantUsage]) -> FleetPod:
     """The pod by what is told of its containers, added up card by card."""
     parts: dict[tuple[str, int], tuple[int, float]] = {}
-    for one in told:
+    for one in measured:
         size, core = parts.get((one.uuid, one.index), (0, 0.0))
         more = one.bytes("allocated") or 0
         parts[one.uuid, one.index] = (size + more, core + one.figures.get("core", 0.0))
-    known = all("allocated" in one.figures for one in told)
+    known = all("allocated" in one.figures for one in measured)
     slices = tuple(
         Slice(uuid, index, size, min(FULL_CORE, round(core * FULL_CORE)))
         for (uuid, index), (size, core) in parts.items()

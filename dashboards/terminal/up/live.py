@@ -18,7 +18,7 @@ from rich.text import Text
 
 from dashboards.terminal.memory_bar import ASCII, BLOCKS
 from dashboards.terminal.options import interactive
-from dashboards.terminal.up.plain_output import Lines
+from dashboards.terminal.up.plain_output import PlainLines
 from dashboards.terminal.up.screen import screen
 from dashboards.terminal.up.stack import machine
 from dashboards.terminal.up.totals import Tally
@@ -75,7 +75,7 @@ class LiveScreen:
         self._live.update(Group(*lines), refresh=True)
 
 
-def screen_for(stream: TextIO, clock: Callable[[], float]) -> StackScreen | LiveScreen | Lines:
+def screen_for(stream: TextIO, clock: Callable[[], float]) -> StackScreen | LiveScreen | PlainLines:
     """A screen with keys if somebody sits there, a live one on other terminals, plain lines elsewhere."""
     console = Console(file=stream)
     if stream is sys.stdout and interactive() and not console.is_dumb_terminal:
@@ -83,4 +83,4 @@ def screen_for(stream: TextIO, clock: Callable[[], float]) -> StackScreen | Live
         return made
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveScreen(console)
-    return Lines(stream, clock)
+    return PlainLines(stream, clock)

@@ -54,7 +54,7 @@ def status(frame: Frame) -> str:
     )
 
 
-class Lines:
+class PlainLines:
     """Writes what is new to a stream; a context manager, like every screen."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float], every: float = STATUS_SECONDS) -> None:

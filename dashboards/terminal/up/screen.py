@@ -205,9 +205,9 @@ def _total(memory: MemoryUse, width: int, signs: BarCharacters) -> Text:
 
 def _foot(notes: Sequence[tuple[str, str]], width: int, signs: BarCharacters) -> Text:
     key = legend(signs)
-    line = Text("  ".join(printable(f"{name} {told}") for name, told in notes), tables.DIM)
+    line = Text("  ".join(printable(f"{name} {note}") for name, note in notes), tables.DIM)
     if line.cell_len + key.cell_len + 3 > width:
-        line = Text("  ".join(printable(told) for _, told in notes), tables.DIM)
+        line = Text("  ".join(printable(note) for _, note in notes), tables.DIM)
     if line.cell_len + key.cell_len + 3 <= width:
         line = Text.assemble(key, " " * (width - key.cell_len - line.cell_len), line)
     elif not notes:

@@ -105,9 +105,9 @@ def _tenant_row(
 ) -> Text:
     name = Text(column(tenant.name, NAME_CELLS))
     if one is None or tenant.process.state == DOWN:
-        told = tenant.process.remark or (NOT_MEASURED if tenant.process.state == UP else tenant.process.state)
+        description = tenant.process.remark or (NOT_MEASURED if tenant.process.state == UP else tenant.process.state)
         return Text.assemble(
-            name, (column(told, width - NAME_CELLS), OVER_STYLE if tenant.process.remark else "yellow")
+            name, (column(description, width - NAME_CELLS), OVER_STYLE if tenant.process.remark else "yellow")
         )
     over = _over(tenant, one)
     memory = MemoryUse(largest, one.allocated_bytes, one.used_bytes, one.used_bytes is None, over)
@@ -154,8 +154,8 @@ def _alerts(stack: StackStatus) -> Block:
     def draw(width: int, lines: int) -> list[Text]:
         head = Text(column("ALERT", 9) + column("SEVERITY", 10) + "SUMMARY", tables.TITLE_STYLE)
         if not alerts:
-            told = "; ".join(stack.remarks) if stack.alerts is None else "no alerts yet"
-            return [Text.assemble((column("ALERT", 9), tables.TITLE_STYLE), told or "not known yet")]
+            description = "; ".join(stack.remarks) if stack.alerts is None else "no alerts yet"
+            return [Text.assemble((column("ALERT", 9), tables.TITLE_STYLE), description or "not known yet")]
         shown = alerts if len(alerts) < lines else alerts[: lines - 2]
         drawn = [_alert_row(one, width) for one in shown]
         rest = len(alerts) - len(shown)
@@ -208,17 +208,17 @@ def _part(part: ProcessStatus) -> Text:
 
 def stack_status(stack: StackStatus) -> str:
     """How the machine stands, in one line."""
-    told = []
+    description = []
     for tenant in stack.tenants:
         one = _reading(stack, tenant)
         if one is None:
-            told.append(f"{tenant.name} {tenant.process.state}")
+            description.append(f"{tenant.name} {tenant.process.state}")
             continue
         more = f", {one.denied:,} denied" if one.denied else ""
         over = _over(tenant, one)
         beyond = f", {gib(over)} GiB OVER its promise" if over else ""
-        told.append(f"{tenant.name} {gib(one.used_bytes)} of {gib(one.allocated_bytes)} GiB{more}{beyond}")
-    return printable(f"this machine: {'; '.join(told)}")
+        description.append(f"{tenant.name} {gib(one.used_bytes)} of {gib(one.allocated_bytes)} GiB{more}{beyond}")
+    return printable(f"this machine: {'; '.join(description)}")
 
 
 def stack_news(before: StackStatus | None, after: StackStatus) -> list[str]:

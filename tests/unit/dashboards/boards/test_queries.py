@@ -13,10 +13,10 @@ from support.promql_reading import read
 
 from dashboards import promql
 from dashboards.boards import files, queries
-from dashboards.boards.grafana_json import encoded
+from dashboards.boards.grafana_json import encode_dashboard
 
 KNOWN = promql.series()
-DASHBOARDS = {board.uid: json.loads(json.dumps(encoded(board))) for board in files.BOARDS}
+DASHBOARDS = {board.uid: json.loads(json.dumps(encode_dashboard(board))) for board in files.BOARDS}
 QUERIES = [(uid, one) for uid, dashboard in DASHBOARDS.items() for one in queries.asked(dashboard)]
 LEGEND = re.compile(r"\{\{(\w+)\}\}")
 BY_UID = pytest.mark.parametrize("uid", DASHBOARDS)

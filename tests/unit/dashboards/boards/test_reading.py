@@ -13,10 +13,10 @@ from support.promql_reading import read
 from dashboards import promql
 from dashboards.boards import files
 from dashboards.boards import queries as asked
-from dashboards.boards.grafana_json import encoded
+from dashboards.boards.grafana_json import encode_dashboard
 
 KNOWN = promql.series()
-DASHBOARDS = {board.uid: json.loads(json.dumps(encoded(board))) for board in files.BOARDS}
+DASHBOARDS = {board.uid: json.loads(json.dumps(encode_dashboard(board))) for board in files.BOARDS}
 GRAPHS = [
     (uid, panel)
     for uid, dashboard in DASHBOARDS.items()

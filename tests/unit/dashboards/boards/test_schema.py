@@ -12,7 +12,7 @@ import warnings
 import pytest
 
 from dashboards.boards import files, queries
-from dashboards.boards.grafana_json import SCHEMA, encoded
+from dashboards.boards.grafana_json import SCHEMA, encode_dashboard
 from dashboards.boards.layout import COLUMNS, even, wide
 from dashboards.boards.panel import stat
 
@@ -209,6 +209,6 @@ def test_a_band_that_does_not_fill_the_page_is_refused():
 
 def test_building_twice_gives_the_same():
     """No order or clock in the files."""
-    assert [json.dumps(encoded(board)) for board in files.BOARDS] == [
-        json.dumps(encoded(board)) for board in files.BOARDS
+    assert [json.dumps(encode_dashboard(board)) for board in files.BOARDS] == [
+        json.dumps(encode_dashboard(board)) for board in files.BOARDS
     ]

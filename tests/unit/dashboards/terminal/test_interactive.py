@@ -19,7 +19,7 @@ from dashboards.terminal.interactive.history import ASCII_LEVELS, KEPT, LEVELS, 
 from dashboards.terminal.interactive.keys import parse_keys
 from dashboards.terminal.interactive.navigation import LISTS, SORTS, Navigation, NavigationEntry, press_key, shown_from
 from dashboards.terminal.interactive.rows import ReadingSummary, keys_in
-from dashboards.terminal.interactive.screen import LEAST, Scene, Status, draw
+from dashboards.terminal.interactive.screen import LEAST, FrameInput, Status, draw
 from dashboards.terminal.read.fleet import Fleet
 from dashboards.terminal.read.processes import parse_processes
 from dashboards.terminal.read.source import Reading
@@ -64,7 +64,7 @@ def scene(model, state=Navigation(), output=TextOutput(), history=None):  # noqa
     seen = history or History()
     if model is not None:
         seen.add(model.reading.usage)
-    return Scene(model, state, seen, STATUS, output)
+    return FrameInput(model, state, seen, STATUS, output)
 
 
 def after(model, *pressed_keys, state=Navigation(), page=10):  # noqa: B008 (frozen)

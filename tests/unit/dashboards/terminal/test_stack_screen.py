@@ -17,7 +17,7 @@ from support.frames import card, node, small_fleet, use
 
 from dashboards.terminal.memory_bar import ASCII
 from dashboards.terminal.up.live import drawn
-from dashboards.terminal.up.plain_output import Lines
+from dashboards.terminal.up.plain_output import PlainLines
 from dashboards.terminal.up.stack import CLUSTER, MACHINE, stack_lines, stack_news
 from isolation.contract.quantity import GIB
 from isolation.contract.stack import (
@@ -185,7 +185,7 @@ def test_alerts_that_cannot_be_read_are_not_over():
 def test_plain_lines():
     """In a pipe: addresses once, then how the machine stands, by name."""
     out = io.StringIO()
-    lines = Lines(out, lambda: 0.0)
+    lines = PlainLines(out, lambda: 0.0)
 
     lines.show(small_fleet(), NOTES, machine())
     lines.show(small_fleet(), NOTES, machine())

@@ -19,7 +19,7 @@ from support.frames import card, frame, node, small_fleet, use
 
 from dashboards.terminal.memory_bar import ASCII
 from dashboards.terminal.up.live import LiveScreen, screen_for
-from dashboards.terminal.up.plain_output import GAP, Lines
+from dashboards.terminal.up.plain_output import GAP, PlainLines
 from dashboards.terminal.up.screen import LEAST_HEIGHT, LEAST_WIDTH, deal, screen
 from isolation.contract.reading import FleetEvent, PendingReading, PoolReading
 
@@ -175,14 +175,14 @@ def test_live_screen_draws_and_gives_the_terminal_back():
 
 def test_stream_decides_between_screen_and_lines():
     """A pipe gets plain lines."""
-    assert isinstance(screen_for(io.StringIO(), lambda: 0.0), Lines)
+    assert isinstance(screen_for(io.StringIO(), lambda: 0.0), PlainLines)
 
 
 def plain_lines(frames, *, times=None, notes=()):
     """What `Lines` writes of these frames, line by line; time passes a second from frame to frame."""
     stream = io.StringIO()
     clock = iter(times or range(len(frames)))
-    with Lines(stream, lambda: next(clock)) as lines:
+    with PlainLines(stream, lambda: next(clock)) as lines:
         for shown in frames:
             lines.show(shown, notes)
     return stream.getvalue().splitlines()
@@ -233,7 +233,7 @@ def test_lines_are_harmless():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     event = FleetEvent(0.0, "placed", "p\x1b[31m", "für alle")
 
-    with Lines(stream, lambda: 0.0) as lines:
+    with PlainLines(stream, lambda: 0.0) as lines:
         lines.show(replace(small_fleet(), events=(event,)))
     stream.seek(0)
 
