@@ -27,7 +27,7 @@ from exporter.settings import enforcement
 from exporter.sources.kernel import KernelSource
 from exporter.sources.nvml.health import CardHealth
 from exporter.sources.nvml.source import NvmlSource
-from exporter.sources.promises import PromiseSource, usual_books
+from exporter.sources.promises import PromiseSource, default_stores
 from isolation.contract import metrics
 from isolation.host import process
 from isolation.host.health_record import RECORD
@@ -78,10 +78,10 @@ class NodeExporter:
         """The metrics as they are now."""
         return self.pages.page().body.decode()
 
-    def _publish(self, told: CycleResult) -> None:
-        self.pages.publish(told, told.snapshot.epoch, ready=True)
+    def _publish(self, result: CycleResult) -> None:
+        self.pages.publish(result, result.snapshot.epoch, ready=True)
         if self._front is not None:
-            documents = {"/breaches": self.breaches(), "/processes": processes.to_json(told, self._node).encode()}
+            documents = {"/breaches": self.breaches(), "/processes": processes.to_json(result, self._node).encode()}
             self._front.publish(self.pages.pages, documents)
 
     def breaches(self) -> bytes:
@@ -94,9 +94,9 @@ class NodeSources:
 
     def __init__(self, chosen: ExporterSettings) -> None:
         self._chosen = chosen
-        self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.asked)
+        self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.driver_groups)
         self._kernel = KernelSource(chosen.proc, chosen.cgroup)
-        books = usual_books(chosen.simgpu, chosen.state_dir)
+        books = default_stores(chosen.simgpu, chosen.state_dir)
         self._promises = PromiseSource(books, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
         self._kubelet: KubeletReads | None = None
         self._find_kubelet()
@@ -184,24 +184,24 @@ def _container_pages() -> Collector:
 def _ack_pages() -> Collector:
     averages = Averages()
 
-    def families(told: CycleResult) -> Iterable[Family]:
-        if told.found is None:
+    def families(result: CycleResult) -> Iterable[Family]:
+        if result.found is None:
             return ()
-        averages.take(told.snapshot.at, told.found)
-        return ack_families(told.found, told.snapshot.machine.value, averages)
+        averages.take(result.snapshot.at, result.found)
+        return ack_families(result.found, result.snapshot.machine.value, averages)
 
     return families
 
 
-def _of(families: Callable[[list[NodeReading]], Iterable[Family]], told: CycleResult) -> Iterable[Family]:
-    return families([told.reading]) if told.reading is not None else ()
+def _of(families: Callable[[list[NodeReading]], Iterable[Family]], result: CycleResult) -> Iterable[Family]:
+    return families([result.reading]) if result.reading is not None else ()
 
 
-def source_families(told: CycleResult) -> Iterator[Family]:
+def source_families(result: CycleResult) -> Iterator[Family]:
     """How each source fared, and the judging of what they told."""
-    fared = outcomes(told.snapshot)
+    fared = outcomes(result.snapshot)
     success = {name: float(outcome.ok) for name, outcome in fared.items()}
     seconds = {name: outcome.seconds for name, outcome in fared.items()}
-    success[ATTRIBUTION], seconds[ATTRIBUTION] = float(told.reading is not None), told.seconds
+    success[ATTRIBUTION], seconds[ATTRIBUTION] = float(result.reading is not None), result.seconds
     yield metrics.family(metrics.COLLECTOR_SUCCESS, (((name,), value) for name, value in success.items()))
     yield metrics.family(metrics.COLLECTOR_DURATION, (((name,), value) for name, value in seconds.items()))

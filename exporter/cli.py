@@ -246,20 +246,20 @@ def _once(chosen: ExporterSettings, *, as_data: bool) -> None:
     from exporter.app import NodeExporter  # noqa: PLC0415 (help is asked for without gRPC)
 
     with NodeExporter(replace(chosen, health_dir=None)) as node:
-        told = node.cycle.run_once()
-        if told.snapshot.machine.ok:
+        result = node.cycle.run_once()
+        if result.snapshot.machine.ok:
             threading.Event().wait(min(chosen.period, _LOOK_SECONDS))
-            told = node.cycle.run_once()
+            result = node.cycle.run_once()
         if as_data:
-            click.echo(show.as_json(told))
+            click.echo(show.as_json(result))
         elif sys.stdout.isatty():
-            click.echo(show.table(told))
+            click.echo(show.table(result))
         else:
             click.echo(node.page(), nl=False)
-    errors = show.errors(told)
+    errors = show.errors(result)
     for error in errors:
         click.echo(f"gpushare exporter: {error}", err=True)
-    if not told.snapshot.machine.ok:
+    if not result.snapshot.machine.ok:
         sys.exit(_CANNOT_READ)
 
 
@@ -283,7 +283,7 @@ def _serve(chosen: ExporterSettings, web_config: Path | None) -> None:
     with NodeExporter(chosen, front) as node:
         _log.info("serving metrics of node %s at %s", chosen.node, address)
         gc.freeze()
-        status = _until_told(node, front)
+        status = _wait_for_end(node, front)
         front.close()
         # A source may hang in a driver for as long as it likes: nobody waits for it, the kernel lets go what is left.
         logging.shutdown()
@@ -303,16 +303,16 @@ def _web(path: Path | None) -> WebFile | None:
         raise click.ClickException(str(exc)) from None
 
 
-def _until_told(node: NodeExporter, front: Front) -> int:
+def _wait_for_end(node: NodeExporter, front: Front) -> int:
     """Exit status: 1 where the process that serves has gone, which needs a restart of both."""
     stop = threading.Event()
-    told: SimpleQueue[int] = SimpleQueue()  # an Event's own lock would be taken twice by a handler amid its wait
+    signals: SimpleQueue[int] = SimpleQueue()  # an Event's own lock would be taken twice by a handler amid its wait
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: told.put(number))
-    front.start(node.pages, lambda: told.put(0))
+        signal.signal(number, lambda number, _frame: signals.put(number))
+    front.start(node.pages, lambda: signals.put(0))
     worker = threading.Thread(target=node.cycle.run, args=(stop,), name="cycle", daemon=True)
     worker.start()
-    ended = not told.get()
+    ended = not signals.get()
     stop.set()
     if not ended:
         _log.info("shutting down: received a signal")

@@ -50,16 +50,16 @@ class KubeletReads:
         processes = kernel.processes.values() if kernel else ()
         wanted = frozenset(process.container_id for process in processes if process.container_id)
         return {
-            KUBELET: partial(self._granted, now, shares, named),
-            IDENTITIES: partial(self._identified, now, wanted, live),
+            KUBELET: partial(self._read_grants, now, shares, named),
+            IDENTITIES: partial(self._read_identities, now, wanted, live),
         }
 
-    def _identified(self, now: float, wanted: frozenset[str], live: frozenset[str]) -> IdentitySample:
+    def _read_identities(self, now: float, wanted: frozenset[str], live: frozenset[str]) -> IdentitySample:
         found = self._identities.read(now, wanted, live)
         self._names = found.pods
         return found
 
-    def _granted(
+    def _read_grants(
         self, now: float, shares: frozenset[tuple[str, str, str]], named: frozenset[tuple[str, str, str]]
     ) -> KubeletSample:
         if self._agent is None:

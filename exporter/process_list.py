@@ -19,14 +19,14 @@ _MOST: Final = 4096
 _LONGEST_NAME: Final = 64
 
 
-def to_json(told: CycleResult | None, node: str) -> str:
+def to_json(result: CycleResult | None, node: str) -> str:
     """
     `{"version", "node", "processes"}`; a process is on the card for as many times as it stands in the list.
 
     `memory_bytes` and `compute_ratio` (0..1 of the last cycle) are null where the driver does not tell them.
     """
-    found = told.found if told is not None else None
-    machine = told.snapshot.machine.value if told is not None else None
+    found = result.found if result is not None else None
+    machine = result.snapshot.machine.value if result is not None else None
     if found is None or machine is None:
         return json.dumps({"version": VERSION, "node": node, "processes": None})
     busy = {card.uuid: card.busy for card in machine.cards}

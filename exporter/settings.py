@@ -73,7 +73,7 @@ class ExporterSettings:
     unit_bytes: int = 1 << 30
 
     @property
-    def asked(self) -> frozenset[str]:
+    def driver_groups(self) -> frozenset[str]:
         """Groups of figures that the driver is asked for: those that are shown under somebody's names."""
         return self.collect | (_OF_ACK if "ack" in self.compat_metrics else frozenset())
 

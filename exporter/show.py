@@ -37,28 +37,28 @@ _USE_HEAD: Final = (
 )
 
 
-def as_json(told: CycleResult) -> str:
+def as_json(result: CycleResult) -> str:
     """The reading and how the sources fared; a figure that cannot be told is null."""
     record = {
         "format": FORMAT,
-        "read_at": told.snapshot.epoch,
-        "reading": _plain(told.reading),
+        "read_at": result.snapshot.epoch,
+        "reading": _plain(result.reading),
         "collectors": {
             name: {"success": outcome.ok, "error": outcome.error, "seconds": outcome.seconds}
-            for name, outcome in outcomes(told.snapshot).items()
+            for name, outcome in outcomes(result.snapshot).items()
         },
     }
     return json.dumps(record, indent=2)
 
 
-def errors(told: CycleResult) -> list[str]:
+def errors(result: CycleResult) -> list[str]:
     """Which sources failed, and why."""
-    return [f"{name}: {outcome.error}" for name, outcome in outcomes(told.snapshot).items() if not outcome.ok]
+    return [f"{name}: {outcome.error}" for name, outcome in outcomes(result.snapshot).items() if not outcome.ok]
 
 
-def table(told: CycleResult) -> str:
+def table(result: CycleResult) -> str:
     """Cards, then who uses them."""
-    reading = told.reading
+    reading = result.reading
     if reading is None:
         return "no reading: the attribution failed, see the log"
     cards = _columns(_CARD_HEAD, [_card_row(card) for card in reading.cards])

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from exporter.pipeline.device_ids import DYNAMIC, Devices, unit_card, units_bytes, usable_bytes
-from exporter.pipeline.owners import bounded, list_owners, live_pods, pod_names
+from exporter.pipeline.owners import bound_label, list_owners, live_pods, pod_names
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
@@ -140,7 +140,7 @@ def _of_holds(snapshot: Snapshot, cards: Mapping[str, CardSample]) -> Iterator[C
 def _of_hold(found: HoldSample, cards: Mapping[str, CardSample]) -> Iterator[ContainerAllocation]:
     hold, tenant = found.hold, found.hold.tenant
     names = ("", hold.name, hold.id) if tenant is None else (tenant.namespace, tenant.pod, tenant.container)
-    namespace, pod, container = map(bounded, names)
+    namespace, pod, container = map(bound_label, names)
     for part in hold.slices:
         yield ContainerAllocation(
             namespace=namespace,
@@ -151,9 +151,9 @@ def _of_hold(found: HoldSample, cards: Mapping[str, CardSample]) -> Iterator[Con
             allocation_source="run" if tenant is None else "agent",
             bytes=part.bytes,
             core_ratio=part.core / FULL_CORE if part.core else None,
-            policy=bounded(hold.policy),
-            pod_uid="" if tenant is None else bounded(tenant.uid),
-            promise=bounded(hold.id),
+            policy=bound_label(hold.policy),
+            pod_uid="" if tenant is None else bound_label(tenant.uid),
+            promise=bound_label(hold.id),
             hold=hold.id if tenant is None else "",
             region=found.region,
             limits_error=found.limits_error,
@@ -194,7 +194,7 @@ class _Assignments:
         """One per container and card."""
         merged: dict[tuple[tuple[str, str, str], str], set[tuple[str, str]]] = {}
         for grant in self._grants():
-            names = (bounded(grant.namespace), bounded(grant.pod), bounded(grant.container))
+            names = (bound_label(grant.namespace), bound_label(grant.pod), bound_label(grant.container))
             uid = self._uid(grant)
             if uid is None or (names, uid) in self._held or (uid == "" and names in self._held_names):
                 continue
@@ -224,7 +224,7 @@ class _Assignments:
     def _uid(self, grant: DeviceGrant) -> str | None:
         """Of the pod to which this was given; empty: not known; None: the pod is over."""
         if grant.pod_uid:
-            return None if self._live is not None and grant.pod_uid not in self._live else bounded(grant.pod_uid)
+            return None if self._live is not None and grant.pod_uid not in self._live else bound_label(grant.pod_uid)
         known = self._uids.get((grant.namespace, grant.pod), set())
         if self._live is None:
             return next(iter(known)) if len(known) == 1 else ""

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from exporter.pipeline.owners import bounded, list_departed, list_owners
+from exporter.pipeline.owners import bound_label, list_departed, list_owners
 from exporter.pipeline.process_binding import Binding, BoundProcess, CardBinding, Visibility, bind_processes, used_bytes
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading
@@ -91,9 +91,9 @@ def attribute(snapshot: Snapshot, allocations: NodeAllocations, labels: NodeLabe
     for card in machine.cards if machine else ():
         mine = by_card.pop(card.uuid, [])
         card_binding = bind_processes(snapshot, card, mine, allocations, owner_by_pid, gone=gone)
-        readings = [_container(card, allocation, card_binding, alone=len(mine) == 1) for allocation in mine]
+        readings = [_read_container(card, allocation, card_binding, alone=len(mine) == 1) for allocation in mine]
         attributable = card_binding.visibility is Visibility.CLEAR and all(one.source == "nvml" for one in readings)
-        cards.append(_card(card, mine, card_binding, allocations, labels.unit_bytes, attributable=attributable))
+        cards.append(_card_reading(card, mine, card_binding, allocations, labels.unit_bytes, attributable=attributable))
         containers += readings
         container_allocations += mine
         processes += card_binding.processes
@@ -101,16 +101,16 @@ def attribute(snapshot: Snapshot, allocations: NodeAllocations, labels: NodeLabe
         key_by_pid[card.uuid] = card_binding.key_by_pid
         busy[card.uuid] = None if card.busy is None else sum(card.busy.values())
     unseen = [allocation for rest in by_card.values() for allocation in rest]
-    containers += [_reading(allocation) for allocation in unseen]
-    cards += [_divided(card) for card in machine.divided] if machine else []
+    containers += [_container_reading(allocation) for allocation in unseen]
+    cards += [_divided_card_reading(card) for card in machine.divided] if machine else []
     reading = NodeReading(
-        node=bounded(labels.node),
+        node=bound_label(labels.node),
         pool=labels.pool,
         mode=labels.mode,
         isolation=labels.isolation,
         cards=tuple(cards),
         containers=tuple(containers),
-        driver=bounded(machine.driver) if machine else "",
+        driver=bound_label(machine.driver) if machine else "",
         host_pids=kernel.host_pids if kernel else None,
         mps=machine.mps if machine else None,
     )
@@ -133,12 +133,12 @@ def find_library_book(allocation: ContainerAllocation) -> CardBook | None:
     """What the container's isolation library counts on the card. The tenant can write there what it likes."""
     if allocation.region is None or allocation.region.reading is None:
         return None
-    wanted = _bare(allocation.uuid)
-    return next((book for book in allocation.region.reading.cards if book.uuid == wanted), None)
+    uuid = _parse_uuid(allocation.uuid)
+    return next((book for book in allocation.region.reading.cards if book.uuid == uuid), None)
 
 
 @lru_cache(maxsize=256)
-def _bare(uuid: str) -> UUID | None:
+def _parse_uuid(uuid: str) -> UUID | None:
     """The 16 bytes that CUDA tells; None for a name that is no UUID."""
     try:
         return UUID(uuid.removeprefix("GPU-").removeprefix("MIG-"))
@@ -146,21 +146,21 @@ def _bare(uuid: str) -> UUID | None:
         return None
 
 
-def _container(
+def _read_container(
     card: CardSample, allocation: ContainerAllocation, card_binding: CardBinding, *, alone: bool
 ) -> ContainerReading:
     if card_binding.visibility is Visibility.FAILED or allocation.key in card_binding.ambiguous:
-        return _reading(allocation)
+        return _container_reading(allocation)
     whole = allocation.exclusive and alone
-    used, source = _memory(card, allocation, card_binding, whole=whole)
+    used, source = _used_memory(card, allocation, card_binding, whole=whole)
     core, core_source = None, ""
     if card_binding.visibility is Visibility.CLEAR and card_binding.busy is not None:
         # Rounded samples of processes that take turns add up to a little over 1.
         core, core_source = min(1.0, card_binding.busy.get(allocation.key, 0.0)), "nvml"
     elif whole and card.utilisation_ratio is not None:
         core, core_source = card.utilisation_ratio, "allocation"
-    peak, peak_source = _peak(card, card_binding.of.get(allocation.key, ()), used, source)
-    found = _reading(allocation, (used, source), (core, core_source), (peak, peak_source))
+    peak, peak_source = _peak_memory(card, card_binding.of.get(allocation.key, ()), used, source)
+    found = _container_reading(allocation, (used, source), (core, core_source), (peak, peak_source))
     if core_source != "nvml":
         return found
     return replace(
@@ -170,7 +170,7 @@ def _container(
     )
 
 
-def _reading(
+def _container_reading(
     allocation: ContainerAllocation,
     memory: tuple[int | None, str] = (None, ""),
     core: tuple[float | None, str] = (None, ""),
@@ -204,7 +204,7 @@ def _reading(
     )
 
 
-def _memory(
+def _used_memory(
     card: CardSample, allocation: ContainerAllocation, card_binding: CardBinding, *, whole: bool
 ) -> tuple[int | None, str]:
     mine = card_binding.of.get(allocation.key, ())
@@ -222,7 +222,9 @@ def _memory(
     return used - card.reserved_bytes, "allocation"
 
 
-def _peak(card: CardSample, mine: Iterable[BoundProcess], used: int | None, source: str) -> tuple[int | None, str]:
+def _peak_memory(
+    card: CardSample, mine: Iterable[BoundProcess], used: int | None, source: str
+) -> tuple[int | None, str]:
     """The larger of this sample and of the driver's accounting for one of the container's processes."""
     if used is None or source != "nvml":
         return used, source
@@ -230,7 +232,7 @@ def _peak(card: CardSample, mine: Iterable[BoundProcess], used: int | None, sour
     return (kept, "accounting") if kept > used else (used, source)
 
 
-def _card(
+def _card_reading(
     card: CardSample,
     allocations: Sequence[ContainerAllocation],
     card_binding: CardBinding,
@@ -251,12 +253,12 @@ def _card(
     free: int | None = None
     if sized and promised is not None and all(allocation.bytes is not None for allocation in allocations):
         free = max(0, offered - promised) // unit_bytes * unit_bytes if card.healthy else 0
-    return _physical(
+    return _build_card_reading(
         card,
         allocated_bytes=promised or 0,
         allocatable_bytes=offered,
         used_bytes=used_bytes(card),
-        unattributed_bytes=_unattributed(card_binding),
+        unattributed_bytes=_unattributed_bytes(card_binding),
         largest_free_bytes=free,
         exclusive=True if exclusive else (False if book.counted else None),
         holders=len(allocations) if book.counted else None,
@@ -265,7 +267,7 @@ def _card(
     )
 
 
-def _unattributed(card_binding: CardBinding) -> int | None:
+def _unattributed_bytes(card_binding: CardBinding) -> int | None:
     """Memory of processes without an allocation; None where one of them might be a tenant's."""
     if card_binding.visibility not in {Visibility.CLEAR, Visibility.SANDBOX} or any(
         bound.binding is Binding.UNKNOWN for bound in card_binding.processes
@@ -276,9 +278,9 @@ def _unattributed(card_binding: CardBinding) -> int | None:
     return sum(known) if len(known) == len(strangers) else None
 
 
-def _divided(card: CardSample) -> CardReading:
+def _divided_card_reading(card: CardSample) -> CardReading:
     """A card that MIG divides: power, health, errors. Memory and containers belong to its instances."""
-    return _physical(
+    return _build_card_reading(
         card,
         allocated_bytes=0,
         allocatable_bytes=0,
@@ -288,7 +290,7 @@ def _divided(card: CardSample) -> CardReading:
     )
 
 
-def _physical(
+def _build_card_reading(
     card: CardSample,
     *,
     allocated_bytes: int,
@@ -302,9 +304,9 @@ def _physical(
     attributable: bool | None = None,
 ) -> CardReading:
     return CardReading(
-        uuid=bounded(card.uuid),
+        uuid=bound_label(card.uuid),
         index=card.index,
-        model=bounded(card.model),
+        model=bound_label(card.model),
         total_bytes=card.total_bytes,
         reserved_bytes=card.reserved_bytes or 0,
         used_bytes=used_bytes,
@@ -335,8 +337,8 @@ def _physical(
         unhealthy=card.unhealthy,
         processes=None if card.processes is None else len(card.processes),
         hardware=card.hardware,
-        parent=bounded(card.parent),
-        profile=bounded(card.profile),
+        parent=bound_label(card.parent),
+        profile=bound_label(card.profile),
         minor=card.minor,
         unknown=unknown,
     )

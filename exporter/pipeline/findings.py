@@ -39,17 +39,17 @@ def list_findings(
             of.setdefault(bound.allocation.key, []).append(bound)
     for allocation, one in zip(found.container_allocations, found.reading.containers, strict=True):
         history = histories[allocation.key]
-        yield from _over(allocation, one, history.excess)
-        yield from _denied(allocation, history, now)
+        yield from _find_over_limit(allocation, one, history.excess)
+        yield from _find_denied(allocation, history, now)
         if found.visibility.get(allocation.uuid) is Visibility.CLEAR:
-            yield from _uninstrumented(allocation, of.get(allocation.key, ()), slotted=history.slotted)
+            yield from _find_uninstrumented(allocation, of.get(allocation.key, ()), slotted=history.slotted)
         if allocation.region is not None and allocation.region.reading is None:
             text = f"cannot read the region of the container's isolation library: {allocation.region.error}"
             yield _finding(BreachKind.UNREADABLE_REGION, allocation, "library", text)
         if allocation.limits_error:
             text = f"the isolation library does not have the promised limits: {allocation.limits_error}"
             yield _finding(BreachKind.WRONG_LIMITS, allocation, "limits", text)
-    yield from _unallocated(found)
+    yield from _find_unallocated(found)
 
 
 def list_region_pids(allocation: ContainerAllocation) -> tuple[int, ...] | None:
@@ -75,7 +75,9 @@ def _finding(kind: BreachKind, allocation: ContainerAllocation, source: str, tex
     return Finding(**(fields | more))  # type: ignore[arg-type] # the fields' types are checked where they are made
 
 
-def _over(allocation: ContainerAllocation, one: ContainerReading, excess: OverLimitState) -> Iterator[Finding]:
+def _find_over_limit(
+    allocation: ContainerAllocation, one: ContainerReading, excess: OverLimitState
+) -> Iterator[Finding]:
     if allocation.bytes is None or not (excess.over or excess.spiked):
         return
     spike = excess.spiked and not excess.over
@@ -86,17 +88,17 @@ def _over(allocation: ContainerAllocation, one: ContainerReading, excess: OverLi
     yield _finding(BreachKind.OVER_LIMIT, allocation, "accounting" if spike else "nvml", text, used_bytes=most)
 
 
-def _denied(allocation: ContainerAllocation, history: ContainerHistory, now: float) -> Iterator[Finding]:
+def _find_denied(allocation: ContainerAllocation, history: ContainerHistory, now: float) -> Iterator[Finding]:
     if history.denied_at is None or now - history.denied_at > DENIED_SECONDS:
         return
     records = allocation.region.breaches if allocation.region else ()
-    asked = max((one.requested for one in records if one.kind is Reported.DENIED), default=None)
-    wanted = "" if asked is None else f", the largest of {show_bytes(asked)}"
-    text = f"the isolation library denied allocations beyond the promise{wanted}"
+    requested = max((one.requested for one in records if one.kind is Reported.DENIED), default=None)
+    largest = "" if requested is None else f", the largest of {show_bytes(requested)}"
+    text = f"the isolation library denied allocations beyond the promise{largest}"
     yield _finding(BreachKind.DENIED, allocation, "library", text, times=history.fresh_denied)
 
 
-def _uninstrumented(
+def _find_uninstrumented(
     allocation: ContainerAllocation, mine: Sequence[BoundProcess], *, slotted: bool
 ) -> Iterator[Finding]:
     """Processes on the card that have no slot in their container's region."""
@@ -105,7 +107,7 @@ def _uninstrumented(
         return
     if not booked and not slotted:
         text = f"{_processes(len(mine))} on the card; none was ever registered with the isolation library"
-        yield _measured(BreachKind.MISSING_LIBRARY, allocation, mine, text)
+        yield _measured_finding(BreachKind.MISSING_LIBRARY, allocation, mine, text)
         return
     pids = {bound.owner.namespace_pid for bound in mine if bound.owner is not None}
     if None in pids:
@@ -116,17 +118,17 @@ def _uninstrumented(
         named = True
     if strange:
         text = f"{_processes(len(strange))} on the card not registered with the isolation library"
-        yield _measured(BreachKind.UNINSTRUMENTED, allocation, strange if named else (), text)
+        yield _measured_finding(BreachKind.UNINSTRUMENTED, allocation, strange if named else (), text)
 
 
-def _measured(
+def _measured_finding(
     kind: BreachKind, allocation: ContainerAllocation, processes: Iterable[BoundProcess], text: str
 ) -> Finding:
     found = tuple(processes)
     return _finding(kind, allocation, "nvml", text, pids=_pids(found), used_bytes=_bytes(found))
 
 
-def _unallocated(found: Attribution) -> Iterator[Finding]:
+def _find_unallocated(found: Attribution) -> Iterator[Finding]:
     """Processes on a card of which nothing was promised to them, by container or, on the host, by name."""
     promised = {allocation.uuid for allocation in found.container_allocations}
     groups: dict[tuple[str, ...], list[BoundProcess]] = {}

@@ -78,11 +78,11 @@ def _owner(
         namespace, pod = pods.get(found.pod_uid, ("", ""))
     return ProcessOwner(
         pid=found.pid,
-        name=bounded(found.name),
-        namespace=bounded(namespace),
-        pod=bounded(pod),
-        container=bounded(container),
-        pod_uid=bounded(found.pod_uid),
+        name=bound_label(found.name),
+        namespace=bound_label(namespace),
+        pod=bound_label(pod),
+        container=bound_label(container),
+        pod_uid=bound_label(found.pod_uid),
         hold="" if found.pod_uid else found.hold,
         start_ticks=found.start_ticks,
         namespace_pid=found.namespace_pid,
@@ -107,7 +107,7 @@ def live_pods(kernel: KernelSample | None) -> frozenset[str] | None:
     return None if kernel is None else kernel.live_pods
 
 
-def bounded(text: str) -> str:
+def bound_label(text: str) -> str:
     """Text that is fit to be a label: as it is, or cut and marked so that two long ones stay different."""
     if len(text) <= MOST_CHARS:
         return text

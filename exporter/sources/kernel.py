@@ -96,31 +96,31 @@ class KernelSource:
 
     def _look(self, pid: int, lineage: Lineage) -> _KnownProcess | None:
         try:
-            seen = process.read_living(pid, self._proc)
-            if seen is None or pid <= 0:
+            stat = process.read_living(pid, self._proc)
+            if stat is None or pid <= 0:
                 return None
             one = self._known.get(pid)
-            if one is None or one.facts.start_ticks != seen.start:
-                one = self._read(pid, seen, "")
-            elif one.facts.name != seen.name:  # it became another program
-                one = self._read(pid, seen, one.facts.hold)
+            if one is None or one.facts.start_ticks != stat.start:
+                one = self._read(pid, stat, "")
+            elif one.facts.name != stat.name:  # it became another program
+                one = self._read(pid, stat, one.facts.hold)
         except (OSError, ValueError):
             return None  # it ended while we read
         hold = one.facts.hold
         if not lineage.knows(hold):
-            hold = self._hold(pid, seen, one, lineage) if lineage else ""
+            hold = self._hold(pid, stat, one, lineage) if lineage else ""
         return one if hold == one.facts.hold else replace(one, facts=replace(one.facts, hold=hold))
 
-    def _read(self, pid: int, seen: process.ProcessStat, hold: str) -> _KnownProcess:
-        groups = process.read_cgroups(process.living_thread(pid, self._proc) if seen.headless else pid, self._proc)
+    def _read(self, pid: int, stat: process.ProcessStat, hold: str) -> _KnownProcess:
+        groups = process.read_cgroups(process.living_thread(pid, self._proc) if stat.headless else pid, self._proc)
         status = process.read_status(pid, self._proc)
         place = self._place(groups)
-        parent = process.read_living(seen.parent, self._proc) if seen.parent > 0 else None
+        parent = process.read_living(stat.parent, self._proc) if stat.parent > 0 else None
         facts = ProcessSample(
             pid,
-            seen.start,
+            stat.start,
             status.uid,
-            seen.name,
+            stat.name,
             place.pod_uid,
             place.container_id,
             hold,
@@ -142,7 +142,7 @@ class KernelSource:
             self._trusted[place.within] = bool(found) and made_by_root(found + group)
         return place if self._trusted.get(place.within, True) else cgroup_paths.NOWHERE
 
-    def _hold(self, pid: int, seen: process.ProcessStat, one: _KnownProcess, lineage: Lineage) -> str:
+    def _hold(self, pid: int, stat: process.ProcessStat, one: _KnownProcess, lineage: Lineage) -> str:
         """A pod's process lives on the pod's promise, unless the pod is the one that we are in ourselves."""
         ours = one.place == self._own[1]
         if one.place.pod_uid and not ours:
@@ -151,6 +151,6 @@ class KernelSource:
         # in a PID namespace of its own, or where that cannot be told, a mark may be a container's
         marked = not contained and one.facts.namespace_pid == pid
         try:
-            return lineage.hold_of(pid, seen, one.groups, marked=marked)
+            return lineage.hold_of(pid, stat, one.groups, marked=marked)
         except (OSError, ValueError):
             return ""

@@ -50,9 +50,9 @@ class Lineage:
         """Whether the hold is still there."""
         return hold in self._runs
 
-    def hold_of(self, pid: int, seen: process.ProcessStat, groups: str, *, marked: bool) -> str:
+    def hold_of(self, pid: int, stat: process.ProcessStat, groups: str, *, marked: bool) -> str:
         """The hold's promise id; empty for a stranger. `marked`: its environment may be asked."""
-        return self._by_group(groups) or self._by_descent(pid, seen) or (self._by_mark(pid) if marked else "")
+        return self._by_group(groups) or self._by_descent(pid, stat) or (self._by_mark(pid) if marked else "")
 
     def _innermost(self, claims: Iterable[str]) -> str:
         return max(claims, key=lambda ident: (self._runs[ident].hold.created, ident), default="")
@@ -71,8 +71,8 @@ class Lineage:
                         return ident
         return ""
 
-    def _by_descent(self, pid: int, seen: process.ProcessStat) -> str:
-        at: process.ProcessStat | None = seen
+    def _by_descent(self, pid: int, stat: process.ProcessStat) -> str:
+        at: process.ProcessStat | None = stat
         for _ in range(DEEPEST):
             if at is None or pid <= 1:
                 return ""
@@ -92,9 +92,9 @@ class Lineage:
             self._keepers = defaultdict(list)
             for one in self._runs.values():
                 for member in one.members:
-                    seen = process.read_living(member.pid, self._proc)
-                    if seen is not None and seen.start == member.start:
-                        self._keepers[seen.parent].append(one.hold.id)
+                    stat = process.read_living(member.pid, self._proc)
+                    if stat is not None and stat.start == member.start:
+                        self._keepers[stat.parent].append(one.hold.id)
         return [one for one in self._keepers.get(pid, ()) if self._runs_as(pid, one)]
 
     def _by_mark(self, pid: int) -> str:

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from isolation.contract.host_allocation import HostAllocation, Process
 
 _log: Final = logging.getLogger(__name__)
-COMMON_BOOK: Final = Path("/run/gpushare/allocations")
-ANYBODYS_BOOK: Final = Path("/var/tmp/gpushare-allocations")  # noqa: S108 (sticky; entries are checked one by one)
+COMMON_STORE: Final = Path("/run/gpushare/allocations")
+USER_STORE: Final = Path("/var/tmp/gpushare-allocations")  # noqa: S108 (sticky; entries are checked one by one)
 MOST_HOLDS: Final = 1024
 """In one book: more than any machine has room for; what is beyond is counted and not read."""
 MOST_SLICES: Final = 128
@@ -69,11 +69,11 @@ _PROMISE_CHARS: Final = 63
 Stamp = tuple[int, int, int, int]
 
 
-def usual_books(simgpu: Path | None = None, book: Path | None = None) -> tuple[Path, ...]:
+def default_stores(simgpu: Path | None = None, book: Path | None = None) -> tuple[Path, ...]:
     """The books of this machine, or of a simulated one; `book` instead of them, where one was chosen."""
     if book is not None:
         return (book,)
-    return (simgpu.with_name(f"{simgpu.name}.allocations"),) if simgpu is not None else (COMMON_BOOK, ANYBODYS_BOOK)
+    return (simgpu.with_name(f"{simgpu.name}.allocations"),) if simgpu is not None else (COMMON_STORE, USER_STORE)
 
 
 @dataclass(slots=True)
@@ -109,9 +109,9 @@ class _AllocationFolder:
 class PromiseSource:
     """See the module. Not for several threads at once."""
 
-    def __init__(self, books: Sequence[Path], run_dir: Path, proc: Path, cgroup: Path) -> None:
+    def __init__(self, stores: Sequence[Path], run_dir: Path, proc: Path, cgroup: Path) -> None:
         """`books`: those that are not there have no holds."""
-        self._books, self._alloc, self._proc = tuple(map(str, books)), f"{run_dir}/alloc", str(proc)
+        self._stores, self._alloc, self._proc = tuple(map(str, stores)), f"{run_dir}/alloc", str(proc)
         self._liveness = Liveness(str(proc), cgroup, MARKS_SECONDS)
         self._regions = Regions()
         self._entries: dict[str, _AllocationFolder] = {}
@@ -123,24 +123,24 @@ class PromiseSource:
         boot = self._boot()
         agent = Path(self._alloc).is_dir()
         self._skipped = 0
-        self._entries = {entry.folder: entry for entry in self._folders() if _refresh(entry)}
-        believed = _one_each(list(self._entries.values()))
-        counting = {ident: entry for ident, entry in believed.items() if self._counts(entry, boot, now)}
-        living = _bounded(counting)
+        self._entries = {entry.folder: entry for entry in self._list_folders() if _refresh(entry)}
+        believed = _resolve_duplicates(list(self._entries.values()))
+        counting = {ident: entry for ident, entry in believed.items() if self._is_living(entry, boot, now)}
+        living = _limit_parts(counting)
         self._skipped += len(counting) - len(living)
         regions = self._regions.read({ident: entry.region for ident, entry in living.items() if entry.enforced})
         holds = tuple(_facts(entry, regions.get(ident)) for ident, entry in living.items())
         order = sorted(holds, key=lambda one: (one.hold.created, one.hold.id))
-        return PromiseSample(tuple(order), agent, self._said(believed))
+        return PromiseSample(tuple(order), agent, self._log_unreadable(believed))
 
-    def _said(self, believed: Mapping[str, _AllocationFolder]) -> int:
+    def _log_unreadable(self, believed: Mapping[str, _AllocationFolder]) -> int:
         """How many records are not believed or were not read; who has to look at them is told, once."""
         unread = self._entries.keys() - {entry.folder for entry in believed.values()}
         number = len(unread) + self._skipped
         if number != self._unreadable:
             which = f" (for example {min(unread)!r})" if unread else ""
-            told = f"cannot read {number} promises{which}: allocated and free memory is unknown"
-            _log.warning("%s", told if number else "all promises are readable again")
+            message = f"cannot read {number} promises{which}: allocated and free memory is unknown"
+            _log.warning("%s", message if number else "all promises are readable again")
         self._unreadable = number
         return number
 
@@ -151,9 +151,9 @@ class PromiseSource:
             advice = "the promises of this boot are unknown; set --proc to the host's /proc"
             raise SourceError(f"cannot read {self._proc} ({exc.strerror}): {advice}") from None
 
-    def _folders(self) -> Iterator[_AllocationFolder]:
+    def _list_folders(self) -> Iterator[_AllocationFolder]:
         """Every folder of a hold, as it was known before or new."""
-        for home in (self._alloc, *self._books):
+        for home in (self._alloc, *self._stores):
             try:
                 with os.scandir(home) as entries:
                     names = [
@@ -171,7 +171,7 @@ class PromiseSource:
             for path in sorted(names, key=lambda path: (path not in self._entries, path))[:MOST_HOLDS]:
                 yield self._entries.get(path) or _AllocationFolder(path, home == self._alloc)
 
-    def _counts(self, entry: _AllocationFolder, boot: str, now: float) -> bool:
+    def _is_living(self, entry: _AllocationFolder, boot: str, now: float) -> bool:
         """Whether somebody lives on it. Nothing outlives a boot."""
         hold = entry.hold
         if hold is None or hold.boot != boot:
@@ -201,7 +201,7 @@ def _refresh(entry: _AllocationFolder) -> bool:
         raw, about = read_whole(path, MOST_CHARS)
         hold = load(raw.decode("utf-8"))
         if entry.tenant == (hold.tenant is not None) and _may_say(entry, hold, about.st_uid):
-            entry.hold = _short(hold)
+            entry.hold = _shorten(hold)
     except FileNotFoundError:
         return False
     except (OSError, UnicodeDecodeError, HostAllocationError):
@@ -209,7 +209,7 @@ def _refresh(entry: _AllocationFolder) -> bool:
     return True
 
 
-def _short(hold: HostAllocation) -> HostAllocation:
+def _shorten(hold: HostAllocation) -> HostAllocation:
     """Without what nobody here reads, and with nothing that is longer than a name: thousands of them are kept."""
     if len(hold.slices) > MOST_SLICES or len(hold.id) > MOST_TEXT:
         raise HostAllocationError("larger than any promise")
@@ -233,7 +233,7 @@ def _may_say(entry: _AllocationFolder, hold: HostAllocation, writer: int) -> boo
     return hold.id == entry.folder.rpartition("/")[2] and writer in {ROOT_UID, hold.uid}
 
 
-def _one_each(entries: Sequence[_AllocationFolder]) -> dict[str, _AllocationFolder]:
+def _resolve_duplicates(entries: Sequence[_AllocationFolder]) -> dict[str, _AllocationFolder]:
     """By id; of several with one id the agent's, then the one whose file is the oldest."""
     found: dict[str, _AllocationFolder] = {}
     for entry in sorted(entries, key=lambda one: (not one.tenant, one.stamp[3] if one.stamp else 1 << 63, one.folder)):
@@ -242,7 +242,7 @@ def _one_each(entries: Sequence[_AllocationFolder]) -> dict[str, _AllocationFold
     return found
 
 
-def _bounded(living: Mapping[str, _AllocationFolder]) -> dict[str, _AllocationFolder]:
+def _limit_parts(living: Mapping[str, _AllocationFolder]) -> dict[str, _AllocationFolder]:
     """The oldest, as many as there can be room for: nobody fills the page with promises of cards that nobody has."""
     ends = accumulate(len(entry.hold.slices) if entry.hold else 0 for entry in living.values())
     return {ident: entry for (ident, entry), end in zip(living.items(), ends, strict=True) if end <= MOST_PARTS}
@@ -291,8 +291,8 @@ def _limits_difference(hold: HostAllocation, limits: abi.Limits) -> str:
         promised = {_uuid(part.uuid): (part.bytes, part.core * (abi.PPM // 100)) for part in hold.slices}
     except ValueError:
         return ""  # a card whose name is no UUID: nothing to compare by
-    told = {card.uuid: (card.memory_bytes, card.core_ppm) for card in limits.cards}
-    return "" if told == promised else "the amounts in the limits file differ from the promise"
+    in_file = {card.uuid: (card.memory_bytes, card.core_ppm) for card in limits.cards}
+    return "" if in_file == promised else "the amounts in the limits file differ from the promise"
 
 
 def _uuid(card: str) -> UUID:

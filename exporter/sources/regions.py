@@ -2,7 +2,7 @@
 """
 Tenants' regions, read so that none of them can lie about anybody else or keep us busy.
 
-A region is opened without following links or blocking, must be a regular file, and is read with bounded
+A region is opened without following links or blocking, must be a regular file, and is read with bound_label
 preads into copies of our own; `isolation.contract.abi` says what the bytes mean and refuses what does not
 look as it must. One that has not changed is not decoded again. One whose owner makes it dear to read is
 read after all the others, and not at all once a reading has taken `BUDGET_SECONDS`.

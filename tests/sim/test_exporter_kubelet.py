@@ -258,7 +258,7 @@ def test_a_sluggish_kubelet_is_not_asked_for_everybody_at_once(kubelet, source):
 
 def test_an_answer_beyond_all_measure_is_an_error_and_no_rate_limit(kubelet, source):
     """
-    Memory is bounded, and asking again would not help.
+    Memory is bound_label, and asking again would not help.
     """
     kubelet.add("ml", "huge", {"main": {GPU: ["x" * (17 << 20)]}})
     with pytest.raises(SourceError, match="larger than max"):

@@ -15,7 +15,7 @@ import pytest
 from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.sources.kernel import KernelSource
-from exporter.sources.promises import PromiseSource, usual_books
+from exporter.sources.promises import PromiseSource, default_stores
 from isolation.host import process
 from isolation.simgpu.hardware import create
 
@@ -70,7 +70,7 @@ def box(tmp_path):
 @pytest.fixture
 def source(box, tmp_path):
     """The promises of that box."""
-    return PromiseSource(usual_books(box), tmp_path / "lib", PROC, CGROUP)
+    return PromiseSource(default_stores(box), tmp_path / "lib", PROC, CGROUP)
 
 
 def test_a_run_is_seen_from_promise_to_process(box, source):

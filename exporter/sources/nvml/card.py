@@ -90,7 +90,7 @@ class Card:
         """Give back what the driver keeps for us."""
         self._gpm.close()
 
-    def divided(self) -> bool:
+    def is_divided(self) -> bool:
         """Whether MIG divides it now."""
         mode = self._ask("nvmlDeviceGetMigMode")
         return mode is not None and mode[0] == 1
@@ -130,25 +130,25 @@ class Card:
 
     def read_instance(self, state: CardState, now: float) -> CardSample:
         """A MIG instance: memory and processes, nothing else is told of it."""
-        return self._with_memory(self.identified(state), now)
+        return self._with_memory(self.identify(state), now)
 
     def read_board(self, state: CardState, now: float) -> CardSample:
         """What belongs to the physical card, divided or not."""
         rates = self._ask("nvmlDeviceGetUtilizationRates")
-        power = _scaled(self._ask("nvmlDeviceGetPowerUsage"), 1e-3)
+        power = _scale(self._ask("nvmlDeviceGetPowerUsage"), 1e-3)
         slow = self._slow
         load = None if rates is None else rates.gpu / 100
         return replace(
-            self.identified(state),
+            self.identify(state),
             utilisation_ratio=load,
             busy_seconds=state.work(load, now),
             memory_utilisation_ratio=None if rates is None else rates.memory / 100,
             power_watts=power,
             power_limit_watts=slow.power_limit_watts,
             energy_joules=self._energy(state, power, now),
-            temperature_celsius=_scaled(self._temperature(), 1),
-            sm_clock_hertz=_scaled(self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK), _MHZ),
-            memory_clock_hertz=_scaled(self._ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK), _MHZ),
+            temperature_celsius=_scale(self._temperature(), 1),
+            sm_clock_hertz=_scale(self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK), _MHZ),
+            memory_clock_hertz=_scale(self._ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK), _MHZ),
             throttled_seconds=_throttled_seconds(state, self._reasons(), now),
             ecc_corrected=slow.ecc_corrected,
             ecc_uncorrected=slow.ecc_uncorrected,
@@ -178,7 +178,7 @@ class Card:
         if self._slow.accounting:
             self._processes.account()
 
-    def identified(self, state: CardState) -> CardSample:
+    def identify(self, state: CardState) -> CardSample:
         """What is known without asking."""
         return CardSample(
             uuid=self.uuid,
@@ -199,7 +199,7 @@ class Card:
     def lost(self, state: CardState) -> CardSample:
         """A card that does not answer."""
         self._processes.gone()
-        return replace(self.identified(state), unhealthy="lost", lost=True)
+        return replace(self.identify(state), unhealthy="lost", lost=True)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         return self._library.ask(self._scope, name, self.handle, *arguments)
@@ -268,5 +268,5 @@ def throttle_reasons(bits: int | None) -> tuple[str, ...] | None:
     return (*known, "other") if other else known
 
 
-def _scaled(value: Any, unit: float) -> float | None:
+def _scale(value: Any, unit: float) -> float | None:
     return None if value is None else float(value) * unit

@@ -69,7 +69,7 @@ class Events:
             self._set = None
 
 
-def counted(before: Mapping[int, int], xid: int) -> dict[int, int]:
+def count_xid(before: Mapping[int, int], xid: int) -> dict[int, int]:
     """One more of that number, which comes last."""
     if xid not in before and len(before) >= _MOST_KINDS:
         return dict(before)

@@ -56,7 +56,7 @@ class CardProcesses:
         self, compute: tuple[CardProcess, ...] | None, used: int, now: float, *, accounting: bool
     ) -> tuple[CardProcess, ...] | None:
         """Everybody, beside those that compute, on a card of which so many bytes are used."""
-        found = None if compute is None else merged((*compute, *self._look(compute, used, now)))
+        found = None if compute is None else merge_processes((*compute, *self._look(compute, used, now)))
         if not accounting:
             self._peaks, self._ended = {}, {}
         elif found is not None:
@@ -103,7 +103,7 @@ class CardProcesses:
         }
 
 
-def merged(found: Iterable[CardProcess]) -> tuple[CardProcess, ...]:
+def merge_processes(found: Iterable[CardProcess]) -> tuple[CardProcess, ...]:
     """Each pid once: one that computes and draws is told of twice, with the same bytes. An MPS client is that first."""
     rank = {"mps": 0, "compute": 1, "graphics": 2}
     kept: dict[int, CardProcess] = {}

@@ -89,17 +89,20 @@ def _hardware(ask: Callable[..., Any], groups: Container[str]) -> Hardware:
     if "pcie" in groups:
         found["pcie_generation"] = ask("nvmlDeviceGetCurrPcieLinkGeneration")
         found["pcie_width"] = ask("nvmlDeviceGetCurrPcieLinkWidth")
-        told = _fields(ask, (*_PCIE_ERRORS.values(), _PCIE_SENT, _PCIE_RECEIVED))
-        found["pcie_sent_bytes"], found["pcie_received_bytes"] = told.get(_PCIE_SENT), told.get(_PCIE_RECEIVED)
-        found["pcie_errors"] = _named(_PCIE_ERRORS, told)
+        values = _fields(ask, (*_PCIE_ERRORS.values(), _PCIE_SENT, _PCIE_RECEIVED))
+        found["pcie_sent_bytes"], found["pcie_received_bytes"] = values.get(_PCIE_SENT), values.get(_PCIE_RECEIVED)
+        found["pcie_errors"] = _name_values(_PCIE_ERRORS, values)
     if "nvlink" in groups:
         found["nvlink_links"] = _links(ask)
-        told = _fields(ask, (_NVLINK_SENT, _NVLINK_RECEIVED), _EVERY_LINK)
-        kib = told.get(_NVLINK_SENT), told.get(_NVLINK_RECEIVED)
+        values = _fields(ask, (_NVLINK_SENT, _NVLINK_RECEIVED), _EVERY_LINK)
+        kib = values.get(_NVLINK_SENT), values.get(_NVLINK_RECEIVED)
         found["nvlink_sent_bytes"], found["nvlink_received_bytes"] = (_times(one, _KIB) for one in kib)
     if "memory" in groups:
-        told = _fields(ask, (_MEMORY_TEMPERATURE, *_RETIRED.values()))
-        found["memory_celsius"], found["retired_pages"] = told.get(_MEMORY_TEMPERATURE), _named(_RETIRED, told)
+        values = _fields(ask, (_MEMORY_TEMPERATURE, *_RETIRED.values()))
+        found["memory_celsius"], found["retired_pages"] = (
+            values.get(_MEMORY_TEMPERATURE),
+            _name_values(_RETIRED, values),
+        )
         if remapped is not None:
             found["remapped_rows"] = (("corrected", int(remapped[0])), ("uncorrected", int(remapped[1])))
     return Hardware(**found)
@@ -126,8 +129,8 @@ def _links(ask: Callable[..., Any]) -> int | None:
     return sum(found) if found else None
 
 
-def _named(names: Mapping[str, int], told: Mapping[int, int]) -> tuple[tuple[str, int], ...]:
-    return tuple((name, told[ident]) for name, ident in names.items() if ident in told)
+def _name_values(names: Mapping[str, int], values: Mapping[int, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, values[ident]) for name, ident in names.items() if ident in values)
 
 
 def _sum(values: Iterable[int]) -> int | None:
@@ -193,8 +196,8 @@ class Gpm:
             wanted.metrics[at].metricId = ident
         if self._ask("nvmlGpmMetricsGet", wanted) is None:
             return {}
-        told = ((_GPM_METRICS[ident], wanted.metrics[at]) for at, ident in enumerate(_GPM_METRICS))
-        return {name: min(1.0, one.value / _PERCENT) for name, one in told if one.nvmlReturn == 0 and one.value >= 0}
+        values = ((_GPM_METRICS[ident], wanted.metrics[at]) for at, ident in enumerate(_GPM_METRICS))
+        return {name: min(1.0, one.value / _PERCENT) for name, one in values if one.nvmlReturn == 0 and one.value >= 0}
 
     def _free(self, sample: Any) -> None:
         self._ask("nvmlGpmSampleFree", sample)

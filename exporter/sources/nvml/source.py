@@ -23,7 +23,7 @@ from exporter.pipeline.busy_time import LOOK_BACK_MICROS, BusyMeter
 from exporter.pipeline.snapshot import CardSample, MachineSample
 from exporter.sources.errors import SourceError
 from exporter.sources.nvml.card import Card, CardState
-from exporter.sources.nvml.events import Events, counted
+from exporter.sources.nvml.events import Events, count_xid
 from exporter.sources.nvml.health import CardHealth
 from exporter.sources.nvml.library import GoneError, Library, LostError
 from isolation.host.card_events import Alarm, Kind
@@ -227,13 +227,13 @@ class Session:
             board, parts = self._read_slot(slot, now, micros)
             cards += parts if slot.instances is not None else [board]
             divided += [board] if slot.instances is not None else []
-        cards, divided = self._judged(cards, divided, now)
-        told = [*cards, *divided]
-        answering = [card for card in told if not card.lost]
+        cards, divided = self._with_health(cards, divided, now)
+        all_cards = [*cards, *divided]
+        answering = [card for card in all_cards if not card.lost]
         if answering and all(card.free_bytes is None for card in answering):
             raise GoneError("no card reports its memory")
-        self.lost = any(card.lost for card in told)
-        self._forget({card.uuid for card in told})
+        self.lost = any(card.lost for card in all_cards)
+        self._forget({card.uuid for card in all_cards})
         servers = self._mps_servers(cards)
         mps = bool(servers) or any(one.kind == "mps" for card in cards for one in card.processes or ())
         return MachineSample(tuple(cards), self._driver, mps, servers, tuple(divided))
@@ -265,7 +265,7 @@ class Session:
             return
         try:
             slot.card.read_slow(self._state.groups)
-            if not slot.card.divided():
+            if not slot.card.is_divided():
                 slot.instances = None
                 return
             known = {card.uuid: card for card in slot.instances or ()}
@@ -316,12 +316,12 @@ class Session:
         for uuid, instance, xid in self._events.drain():
             if xid is not None:
                 past = self._state.past(instances.get((uuid, instance), uuid), micros)
-                past.xids = counted(past.xids, xid)
+                past.xids = count_xid(past.xids, xid)
             self._state.health.alarm(Alarm(uuid, Kind.ECC) if xid is None else Alarm(uuid, Kind.XID, xid), now)
             if uuid in slots:
                 self._slow(slots[uuid])
 
-    def _judged(
+    def _with_health(
         self, cards: list[CardSample], divided: list[CardSample], now: float
     ) -> tuple[list[CardSample], list[CardSample]]:
         """The same with their health; an instance is as healthy as its card."""
@@ -330,14 +330,14 @@ class Session:
         boards = [slot.card.board(slot.instances) for slot in answering if slot.card is not None]
         health.look(boards, self._state.uuids, now)
 
-        def judged(card: CardSample) -> CardSample:
+        def with_health(card: CardSample) -> CardSample:
             return card if card.lost else replace(card, unhealthy=health.why(card.parent or card.uuid))
 
-        return [judged(card) for card in cards], [judged(card) for card in divided]
+        return [with_health(card) for card in cards], [with_health(card) for card in divided]
 
-    def _forget(self, told: set[str]) -> None:
+    def _forget(self, all_cards: set[str]) -> None:
         """Of MIG instances that are gone nothing is kept; cards come back."""
-        cards = {*told, *self._state.uuids.values()}
+        cards = {*all_cards, *self._state.uuids.values()}
         for uuid in [uuid for uuid in self._state.cards if uuid not in cards]:
             del self._state.cards[uuid]
 

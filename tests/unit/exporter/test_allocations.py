@@ -14,7 +14,7 @@ from support.budget import examples
 from support.node_facts import GIB, RESERVED, Node, card, hold, outcome, region, uuid
 
 from exporter.pipeline.allocations import list_allocations
-from exporter.pipeline.owners import bounded
+from exporter.pipeline.owners import bound_label
 from exporter.pipeline.snapshot import KubeletSample, MachineSample
 from isolation.contract.model import Slice
 from isolation.contract.names import ACK
@@ -310,17 +310,17 @@ def test_the_region_travels_with_the_claim():
 @given(st.text(min_size=200, max_size=600), st.text(max_size=600))
 def test_names_are_bounded(one, other):
     """However long a name is, a label is not; long names that differ stay different."""
-    assert len(bounded(one)) <= 253
+    assert len(bound_label(one)) <= 253
     if one != other and one.encode("utf-8", "replace") != other.encode("utf-8", "replace"):
-        assert bounded(one) != bounded(other)
+        assert bound_label(one) != bound_label(other)
 
 
 def test_long_names_stay_apart():
     """Two names that differ only behind the longest label are two labels."""
     same = "x" * 300
 
-    assert bounded(f"{same}a") != bounded(f"{same}b")
-    assert bounded("x" * 253) == "x" * 253
+    assert bound_label(f"{same}a") != bound_label(f"{same}b")
+    assert bound_label("x" * 253) == "x" * 253
 
 
 IDS = st.lists(

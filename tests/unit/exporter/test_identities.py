@@ -174,7 +174,7 @@ def test_strange_things_among_the_links_do_no_harm(tree, source):
 
 def test_a_flood_of_links_ends_somewhere(source, monkeypatch):
     """
-    Memory is bounded, whoever fills the folder.
+    Memory is bound_label, whoever fills the folder.
     """
     monkeypatch.setattr(identities, "MOST", 2)
     assert len(source.read(0.0).containers) <= 2

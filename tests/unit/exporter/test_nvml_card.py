@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from exporter.pipeline.snapshot import CardProcess
 from exporter.sources.nvml.card import throttle_reasons
-from exporter.sources.nvml.events import counted
-from exporter.sources.nvml.processes import merged
+from exporter.sources.nvml.events import count_xid
+from exporter.sources.nvml.processes import merge_processes
 
 PROCESSES = st.builds(
     CardProcess,
@@ -39,7 +39,7 @@ def test_a_process_in_two_lists_is_told_once():
         CardProcess(2, 50, "compute"),
         CardProcess(3, 100, "compute"),
         CardProcess(4, 70, "mps"),
-    ) == merged(found)
+    ) == merge_processes(found)
 
 
 @given(st.lists(PROCESSES), st.randoms())
@@ -49,9 +49,9 @@ def test_the_order_of_lists_changes_nothing(found, chance):
     """
     shuffled = list(found)
     chance.shuffle(shuffled)
-    told = merged(found)
+    told = merge_processes(found)
 
-    assert merged(shuffled) == told
+    assert merge_processes(shuffled) == told
     assert {one.pid for one in found} == {one.pid for one in told}
     assert len({one.pid for one in told}) == len(told)
     for one in told:
@@ -95,8 +95,8 @@ def test_numbers_of_errors_are_bounded():
     """
     kept = {}
     for xid in range(1000):
-        kept = counted(kept, xid)
-    kept = counted(kept, 5)
+        kept = count_xid(kept, xid)
+    kept = count_xid(kept, 5)
 
     assert 64 == len(kept)
     assert 2 == kept[5]

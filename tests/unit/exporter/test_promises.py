@@ -10,7 +10,7 @@ from support.hold_writer import CARD, HoldWriter, settle, touch
 from support.promises_written import TENANT, names, source_on
 
 from exporter.sources import promises
-from exporter.sources.promises import usual_books
+from exporter.sources.promises import default_stores
 from isolation.contract import abi
 from isolation.contract.host_allocation import Process, dump
 from isolation.contract.model import Slice
@@ -181,9 +181,9 @@ def test_the_books_are_those_of_the_machine_or_the_one_that_was_chosen(tmp_path)
     """
     Simulated cards have theirs beside the hardware file.
     """
-    assert (promises.COMMON_BOOK, promises.ANYBODYS_BOOK) == usual_books()
-    assert (tmp_path / "hw.allocations",) == usual_books(tmp_path / "hw")
-    assert (tmp_path / "x",) == usual_books(tmp_path / "hw", tmp_path / "x")
+    assert (promises.COMMON_STORE, promises.USER_STORE) == default_stores()
+    assert (tmp_path / "hw.allocations",) == default_stores(tmp_path / "hw")
+    assert (tmp_path / "x",) == default_stores(tmp_path / "hw", tmp_path / "x")
 
 
 def test_many_come_and_go_and_nothing_of_them_stays(writer, source):

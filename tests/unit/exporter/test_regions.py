@@ -174,7 +174,7 @@ def test_a_region_cut_while_it_is_read_is_an_error(region, reader, monkeypatch):
 
 def test_a_count_of_records_may_be_any(region, reader):
     """
-    It is the tenant's: bounded, and no reason to read for ever.
+    It is the tenant's: bound_label, and no reason to read for ever.
     """
     put(region, HEAD_AT, struct.pack("<Q", (1 << 64) - 1))
     found = one(reader, region)

@@ -49,7 +49,7 @@ for step in range(1, STEPS):
 
 EXPORTER = """
 import os, threading
-from exporter.cli import _until_told
+from exporter.cli import _wait_for_end
 
 class Cycle:
     def run(self, stop):
@@ -70,7 +70,7 @@ for step in range(1, STEPS):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     over = threading.Event()
     threading.Thread(target=again, args=(over,)).start()
-    came = amid(step, lambda: _until_told(Node(), Front()))
+    came = amid(step, lambda: _wait_for_end(Node(), Front()))
     over.set()
     came or sys.exit("ended" if step > 10 else "hardly a step was tried")
 """
