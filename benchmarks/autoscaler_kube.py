@@ -27,10 +27,10 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.state import Memory
 from autoscaler.kube.annotations import NodeNote, PodNote
 from autoscaler.kube.app import YOUNG_OBJECTS
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Measured
 from autoscaler.kube.watches import Sources
-from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.providers.base import Instance, PoolState
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.contract.codec.cursor import At
@@ -108,11 +108,11 @@ class Stand:
             PoolConfig(pool.name, PoolSource(pool.name, "memory", At({})), max_nodes=pool.max_nodes, price=pool.price)
             for pool in seen.pools.values()
         ]
-        parts = Parts(
+        parts = ClusterParts(
             access=_NOBODY,
             sources=self.sources,
             providers=Providers({one.name: machines for one in configs}),
-            figures=self.figures,
+            usage=self.figures,
             events=_NOBODY,
             fence=lambda: "",
             now=lambda: NOW,
@@ -120,7 +120,7 @@ class Stand:
             sleep=self._settled,
             board=Board(),
         )
-        self.world = KubeWorld(parts, configs, _LIMITS)
+        self.world = KubeCluster(parts, configs, _LIMITS)
 
     async def _settled(self, _: float) -> None:
         """No time needs to pass."""

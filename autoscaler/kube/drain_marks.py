@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from autoscaler.kube.annotations import Drain, drain_of, ours, taken_by
-from autoscaler.kube.core.conditions import Kind
+from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.kube.execution_context import RefusedStepError
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.model import Taint
@@ -45,7 +45,9 @@ def _mark(at: At) -> Drain | None:
 def _same(at: At, node: str, uid: str) -> None:
     """Raise where it is another node than the one that was meant."""
     if uid and at["metadata"]["uid"].text() != uid:
-        raise RefusedStepError(Kind.CONFLICT, f"node {node} was replaced by another node of the same name", node=node)
+        raise RefusedStepError(
+            ConditionKind.CONFLICT, f"node {node} was replaced by another node of the same name", node=node
+        )
 
 
 ORDERED_SECONDS: Final = 300.0
@@ -71,7 +73,7 @@ class Marks:
             cordoned = at["spec"]["unschedulable"].flag() and not failed
             if cordoned or other:
                 text = f"node {node}: another client takes it out of service ({other or 'cordoned'})"
-                raise RefusedStepError(Kind.CONFLICT, text, node=node)
+                raise RefusedStepError(ConditionKind.CONFLICT, text, node=node)
             _same(at, node, uid)
             if mark is not None:
                 return None
@@ -100,7 +102,9 @@ class Marks:
                 return None
             if mark.since > since:
                 age = self._tools.now() - mark.since
-                raise RefusedStepError(Kind.CONFLICT, f"node {node} was tainted only {age:.0f} s ago", node=node)
+                raise RefusedStepError(
+                    ConditionKind.CONFLICT, f"node {node} was tainted only {age:.0f} s ago", node=node
+                )
             return {"mark": replace(mark, removing=self._tools.now()).text(), "taints": _taints(at)}
 
         await self._change(node, sealed)
@@ -123,7 +127,7 @@ class Marks:
             mark = drain_of(said)
             if mark is not None and self._tools.now() - mark.removing < ORDERED_SECONDS:
                 text = f"node {node} is not kept: its removal may have been ordered"
-                raise RefusedStepError(Kind.CONFLICT, text, node=node)
+                raise RefusedStepError(ConditionKind.CONFLICT, text, node=node)
             rest = [item for item in taints if not ours(str(item.get("key")))]
             return None if len(rest) == len(taints) and not said else {"mark": None, "taints": rest}
 
@@ -137,10 +141,10 @@ class Marks:
                 wanted = wish(at)
                 version = at["metadata"]["resourceVersion"].text()
             except CodecError as exc:
-                raise RefusedStepError(Kind.UNREADABLE, f"node {node}: {exc}", node=node) from None
+                raise RefusedStepError(ConditionKind.UNREADABLE, f"node {node}: {exc}", node=node) from None
             except RefusedError as exc:
                 if exc.status == _NOT_FOUND:
-                    raise RefusedStepError(Kind.CONFLICT, f"node {node} no longer exists", node=node) from None
+                    raise RefusedStepError(ConditionKind.CONFLICT, f"node {node} no longer exists", node=node) from None
                 raise
             if wanted is None:
                 return
@@ -154,5 +158,5 @@ class Marks:
             else:
                 return
         raise RefusedStepError(
-            Kind.CONFLICT, f"node {node}: too many conflicting updates; nothing was written", node=node
+            ConditionKind.CONFLICT, f"node {node}: too many conflicting updates; nothing was written", node=node
         )

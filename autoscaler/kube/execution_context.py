@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autoscaler.kube.core.conditions import Kind
+from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.kube.last_look import lost_with
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of, page_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class RefusedStepError(Exception):
     """A step that is not taken, on its way to becoming a value."""
 
-    def __init__(self, kind: Kind, text: str, pool: str = "", node: str = "") -> None:
+    def __init__(self, kind: ConditionKind, text: str, pool: str = "", node: str = "") -> None:
         self.kind, self.pool, self.node = kind, pool, node
         super().__init__(text)
 
@@ -57,7 +57,7 @@ class Tools:
         """Raise where we may not act (any more)."""
         why = self.fence()
         if why:
-            raise RefusedStepError(Kind.CONFLICT, f"actions inhibited: {why}")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"actions inhibited: {why}")
 
     async def write(self, method: str, path: str, body: object = None, kind: str = "json") -> None:
         """One write, if it is still ours to make."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What cluster-autoscaler is told of pods that exist: annotations put on them, or taken away, as settings change.
+What is handed over to cluster-autoscaler: annotations on pods that exist, and the pools as one ConfigMap.
 
 Decides which pods say something else than they should, by the latest reading and each pod's own annotations, and how
 many are written to at once. New pods are annotated by admission; here is whoever was there before, and whoever landed
-on a node of another pool. Also in a dry run and switched off: there the annotations go, since somebody must scale.
+on a node of another pool. Also in a dry run and switched off: there the annotations go, since somebody must scale. The
+ConfigMap tells admission and the scheduler which pools are scaled here; the leader writes it when it changes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from autoscaler.core.disruption_budget import resident
+from isolation.contract.codec.pools import KEY, PublishedPool, encode_pools
 from isolation.contract.handover import Ours, changes
 from isolation.contract.model import Phase
-from isolation.contract.names import SCHEDULER
+from isolation.contract.names import POOLS, SCHEDULER
 from isolation.kube.core.errors import ClusterError, RefusedError
 from isolation.kube.writes import Target
 from isolation.placement.node_rules import kind_of, ours_of
@@ -39,6 +42,7 @@ AT_ONCE: Final = 5
 STRETCH: Final = 500
 """Pods looked at without a pause: some milliseconds."""
 _SECONDS: Final = 10.0
+_PUBLISH_SECONDS: Final = 5.0
 _CHANGED, _GONE = 409, 404
 _NOTHING: Final = Ours()
 
@@ -138,3 +142,42 @@ async def written(access: Access, wishes: Iterable[Wish], allowed: Callable[[], 
     except* ClusterError as found:
         raise found.exceptions[0] from None
     return done
+
+
+def describe_pools(observation: Observation, ours: Mapping[str, Ours]) -> tuple[PublishedPool, ...]:
+    """The configured ones of an observation; `ours`: what is done for each here at this moment."""
+    return tuple(
+        PublishedPool(name, pool.template, pool.min_nodes, pool.max_nodes, ours[name])
+        for name, pool in sorted(observation.pools.items())
+        if name in ours
+    )
+
+
+class PublishedPools:
+    """The ConfigMap."""
+
+    def __init__(self, access: Access, namespace: str) -> None:
+        self._access = access
+        self._all = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
+        self._written: tuple[int, str] | None = None
+
+    async def put(self, pools: tuple[PublishedPool, ...], epoch: int, *, complete: bool = False) -> None:
+        """
+        Write it where it is another than this leader (by the epoch of its Lease) wrote last. Raises ClusterError.
+
+        `complete`: these are all the pools that are configured.
+        """
+        text = encode_pools(pools, complete=complete)
+        if self._written == (epoch, text):
+            return
+        body = {"metadata": {"name": POOLS}, "data": {KEY: text}}
+        try:
+            await self._access.send("PATCH", f"{self._all}/{POOLS}", body, "merge-patch", _PUBLISH_SECONDS)
+        except RefusedError as exc:
+            if exc.status != _GONE:
+                raise
+            await self._access.send(
+                "POST", self._all, {"apiVersion": "v1", "kind": "ConfigMap"} | body, "json", _PUBLISH_SECONDS
+            )
+        self._written = epoch, text
+        log.info("published %d pools: pools=%s", len(pools), [(pool.name, pool.ours) for pool in pools])

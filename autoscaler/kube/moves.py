@@ -17,7 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from autoscaler.kube.core.conditions import Doubt, Kind
+from autoscaler.kube.core.conditions import Condition, ConditionKind
 from autoscaler.kube.execution_context import RefusedStepError
 from autoscaler.kube.nominations import used_by
 from autoscaler.kube.watches import RESERVATIONS_PATH
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autoscaler.core.plan import Move
     from autoscaler.core.snapshot import Reservation as Wanted
     from autoscaler.kube.execution_context import Tools
-    from autoscaler.kube.observe.snapshot import Seen
+    from autoscaler.kube.observe.snapshot import ObservedCluster
     from isolation.contract.model import Placement, Pod
 
 log = logging.getLogger(__name__)
@@ -66,17 +66,17 @@ class Moves:
         self._tools, self._limits = tools, limits
         self._stopped: tuple[float, str] | None = None
 
-    def doubts(self) -> tuple[Doubt, ...]:
+    def conditions(self) -> tuple[Condition, ...]:
         """Why nobody is evicted."""
         if self._stopped is None or self._tools.now() >= self._stopped[0]:
             return ()
-        return (Doubt(Kind.EVICTION, f"{self._stopped[1]}; evictions are paused"),)
+        return (Condition(ConditionKind.EVICTION, f"{self._stopped[1]}; evictions are paused"),)
 
-    async def reserve(self, home: Wanted, seen: Seen) -> str:
+    async def reserve(self, home: Wanted, seen: ObservedCluster) -> str:
         """Keep the home; its name."""
         pod = seen.observation.pods.get(home.pod)
         if pod is None or not pod.owner_uid:
-            raise RefusedStepError(Kind.CONFLICT, f"pod {home.pod} has no controller that recreates it")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"pod {home.pod} has no controller that recreates it")
         now = self._tools.now()
         made = Reservation(
             name=name_of(pod.uid, now),
@@ -91,7 +91,9 @@ class Moves:
         try:
             await self._tools.write("POST", RESERVATIONS_PATH, thing)
         except RefusedError as exc:
-            raise RefusedStepError(Kind.CONFLICT, f"cannot reserve a target for {pod.key}: {exc.message}") from None
+            raise RefusedStepError(
+                ConditionKind.CONFLICT, f"cannot reserve a target for {pod.key}: {exc.message}"
+            ) from None
         return made.name
 
     async def forget(self, names: Iterable[str]) -> None:
@@ -99,7 +101,7 @@ class Moves:
         for name in names:
             await forgotten(self._tools, name)
 
-    async def move(self, step: Move, seen: Seen) -> None:
+    async def move(self, step: Move, seen: ObservedCluster) -> None:
         """Reserve, see that it holds, evict."""
         name = await self.reserve(step.home, seen)
         await asyncio.sleep(SEEN_SECONDS)
@@ -111,13 +113,13 @@ class Moves:
             await self.forget((name,))
             raise
 
-    async def evict(self, uid: str, why: str, seen: Seen, home: str = "") -> None:
+    async def evict(self, uid: str, why: str, seen: ObservedCluster, home: str = "") -> None:
         """Let one pod go to its home; gone already is done. `home`: the reservation, where it was just made."""
         pod = seen.observation.pods.get(uid)
         if pod is None:
             return
-        if stopped := self.doubts():
-            raise RefusedStepError(Kind.EVICTION, stopped[0].text)
+        if stopped := self.conditions():
+            raise RefusedStepError(ConditionKind.EVICTION, stopped[0].text)
         await self._home_stands(pod, home or seen.names.get(uid, ""))
         path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}/eviction"
         body = {
@@ -142,8 +144,8 @@ class Moves:
             text = f"eviction of {pod.key} failed on the API server: {said}"
             self._stopped = (self._tools.now() + self._limits.max_pool_backoff_seconds, text)
             log.error("%s; pausing evictions for %.0f s", text, self._limits.max_pool_backoff_seconds)
-            raise RefusedStepError(Kind.EVICTION, text)
-        kind = Kind.EVICTION if exc.status != _TOO_MANY else Kind.CONFLICT
+            raise RefusedStepError(ConditionKind.EVICTION, text)
+        kind = ConditionKind.EVICTION if exc.status != _TOO_MANY else ConditionKind.CONFLICT
         raise RefusedStepError(kind, f"eviction of {pod.key} refused: {said}")
 
     async def _home_stands(self, pod: Pod, name: str) -> None:
@@ -151,15 +153,15 @@ class Moves:
         sources = self._tools.sources
         stored = sources.reservations.all().get(name)
         if stored is None:
-            raise RefusedStepError(Kind.CONFLICT, f"{pod.key} has no reserved target")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"{pod.key} has no reserved target")
         if not await self._tools.stored(RESERVATIONS_PATH, name):
-            raise RefusedStepError(Kind.CONFLICT, f"the reservation for {pod.key} no longer exists")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"the reservation for {pod.key} no longer exists")
         if name in used_by({name: stored}, sources.notes.pods.values()):
-            raise RefusedStepError(Kind.CONFLICT, f"another replica used the reservation for {pod.key}")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"another replica used the reservation for {pod.key}")
         if stored.made.expires < self._tools.now() + LEFT_SECONDS:
-            raise RefusedStepError(Kind.CONFLICT, f"the reservation for {pod.key} expires too soon")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"the reservation for {pod.key} expires too soon")
         if full := self._crowded(stored.made.placement):
-            raise RefusedStepError(Kind.CONFLICT, f"the reserved target of {pod.key} is gone: {full}")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"the reserved target of {pod.key} is gone: {full}")
 
     def _crowded(self, place: Placement) -> str:
         """Why a reserved place is none, by what is held on its cards now; empty: it is one."""

@@ -50,7 +50,7 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
                         running = lambda p: [o["status"].get("phase") for o in p["items"]] == ["Running"] * 2  # noqa: E731
                         await s.client.until(running, PODS, labelSelector=f"app={name}")
                     await only(s.client, "")
-                    s.doubts.clear()
+                    s.conditions.clear()
 
                     async def one_left():
                         return await s.machines.replicas("gpu-a") == 1
@@ -60,7 +60,7 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
                     for _ in range(3):
                         await s.turn()
                     left = (await s.client.get(RESERVED))["items"]
-                    return [bool(s.steps(kind)) for kind in (Buy, Drain, Evict, Delete)], s.doubts, left
+                    return [bool(s.steps(kind)) for kind in (Buy, Drain, Evict, Delete)], s.conditions, left
             finally:
                 await forget(admin, "autoscaler-rights")
                 for thing in own:

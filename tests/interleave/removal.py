@@ -29,11 +29,11 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import turn
 from autoscaler.core.state import Memory
 from autoscaler.kube import watches
-from autoscaler.kube.core.conditions import DoubtError
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
+from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import Sources
-from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.providers.base import ChangedError, Instance, PoolState, UnreachableError
 from autoscaler.providers.core.profile import template_of
 from autoscaler.providers.registry import PoolSource, Providers
@@ -275,7 +275,7 @@ class Run:
         shown = a_node("any")
         config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=6, profile=template_of(node_of(shown)))
         followed = Sources(wire)
-        parts = Parts(
+        parts = ClusterParts(
             access=wire,  # type: ignore[arg-type]
             sources=followed,
             providers=Providers({"a": self.machines}),  # type: ignore[dict-item]
@@ -285,13 +285,13 @@ class Run:
             now=lambda: EPOCH + self.loop.time(),
             steady=self.loop.time,
         )
-        world, memory = KubeWorld(parts, (config,), LIMITS), Memory()
+        world, memory = KubeCluster(parts, (config,), LIMITS), Memory()
         async with followed.following():
             await followed.synced()
             while True:
                 try:
                     plan, memory = await turn(world, LIMITS, memory)
-                except (DoubtError, ClusterError):
+                except (ConditionError, ClusterError):
                     self.result.count["no turn"] += 1
                 else:
                     self.result.count.update(type(step).__name__ for step in plan.steps)

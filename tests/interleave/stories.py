@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
@@ -45,15 +45,15 @@ from autoscaler.apis.rpc.relay import Commanding, Offer, Relay
 from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import turn
 from autoscaler.kube import watches
-from autoscaler.kube.composition import KnownPools
-from autoscaler.kube.core.conditions import DoubtError
+from autoscaler.kube.backends import KnownPools
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
+from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.last_look import Occupants
-from autoscaler.kube.reconciler import CONFIRMED_TURNS
-from autoscaler.kube.state_store import Remembered, decode, encode
+from autoscaler.kube.reconciler import CONFIRMED_CYCLES
+from autoscaler.kube.state import ControllerState, decode, encode
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
-from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.providers.core.profile import template_of
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.contract.codec import decode_allocation, encode_allocation, encode_cards
@@ -376,7 +376,7 @@ class Story:
         known = KnownPools()
         ordering = Commanding(relay, self.market)  # type: ignore[arg-type]
         followed = Sources(wire)  # type: ignore[arg-type]
-        parts = Parts(
+        parts = ClusterParts(
             access=wire,  # type: ignore[arg-type]
             sources=followed,
             providers=Providers(dict.fromkeys(SHAPES, ordering)),
@@ -398,8 +398,8 @@ class Story:
         )
         async with followed.following():
             await followed.synced()
-            remembered = decode(self._stored, EPOCH + self.loop.time()) if self._stored else Remembered()
-            world, memory = KubeWorld(parts, configs, LIMITS, remembered.kept), remembered.memory
+            remembered = decode(self._stored, EPOCH + self.loop.time()) if self._stored else ControllerState()
+            world, memory = KubeCluster(parts, configs, LIMITS, remembered), remembered.memory
             self._epoch += 1
             self.handlers = (CloudProvider(relay).handler(), Expander(known).handler())
             self.leader = process
@@ -408,18 +408,18 @@ class Story:
                 began = self.loop.time()
                 try:
                     plan, memory = await turn(world, LIMITS, memory)
-                except (DoubtError, ClusterError):
+                except (ConditionError, ClusterError):
                     self.result.count["no turn"] += 1
                 else:
                     relay.confirm(
-                        CONFIRMED_TURNS * LIMITS.scan_interval_seconds + LIMITS.action_validation_delay_seconds
+                        CONFIRMED_CYCLES * LIMITS.scan_interval_seconds + LIMITS.action_validation_delay_seconds
                     )
                     for step in plan.steps:
                         self.result.count[type(step).__name__] += 1
                         self._tell(f"ours {str(step)[:300]}")
-                known.seen = world.seen.observation if world.seen is not None else known.seen
-                self._offer(relay, configs, known.seen)
-                self._stored = encode(Remembered(memory, world.kept, self._epoch))
+                known.observation = world.observed.observation if world.observed is not None else known.observation
+                self._offer(relay, configs, known.observation)
+                self._stored = encode(replace(world.state, memory=memory, epoch=self._epoch))
                 await asyncio.sleep(max(0.0, began + LIMITS.scan_interval_seconds - self.loop.time()))
 
     def _offer(self, relay: Relay, configs: Iterable[PoolConfig], seen: Any) -> None:

@@ -12,10 +12,10 @@ from support.waiting import PATIENCE_SECONDS
 from autoscaler.core.limits import Limits
 from autoscaler.core.plan import Drain
 from autoscaler.core.snapshot import Reservation
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
-from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.providers.base import (
     ChangedError,
     Instance,
@@ -238,7 +238,7 @@ class Stand:
         profile = template_of(node_of(described))
         config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=5, profile=profile)
         providers = Providers({"a": machines})
-        parts = Parts(
+        parts = ClusterParts(
             api,
             self.sources,
             providers,
@@ -248,7 +248,7 @@ class Stand:
             lambda: START + self.seconds + self.ahead,
             steady=lambda: self.seconds,
         )
-        self.world = KubeWorld(replace(parts, **more), (config,), LIMITS)
+        self.world = KubeCluster(replace(parts, **more), (config,), LIMITS)
 
     async def __aenter__(self):
         self._following = self.sources.following()

@@ -62,7 +62,7 @@ class Turns:
         """A turn has ended with these steps taken."""
         for step in plan.steps:
             self._telemetry.stepped(step, "done", self._before)
-        self._telemetry.turned("done" if plan.steps else "idle")
+        self._telemetry.reconciled("done" if plan.steps else "idle")
         self._ended = time.time()
 
     def look(self, world: Embedded, now: float) -> None:

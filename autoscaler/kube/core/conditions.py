@@ -2,7 +2,7 @@
 """
 Why nothing, or not everything, may be done now: what the autoscaler does not know, or may not touch.
 
-Values only. A doubt that blocks stops the whole turn; any other stops what rests on it and nothing else.
+Values only. A condition that blocks stops the whole turn; any other stops what rests on it and nothing else.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class ConditionKind(StrEnum):
     """A closed set: it is a metric's label."""
 
     NOT_READ = "not_synced"
@@ -41,10 +41,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Condition:
     """One reason."""
 
-    kind: Kind
+    kind: ConditionKind
     text: str
     """For people: what it is, and what it keeps from being done."""
     blocks: bool = False
@@ -53,9 +53,9 @@ class Doubt:
     node: str = ""
 
 
-class DoubtError(Exception):
-    """There is no reading that one may act on; `doubts` says why."""
+class ConditionError(Exception):
+    """There is no reading that one may act on; `conditions` says why."""
 
-    def __init__(self, doubts: tuple[Doubt, ...]) -> None:
-        self.doubts = doubts
-        super().__init__("; ".join(doubt.text for doubt in doubts if doubt.blocks))
+    def __init__(self, conditions: tuple[Condition, ...]) -> None:
+        self.conditions = conditions
+        super().__init__("; ".join(condition.text for condition in conditions if condition.blocks))

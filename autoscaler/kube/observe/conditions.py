@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.kube.core.conditions import Doubt, Kind
+from autoscaler.kube.core.conditions import Condition, ConditionKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,32 +24,34 @@ UNREADY_RATIO: Final = 1 / 3
 _SHOWN: Final = 3
 
 
-def doubts_of(now: Snapshot, fleet: Fleet, unknown: Iterable[str], unanswered: Mapping[str, str]) -> list[Doubt]:
+def find_conditions(
+    now: Snapshot, fleet: Fleet, unknown: Iterable[str], unanswered: Mapping[str, str]
+) -> list[Condition]:
     """What rests on something that cannot be told; `unknown` are pools without a template."""
     found = [
-        Doubt(Kind.PROVIDER, f"pool {pool}: {error}; the pool is not scaled", pool=pool)
+        Condition(ConditionKind.PROVIDER, f"pool {pool}: {error}; the pool is not scaled", pool=pool)
         for pool, error in sorted(now.failed.items())
     ]
     for name, why in sorted(fleet.lost.items()):
         text = f"node {name}: {why}; the autoscaler does not change this node"
-        found.append(Doubt(Kind.LOST, text, pool=fleet.machines[name].pool, node=name))
+        found.append(Condition(ConditionKind.LOST, text, pool=fleet.machines[name].pool, node=name))
     for pool in unknown:
         text = f"pool {pool}: node template unknown; set its profile, or add one node to learn from"
-        found.append(Doubt(Kind.TEMPLATE, text, pool=pool))
+        found.append(Condition(ConditionKind.TEMPLATE, text, pool=pool))
     if now.held_still:
-        found.append(Doubt(Kind.CLOCK, now.held_still))
+        found.append(Condition(ConditionKind.CLOCK, now.held_still))
     for node, why in sorted(now.measured.failed.items()):
-        found.append(Doubt(Kind.FIGURES, f"node {node}: {why}", node=node))
+        found.append(Condition(ConditionKind.FIGURES, f"node {node}: {why}", node=node))
     if unanswered:
         few = "; ".join(list(dict.fromkeys(unanswered.values()))[:_SHOWN])
-        found.append(Doubt(Kind.UNMODELLED, f"{len(unanswered)} pending pods: {few}"))
+        found.append(Condition(ConditionKind.UNMODELLED, f"{len(unanswered)} pending pods: {few}"))
     if now.view.unreadable:
         few = ", ".join(sorted(now.view.unreadable)[:_SHOWN])
-        found.append(Doubt(Kind.UNREADABLE, f"cannot read {len(now.view.unreadable)} objects: {few}"))
+        found.append(Condition(ConditionKind.UNREADABLE, f"cannot read {len(now.view.unreadable)} objects: {few}"))
     return found
 
 
-def unready(now: Snapshot, nodes: Mapping[str, Node], limits: Limits) -> list[Doubt]:
+def find_unready(now: Snapshot, nodes: Mapping[str, Node], limits: Limits) -> list[Condition]:
     """A node on its way up is not unwell; one that has its cards, or has had its time, is."""
     notes = now.node_notes
     old = [
@@ -64,4 +66,4 @@ def unready(now: Snapshot, nodes: Mapping[str, Node], limits: Limits) -> list[Do
         return []
     few = ", ".join(sorted(bad)[:_SHOWN])
     text = f"{len(bad)} of {len(old)} nodes are not ready ({few}); no actions are taken"
-    return [Doubt(Kind.UNREADY, text, blocks=True)]
+    return [Condition(ConditionKind.UNREADY, text, blocks=True)]

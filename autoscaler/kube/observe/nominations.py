@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from autoscaler.core.limits import Limits
     from autoscaler.kube.observe.machines import Fleet
-    from autoscaler.kube.persisted import Kept
+    from autoscaler.kube.state import ControllerState
     from autoscaler.kube.watches import Stored
     from isolation.contract.model import Placement, Pod
     from isolation.contract.reservation import Reservation as Made
@@ -94,12 +94,12 @@ def _request_of(made: Made, moving: Pod | None, siblings: Iterable[Pod]) -> Requ
 
 
 def expected_of(
-    fleet: Fleet, kept: Kept, pods: Mapping[str, Pod], at: float
+    fleet: Fleet, state: ControllerState, pods: Mapping[str, Pod], at: float
 ) -> tuple[dict[str, Home], dict[str, tuple[int, float]]]:
     """Who waits for which machine, under the names that machines have now; and for whom machines came in vain."""
     found: dict[str, Home] = {}
-    missed = {uid: seen for uid, seen in kept.missed.items() if uid in pods and pods[uid].placement is None}
-    for uid, home in kept.homes.items():
+    missed = {uid: seen for uid, seen in state.missed.items() if uid in pods and pods[uid].placement is None}
+    for uid, home in state.homes.items():
         name = fleet.renamed.get(home.machine, home.machine)
         machine, pod = fleet.machines.get(name), pods.get(uid)
         if machine is None or pod is None or pod.placement is not None or machine.state not in STANDING:

@@ -18,7 +18,7 @@ from autoscaler.core.scale_down_rules import DrainRules
 from autoscaler.core.snapshot import Observation
 from autoscaler.kube.nominations import used_by
 from autoscaler.kube.observe.capacity import build_engine, drainable, find_usable, sealed
-from autoscaler.kube.observe.conditions import doubts_of, unready
+from autoscaler.kube.observe.conditions import find_conditions, find_unready
 from autoscaler.kube.observe.machines import Fleet, Standing, fleet_of
 from autoscaler.kube.observe.nominations import expected_of, in_vain, reserved_of
 from autoscaler.kube.observe.pods import index_pods, waiting
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from autoscaler.core.limits import Limits
     from autoscaler.kube.annotations import NodeNote, PodNote
-    from autoscaler.kube.core.conditions import Doubt
+    from autoscaler.kube.core.conditions import Condition
     from autoscaler.kube.core.config import PoolConfig
-    from autoscaler.kube.persisted import Kept
+    from autoscaler.kube.state import ControllerState
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Budget, Stored
     from autoscaler.providers.base import PoolState, ProviderError
@@ -68,13 +68,13 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedCluster:
     """The observation, and what an actor and a reader need besides."""
 
     observation: Observation
-    doubts: tuple[Doubt, ...]
+    conditions: tuple[Condition, ...]
     unanswered: Mapping[str, str]
-    kept: Kept
+    state: ControllerState
     fleet: Fleet
     targets: Mapping[str, int]
     """Machines that each pool's provider was asked for; a pool that cannot be told is absent."""
@@ -88,11 +88,11 @@ class Seen:
     """Of nodes, by name."""
 
 
-def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: Kept) -> Seen:
+def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState) -> ObservedCluster:
     """What the deciders see, and what the executor and the reports need besides."""
     index = index_pods(now.view.cluster.pods, now.pod_notes, now.schedulers)
     nodes = {node.name: node for node in now.view.cluster.nodes}
-    fleet = _join_machines(now, configs, limits, kept, index.nodes_in_use())
+    fleet = _join_machines(now, configs, limits, state, index.nodes_in_use())
     index.leave_out(fleet.machines.keys() | {name for name, node in nodes.items() if node.cards})
     pods, by_node = index.pods, index.by_node
     shown = (
@@ -100,14 +100,14 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: 
         for name, machine in fleet.machines.items()
         if name in nodes and machine.pool and machine.state is State.READY
     )
-    profiles = learn(kept.profiles, shown)
+    profiles = learn(state.profiles, shown)
     shaped = {config.name: config.shaped(profiles.get(config.name)) for config in configs}
     bounds = {config.name: bounds_of(config, now.states.get(config.name), fleet, by_node) for config in configs}
     made = (
         pool_of(config, shaped[config.name], bounds[config.name], told=config.name in now.states) for config in configs
     )
     pools = {pool.name: pool for pool in made if pool is not None}
-    homes, missed = expected_of(fleet, kept, pods, now.at)
+    homes, missed = expected_of(fleet, state, pods, now.at)
     vain = in_vain(missed, limits, now.at)
     queue = Cluster(pods=tuple(pod for uid, pod in index.queue.items() if uid not in vain)).pending
     usable = find_usable(fleet.machines, nodes, now.node_notes)
@@ -118,7 +118,7 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: 
     used = used_by(now.reservations, (pod for pod in pods.values() if pod.reservation))
     reserved, names, over = reserved_of(now.reservations, used, pods, engine, draining=draining, at=now.at)
     unanswered = vain | dict(found.unanswered)
-    return Seen(
+    return ObservedCluster(
         observation=Observation(
             at=now.at,
             engine=engine,
@@ -141,12 +141,12 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: 
             with_node=frozenset(name for name in fleet.machines if name in nodes),
             irremovable={**now.irremovable, **{name: why for name, why in left.items() if name in draining}},
         ),
-        doubts=(
-            *unready(now, nodes, limits),
-            *doubts_of(now, fleet, [name for name, kind in shaped.items() if kind is None], unanswered),
+        conditions=(
+            *find_unready(now, nodes, limits),
+            *find_conditions(now, fleet, [name for name, kind in shaped.items() if kind is None], unanswered),
         ),
         unanswered=unanswered,
-        kept=replace(kept, machines=dict(fleet.machines), profiles=profiles, homes=homes, missed=missed),
+        state=replace(state, machines=dict(fleet.machines), profiles=profiles, homes=homes, missed=missed),
         fleet=fleet,
         targets={name: state.target for name, state in now.states.items()},
         silent={name: str(error) for name, error in now.failed.items()},
@@ -157,12 +157,12 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: 
 
 
 def _join_machines(
-    now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: Kept, in_use: frozenset[str]
+    now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState, in_use: frozenset[str]
 ) -> Fleet:
     nodes = {node.name: node for node in now.view.cluster.nodes}
-    standing = Standing(now.at, nodes, now.node_notes, kept.machines, in_use, limits.max_node_provision_seconds)
+    standing = Standing(now.at, nodes, now.node_notes, state.machines, in_use, limits.max_node_provision_seconds)
     unknown = [config.name for config in configs if config.name not in now.states]
-    modes = {config.name: mode_of(config, kept.profiles) for config in configs}
+    modes = {config.name: mode_of(config, state.profiles) for config in configs}
     fleet = fleet_of(standing, now.states, unknown, modes)
     for name, error in now.dry.items():
         # a machine that failed at once: the plan gives it up, and with it the pool for a while

@@ -52,7 +52,7 @@ class Telemetry:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._turns = self._counter(catalogue.TURNS)
+        self._cycles = self._counter(catalogue.TURNS)
         self._steps = self._counter(STEPS)
         self._writes = self._counter(catalogue.STATE_WRITES)
         self._bought = self._counter(catalogue.CARDS_BOUGHT)
@@ -64,7 +64,7 @@ class Telemetry:
         self._call_times = self._histogram(catalogue.CALL_DURATION, _CALL_BUCKETS)
         self._undoing = Flaps()
         for outcome in OUTCOMES:
-            self._turns.labels(outcome)
+            self._cycles.labels(outcome)
 
     def _counter(self, spec: MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
@@ -72,16 +72,16 @@ class Telemetry:
     def _histogram(self, spec: MetricSpec, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(spec.name, spec.help, spec.labels, buckets=buckets, registry=self._registry)
 
-    def turned(self, outcome: str) -> None:
-        """One turn."""
-        self._turns.labels(outcome).inc()
+    def reconciled(self, outcome: str) -> None:
+        """One cycle."""
+        self._cycles.labels(outcome).inc()
 
     def took(self, stage: str, seconds: float) -> None:
-        """One part of a turn."""
+        """One part of a cycle."""
         self._stages.labels(stage).observe(seconds)
 
     def decided(self, seen: Observation, plan: Plan, limits: Limits) -> None:
-        """What a turn's steps will be taken on; too soon is what the limits say, usually an hour."""
+        """What a cycle's steps will be taken on; too soon is what the limits say, usually an hour."""
         self._undoing.saw(seen, plan, limits.min_node_age_seconds)
 
     def stepped(self, step: Step, outcome: str, seen: Observation | None = None) -> None:

@@ -10,7 +10,7 @@ from autoscaler.core.lifecycle import State
 from autoscaler.core.plan import Buy, Delete, Discard, Drain, Keep
 from autoscaler.core.reconcile import turn
 from autoscaler.core.state import Memory
-from autoscaler.kube.core.conditions import Kind
+from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.kube.watches import RESERVATIONS_PATH
 from autoscaler.providers.base import DeniedError, UnreachableError
 from isolation.contract.names import DRAIN, MIRROR, MOVED
@@ -47,12 +47,12 @@ def test_a_mark_that_cannot_be_put_gives_the_homes_back():
 
     async def story(stand):
         await stand.world.observe()
-        return await stand.world.apply(drained()), stand.world.doubts()
+        return await stand.world.apply(drained()), stand.world.conditions()
 
     refused, doubts = run(api, Machines("n1", "n2"), story)
     assert refused is not None
     assert {} == api.kinds[RESERVATIONS_PATH]
-    assert [Kind.CONFLICT] == [doubt.kind for doubt in doubts]
+    assert [ConditionKind.CONFLICT] == [doubt.kind for doubt in doubts]
 
 
 def test_a_node_that_somebody_has_cordoned_is_not_marked():
@@ -127,7 +127,7 @@ def a_story_of_hearsay(hidden, *more):
         stand.seconds = LIMITS.node_delete_delay_after_taint_seconds + 1
         await stand.heard()
         plan, memory = await turn(stand.world, LIMITS, Memory())
-        said = [doubt.text for doubt in stand.world.doubts()]
+        said = [doubt.text for doubt in stand.world.conditions()]
         await stand.heard()
         after, _ = await turn(stand.world, LIMITS, memory)
         return plan.steps, said, after.steps, stand.machines.nodes

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from autoscaler.core.lifecycle import Machine, State
 from autoscaler.core.plan import Buy, Delete, Discard, Drain, Evict, Keep, Move, TakeBack, action_of
 from autoscaler.core.snapshot import Home
-from autoscaler.kube.core.conditions import Doubt, Kind
+from autoscaler.kube.core.conditions import Condition, ConditionKind
 from autoscaler.kube.drain_marks import Marks
 from autoscaler.kube.execution_context import RefusedStepError, Tools
 from autoscaler.kube.last_look import node_of
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
     from autoscaler.core.limits import Limits
     from autoscaler.core.plan import Step
-    from autoscaler.kube.observe.snapshot import Seen
-    from autoscaler.kube.persisted import Kept
+    from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.state import ControllerState
 
 log = logging.getLogger(__name__)
-__all__ = ["Actor", "Tools"]
+__all__ = ["Executor", "Tools"]
 _MOST_DOUBTS: Final = 20
 _NOBODY: Final = Refusal(Why.NOT_READY, "its pods no longer wait")
 
 
-class Actor:
+class Executor:
     """Carries out steps; knows what this turn has done already."""
 
     def __init__(self, tools: Tools, limits: Limits) -> None:
@@ -51,13 +51,13 @@ class Actor:
         self._slots: dict[str, int] = {}
         self._bought: list[tuple[str, Buy]] = []
         self._back: set[str] = set()
-        self._doubts: list[Doubt] = []
+        self._doubts: list[Condition] = []
         self.dry: dict[str, str] = {}
         """Pools whose provider would not sell, and what it said; until the plan has given them up for a while."""
         self.irremovable: dict[str, str] = {}
         """Drained nodes that stay, and what the API server said against it, until their drain is called off"""
 
-    def begin(self, seen: Seen, *, recheck: bool = False) -> None:
+    def begin(self, seen: ObservedCluster, *, recheck: bool = False) -> None:
         """
         A new reading: what was done before is in it.
 
@@ -69,11 +69,11 @@ class Actor:
         draining = {name for name, one in seen.observation.machines.items() if one.state is State.DRAINING}
         self.irremovable = {name: why for name, why in self.irremovable.items() if name in draining}
 
-    def doubts(self) -> tuple[Doubt, ...]:
+    def conditions(self) -> tuple[Condition, ...]:
         """What steps since the last reading ran into, and what keeps evictions from being made."""
-        return (*self._doubts, *self._moves.doubts())
+        return (*self._doubts, *self._moves.conditions())
 
-    async def apply(self, step: Step, seen: Seen) -> Refusal | None:
+    async def apply(self, step: Step, seen: ObservedCluster) -> Refusal | None:
         """Do it; why not, where that was refused."""
         if isinstance(step, Buy):
             return (await self.buy((step,), seen))[0]
@@ -87,7 +87,7 @@ class Actor:
         log.info("%s: %s", _name(step), step.reason)
         return None
 
-    async def buy(self, steps: Sequence[Buy], seen: Seen) -> list[Refusal | None]:
+    async def buy(self, steps: Sequence[Buy], seen: ObservedCluster) -> list[Refusal | None]:
         """
         So many machines for one pool in as few calls as it takes; for each step why not, where that was refused.
 
@@ -111,23 +111,23 @@ class Actor:
         return [None if any(step is one for one in bought) else refused for step in steps]
 
     def _told(self, step: Step, exc: Exception) -> Refusal:
-        """An error as a value, and as a doubt."""
+        """An error as a value, and as a condition."""
         if isinstance(exc, RefusedStepError):
-            return self._refused(Doubt(exc.kind, str(exc), pool=exc.pool, node=exc.node))
+            return self._refused(Condition(exc.kind, str(exc), pool=exc.pool, node=exc.node))
         if isinstance(exc, ProviderError):
             if isinstance(step, Buy) and isinstance(exc, OutOfStockError | DeniedError):
                 self.dry[step.pool] = str(exc)
             pool = step.pool if isinstance(step, Buy | Discard | TakeBack) else ""
-            return self._refused(Doubt(Kind.PROVIDER, f"{_name(step)}: {exc}", pool=pool))
-        return self._refused(Doubt(Kind.NOT_READ, f"{_name(step)}: {exc}"))
+            return self._refused(Condition(ConditionKind.PROVIDER, f"{_name(step)}: {exc}", pool=pool))
+        return self._refused(Condition(ConditionKind.NOT_READ, f"{_name(step)}: {exc}"))
 
-    def _refused(self, doubt: Doubt) -> Refusal:
-        log.warning("step refused: %s", doubt.text)
+    def _refused(self, condition: Condition) -> Refusal:
+        log.warning("step refused: %s", condition.text)
         if len(self._doubts) < _MOST_DOUBTS:
-            self._doubts.append(doubt)
-        return Refusal(Why.NOT_READY, doubt.text)
+            self._doubts.append(condition)
+        return Refusal(Why.NOT_READY, condition.text)
 
-    def remembered(self, kept: Kept) -> Kept:
+    def record(self, state: ControllerState) -> ControllerState:
         """Machines that were just bought stand among the others at once, and who waits for them too."""
         bought, self._bought = self._bought, []
         machines: dict[str, Machine] = {}
@@ -137,24 +137,24 @@ class Actor:
             homes |= {uid: Home(name, cards) for uid, cards in zip(step.serves, step.places, strict=False)}
         back, self._back = self._back, set()
         if not machines and not back:
-            return kept
-        stay = {name: machine for name, machine in kept.machines.items() if name not in back}
-        return replace(kept, machines=stay | machines, homes={**kept.homes, **homes})
+            return state
+        stay = {name: machine for name, machine in state.machines.items() if name not in back}
+        return replace(state, machines=stay | machines, homes={**state.homes, **homes})
 
-    async def tidy(self, seen: Seen) -> None:
+    async def tidy(self, seen: ObservedCluster) -> None:
         """Reservations of ours that have had their day; trouble costs a turn."""
         try:
             await self._moves.forget(seen.over)
         except (RefusedStepError, ClusterError) as exc:
             log.info("cannot delete expired reservations: retrying later: %s", exc)
 
-    async def keep_places(self, kept: Kept, seen: Seen) -> None:
+    async def reserve_planned(self, state: ControllerState, seen: ObservedCluster) -> None:
         """The scheduler is told who has a place on a machine that is coming."""
-        await self._places.keep(kept.homes, kept.machines, seen.observation.pods)
+        await self._places.keep(state.homes, state.machines, seen.observation.pods)
 
     # -- one kind of step each -------------------------------------------------------------------
 
-    async def _do(self, step: Step, seen: Seen) -> None:
+    async def _do(self, step: Step, seen: ObservedCluster) -> None:
         if isinstance(step, Drain):
             await self._drain(step, seen)
         elif isinstance(step, Keep):
@@ -180,7 +180,9 @@ class Actor:
         while left := [step for step in left if self._wanted(step)]:
             target = self._targets.get(pool)
             if target is None:
-                raise RefusedStepError(Kind.PROVIDER, f"pool {pool}: provider state unknown: no scale-up", pool=pool)
+                raise RefusedStepError(
+                    ConditionKind.PROVIDER, f"pool {pool}: provider state unknown: no scale-up", pool=pool
+                )
             part = min(part, len(left))
             self._tools.allowed()
             try:
@@ -196,14 +198,14 @@ class Actor:
             left = left[got:]
             if got < part:
                 text = f"pool {pool}: provider added {got} of {part} requested nodes"
-                raise RefusedStepError(Kind.PROVIDER, text, pool=pool)
+                raise RefusedStepError(ConditionKind.PROVIDER, text, pool=pool)
 
     def _wanted(self, step: Buy) -> bool:
         """Whether any of its pods still waits at this moment: steps before it may have taken long."""
         pods = map(self._tools.sources.notes.pods.get, step.serves)
         return not step.serves or any(pod and pod.placement is None and not pod.deleting for pod in pods)
 
-    def _stands(self, step: Buy, seen: Seen) -> None:
+    def _stands(self, step: Buy, seen: ObservedCluster) -> None:
         """A machine that was asked for has a name of ours until it has its own."""
         number = self._slots.get(step.pool, 0)
         taken = seen.observation.machines.keys()
@@ -212,14 +214,14 @@ class Actor:
         self._slots[step.pool] = number + 1
         self._bought.append((f"{step.pool}/{number}", step))
 
-    async def _say_bought(self, step: Buy, seen: Seen) -> None:
+    async def _say_bought(self, step: Buy, seen: ObservedCluster) -> None:
         for uid in step.serves:
             pod = seen.observation.pods.get(uid)
             if pod is not None:
                 note = f"Scaling up pool {step.pool}: {step.reason}"
                 await self._tools.events.pod(pod.key, uid, "TriggeredScaleUp", note)
 
-    async def _discard(self, step: Discard, seen: Seen) -> None:
+    async def _discard(self, step: Discard, seen: ObservedCluster) -> None:
         if step.node == f"{step.pool}/dry":
             self.dry.pop(step.pool, None)
             return
@@ -242,27 +244,29 @@ class Actor:
         self._tools.allowed()
         if not await self._tools.providers.take_back(step.pool, 1):
             text = f"pool {step.pool}: the order has been carried out in the meantime"
-            raise RefusedStepError(Kind.CONFLICT, text, pool=step.pool)
+            raise RefusedStepError(ConditionKind.CONFLICT, text, pool=step.pool)
         self._back.add(step.node)
 
     async def _empty(self, node: str) -> None:
         """Raise where a pod would be lost with the node, by the API server's own word at this moment."""
         late = await self._tools.lost_with(node)
         if late:
-            raise RefusedStepError(Kind.CONFLICT, _not_empty(node, late), node=node)
+            raise RefusedStepError(ConditionKind.CONFLICT, _not_empty(node, late), node=node)
 
     def _against(self, node: str, why: str) -> RefusedStepError:
         """What keeps a drained node from being removed, so that the next turn calls its drain off."""
         self.irremovable[node] = why
-        return RefusedStepError(Kind.CONFLICT, why, node=node)
+        return RefusedStepError(ConditionKind.CONFLICT, why, node=node)
 
     async def _remove(self, pool: str, names: Sequence[str]) -> None:
         gone = await self._tools.providers.remove(pool, names)
         missing = set(names) - set(gone)
         if missing:
-            raise RefusedStepError(Kind.CONFLICT, f"pool {pool} no longer has {', '.join(sorted(missing))}", pool=pool)
+            raise RefusedStepError(
+                ConditionKind.CONFLICT, f"pool {pool} no longer has {', '.join(sorted(missing))}", pool=pool
+            )
 
-    async def _drain(self, step: Drain, seen: Seen) -> None:
+    async def _drain(self, step: Drain, seen: ObservedCluster) -> None:
         made: list[str] = []
         try:
             for home in step.homes:
@@ -277,7 +281,7 @@ class Actor:
             raise
         await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "Draining", step.reason)
 
-    async def _keep(self, step: Keep, seen: Seen) -> None:
+    async def _keep(self, step: Keep, seen: ObservedCluster) -> None:
         here = seen.observation.on.get(step.node, {})
         staying = {uid for uid, pod in here.items() if not pod.deleting}
         await self._moves.forget(tuple(name for uid, name in seen.names.items() if uid in staying))
@@ -285,7 +289,7 @@ class Actor:
         self.irremovable.pop(step.node, None)
         await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "DrainCancelled", step.reason)
 
-    async def _delete(self, step: Delete, seen: Seen) -> None:
+    async def _delete(self, step: Delete, seen: ObservedCluster) -> None:
         """
         The taint is old enough that no bind can be under way any more: who is not on the list now never will be.
 
