@@ -32,9 +32,8 @@ from autoscaler.kube.metrics_server import measured_app, serving
 from autoscaler.kube.reconciler import Collaborators, Reconciler
 from autoscaler.kube.state_store import StateConfigMap, StateStore
 from autoscaler.kube.switch import Switch
-from autoscaler.kube.telemetry.certificates import Certificates
 from autoscaler.kube.telemetry.metrics import Telemetry
-from autoscaler.kube.telemetry.process import WATCHES, ProcessRows
+from autoscaler.kube.telemetry.process import WATCHES, Certificates, ProcessRows
 from autoscaler.kube.watches import Sources
 from isolation.contract.metrics import autoscaler as catalogue
 from isolation.contract.names import AUTOSCALER

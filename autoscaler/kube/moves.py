@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from autoscaler.kube.core.conditions import Condition, ConditionKind
 from autoscaler.kube.execution_context import RefusedStepError
-from autoscaler.kube.nominations import used_by
+from autoscaler.kube.observe.nominations import used_by
 from autoscaler.kube.watches import RESERVATIONS_PATH
 from isolation.contract.model import FULL_CORE, Phase
 from isolation.contract.names import MOVED

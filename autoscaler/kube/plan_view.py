@@ -82,7 +82,7 @@ class Prospect:
 class Beside:
     """What is said beside the steps."""
 
-    doubts: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
     silent: Mapping[str, str] = field(default_factory=dict)
     """By pool, why its provider cannot tell."""
@@ -99,7 +99,7 @@ def prospect_of(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Pr
             for pod in seen.pending
         ),
         pools=_pools(reading, beside.silent),
-        conditions=beside.doubts,
+        conditions=beside.conditions,
         inhibited_by=beside.holds,
     )
 
@@ -142,8 +142,8 @@ def show(prospect: Prospect, stream: TextIO) -> None:
         console.width = _LINE
     for hold in prospect.inhibited_by:
         console.print(_plain(f"the running autoscaler does not take these actions: {hold}"))
-    for doubt in prospect.conditions:
-        console.print(_plain(f"condition: {doubt}"))
+    for condition in prospect.conditions:
+        console.print(_plain(f"condition: {condition}"))
     if prospect.actions:
         _table(
             console,

@@ -117,7 +117,7 @@ class Stage:
     world: KubeCluster = field(init=False)
     memory: Memory = field(default_factory=Memory)
     plans: list[Plan] = field(default_factory=list)
-    doubts: list[Condition] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
     fenced: str = ""
     """Set it, and nothing may be written any more."""
     ahead: float = 0.0
@@ -180,9 +180,10 @@ class Stage:
         seen = self.world.observed
         machines = {} if seen is None else {n: m.state.value for n, m in seen.observation.machines.items()}
         steps = [str(step)[:300] for plan in self.plans[-40:] for step in plan.steps][-8:]
-        doubts = list(dict.fromkeys(doubt.text for doubt in self.conditions))[-8:]
+        conditions = list(dict.fromkeys(condition.text for condition in self.conditions))[-8:]
         want = self.memory.demand
-        return f"{pods=} {machines=} {steps=} {doubts=} capped={want and want.capped} hopeless={want and want.hopeless}"
+        given = f"{pods=} {machines=} {steps=} {conditions=}"
+        return f"{given} capped={want and want.capped} hopeless={want and want.hopeless}"
 
     async def where(self, selector: str = "") -> dict[str, str]:
         """Node by pod, of those that are bound and not ending."""

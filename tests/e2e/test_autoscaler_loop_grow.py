@@ -116,7 +116,7 @@ def test_a_pool_that_nobody_knows_stays_empty_and_says_so(plane, tmp_path):
             await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/one")
             for _ in range(3):
                 await s.turn()
-            return await s.machines.replicas("gpu-a"), {doubt.kind for doubt in s.conditions}
+            return await s.machines.replicas("gpu-a"), {condition.kind for condition in s.conditions}
 
     assert (0, {ConditionKind.TEMPLATE}) == asyncio.run(story())
 

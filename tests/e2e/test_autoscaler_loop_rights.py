@@ -67,7 +67,7 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
                     if thing["kind"].startswith("Validating"):
                         await cluster.remove(thing)
 
-    steps, doubts, left = asyncio.run(story())
+    steps, conditions, left = asyncio.run(story())
     assert [True] * 4 == steps
-    assert [] == doubts
+    assert [] == conditions
     assert [] == left

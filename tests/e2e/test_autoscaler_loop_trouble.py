@@ -54,19 +54,19 @@ def test_with_more_than_a_third_of_the_nodes_unready_nothing_is_done(plane, tmp_
             await asyncio.sleep(0.3)
             await waits(s)
             await turns(s)
-            early, doubts = s.steps(Buy), {d.kind for d in s.conditions}
+            early, conditions = s.steps(Buy), {d.kind for d in s.conditions}
             await ready("True")
             await s.turns(lambda: s.steps(Buy), why="bought now")
-            return early, doubts
+            return early, conditions
 
-    early, doubts = asyncio.run(story())
+    early, conditions = asyncio.run(story())
     assert [] == early
-    assert ConditionKind.UNREADY in doubts
+    assert ConditionKind.UNREADY in conditions
 
 
 def test_a_silent_api_server_stops_everything_until_it_speaks_again(plane, tmp_path):
     """
-    The API server freezes: turns end in a doubt within their deadlines; it goes on, and so do we.
+    The API server freezes: turns end in a condition within their deadlines; it goes on, and so do we.
     """
 
     async def story():
@@ -78,13 +78,13 @@ def test_a_silent_api_server_stops_everything_until_it_speaks_again(plane, tmp_p
                     await s.turn()
             finally:
                 plane.thaw("kube-apiserver")
-            silent, doubts = s.steps(Buy), {d.kind for d in s.conditions}
+            silent, conditions = s.steps(Buy), {d.kind for d in s.conditions}
             await s.turns(lambda: s.all_bound(1), why="it goes on")
-            return silent, doubts, await s.machines.replicas("gpu-a")
+            return silent, conditions, await s.machines.replicas("gpu-a")
 
-    silent, doubts, replicas = asyncio.run(story())
+    silent, conditions, replicas = asyncio.run(story())
     assert [] == silent
-    assert doubts & {ConditionKind.PROVIDER, ConditionKind.NOT_READ}
+    assert conditions & {ConditionKind.PROVIDER, ConditionKind.NOT_READ}
     assert 1 == replicas
 
 
@@ -106,18 +106,18 @@ def test_a_wall_clock_that_was_set_keeps_pods_where_they_are(plane, tmp_path):
             await only(s.client, "")
             s.ahead = 3600.0
             await turns(s, 12)
-            early, doubts = s.steps(Drain), {d.kind for d in s.conditions}
+            early, conditions = s.steps(Drain), {d.kind for d in s.conditions}
             s.ahead = 0.0
 
             async def gone():
                 return await s.machines.replicas("gpu-a") == 1
 
             await s.turns(gone, why="the node goes")
-            return early, doubts, (await s.client.get(RESERVED))["items"]
+            return early, conditions, (await s.client.get(RESERVED))["items"]
 
-    early, doubts, _ = asyncio.run(story())
+    early, conditions, _ = asyncio.run(story())
     assert [] == early
-    assert ConditionKind.CLOCK in doubts
+    assert ConditionKind.CLOCK in conditions
 
 
 def test_a_node_that_somebody_else_takes_out_of_service_is_left_alone(plane, tmp_path):
@@ -185,7 +185,7 @@ def test_who_may_not_write_any_more_writes_nothing(plane, tmp_path):
             await turns(s, 3)
             return await s.machines.replicas("gpu-a"), len(s.steps(Buy)), {d.kind for d in s.conditions}
 
-    replicas, planned, doubts = asyncio.run(story())
+    replicas, planned, conditions = asyncio.run(story())
     assert 0 == replicas
     assert planned >= 1
-    assert {ConditionKind.CONFLICT} == doubts
+    assert {ConditionKind.CONFLICT} == conditions

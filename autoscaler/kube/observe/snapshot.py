@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from autoscaler.core.lifecycle import Machine, State
 from autoscaler.core.scale_down_rules import DrainRules
 from autoscaler.core.snapshot import Observation
-from autoscaler.kube.nominations import used_by
+from autoscaler.kube.core.conditions import find_conditions, find_unready
 from autoscaler.kube.observe.capacity import build_engine, drainable, find_usable, sealed
-from autoscaler.kube.observe.conditions import find_conditions, find_unready
 from autoscaler.kube.observe.machines import Fleet, Standing, fleet_of
-from autoscaler.kube.observe.nominations import expected_of, in_vain, reserved_of
+from autoscaler.kube.observe.nominations import expected_of, in_vain, reserved_of, used_by
 from autoscaler.kube.observe.pods import index_pods, waiting
 from autoscaler.kube.observe.pools import bounds_of, kind_of, mode_of, pool_of
 from autoscaler.providers.core.profile import learn

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The process's own gauges, joined with those of its latest reading.
+The process's own gauges, joined with those of its latest observation; how long its certificates are valid.
 
-Decides what is absent: ages of what was never heard, and everything about pools while there is no reading.
+Decides what is absent: ages of what was never heard, everything about pools while there is no observation, and
+certificates that cannot be read.
 """
 
 from __future__ import annotations
 
+import ssl
 import time
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.kube.core.telemetry_rows import Reading, rows_of
 from isolation.contract.metrics import autoscaler as catalogue
+from isolation.kube import certificate_files
+from isolation.kube.certificate import first_end
 from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autoscaler.apis.metrics.core.readings import Board
+    from autoscaler.apis.rpc.server import Files
     from autoscaler.kube.condition_reporter import ConditionReporter
     from autoscaler.kube.config.file import ConfigFile
     from autoscaler.kube.cycle import Cycle
@@ -124,3 +129,35 @@ def _reading(reconciler: Reconciler, board: Board) -> Rows:
             left=budget.left,
         )
     )
+
+
+class Certificates:
+    """
+    Until when the certificates that we show are valid, by the port that shows them; read again when a file changes.
+
+    Half of a pair on its way to the disk keeps the old one in force, as at the ports.
+    """
+
+    def __init__(self, pairs: Mapping[str, Files]) -> None:
+        """By the label `door`."""
+        self._pairs = pairs
+        self._stamps: dict[str, certificate_files.Stamp] = {}
+        self._ends: dict[str, float] = {}
+
+    def __call__(self) -> Rows:
+        """For a scrape."""
+        for door, pair in self._pairs.items():
+            stamp = certificate_files.stamp((pair.certificate, pair.key))
+            if self._stamps.get(door) == stamp:
+                continue
+            self._stamps[door] = stamp
+            try:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(pair.certificate, pair.key, password=certificate_files.no_password)
+                end = first_end(pair.certificate.read_bytes())
+            except (OSError, ValueError):  # ssl.SSLError is an OSError; the port says in the log what is wrong
+                continue
+            self._ends.pop(door, None)
+            if end is not None:
+                self._ends[door] = end
+        return {catalogue.CERTIFICATE_ENDS: {(door,): end for door, end in self._ends.items()}}

@@ -13,7 +13,7 @@ from e2e.certificates import Authority
 
 from autoscaler.apis.rpc.server import Files
 from autoscaler.kube.options import Address, Grpc, MetricsApi, Options
-from autoscaler.kube.telemetry.certificates import Certificates
+from autoscaler.kube.telemetry.process import Certificates
 from isolation.contract.metrics.autoscaler import CERTIFICATE_ENDS
 
 HERE = Address("127.0.0.1", 0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.lifecycle import Machine, State
 from autoscaler.core.snapshot import Home
-from autoscaler.kube.nominations import homes_of
+from autoscaler.kube.observe.nominations import homes_of
 from autoscaler.kube.state import VERSION, ControllerState, decode, encode
 from autoscaler.kube.watches import Stored
 from isolation.contract.codec.template import NodeTemplate

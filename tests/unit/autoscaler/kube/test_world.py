@@ -80,7 +80,7 @@ def test_a_clock_that_was_set_guards_every_pod_and_says_so():
         before = await stand.world.observe()
         stand.ahead = 3600.0
         after = await stand.world.observe()
-        return before, after, {doubt.kind for doubt in stand.world.conditions()}
+        return before, after, {condition.kind for condition in stand.world.conditions()}
 
     before, after, kinds = run(two(), Machines("n1", "n2"), story)
     assert {} == before.guarded
