@@ -27,8 +27,8 @@ from autoscaler.kube.condition_reporter import ConditionReporter
 from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.events import Recorder
 from autoscaler.kube.handover import PASS_SECONDS
-from autoscaler.kube.last_look import Occupants
 from autoscaler.kube.metrics_server import measured_app, serving
+from autoscaler.kube.node_pods import Occupants
 from autoscaler.kube.reconciler import Collaborators, Reconciler
 from autoscaler.kube.state_store import StateConfigMap, StateStore
 from autoscaler.kube.switch import Switch
@@ -149,7 +149,7 @@ class Autoscaler:
             settings,
             self.background,
             closed=lambda: self.reconciler.unconfigured,
-            fresh=lambda: self.reconciler.backends.config.told_seconds,
+            fresh=lambda: self.reconciler.backends.config.fresh_seconds,
         )
         return {"metrics-api": await stack.enter_async_context(api)}
 
@@ -164,7 +164,7 @@ class Autoscaler:
         while True:
             await self._until(leads=True)
             given = ports(
-                grpc.settings(self.reconciler.backends.config.told_seconds),
+                grpc.settings(self.reconciler.backends.config.fresh_seconds),
                 state=self._relay,
                 known=self.reconciler.known_pools if grpc.expander is not None else None,
                 readings=self.board if grpc.listen is not None else None,

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from autoscaler.apis.metrics.core.pressure import rooms_of, waiting_of
 from autoscaler.apis.metrics.core.readings import Board, Picture, pod_uses
 from autoscaler.kube.core.conditions import Condition, ConditionError, ConditionKind
-from autoscaler.kube.execution_context import Tools
 from autoscaler.kube.executor import Executor
 from autoscaler.kube.observe.snapshot import Snapshot, observe
 from autoscaler.kube.state import ControllerState
+from autoscaler.kube.step_context import StepContext
 from autoscaler.providers.base import ProviderError
 from isolation.kube.election import boottime
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from autoscaler.core.plan import Buy, Step
     from autoscaler.core.snapshot import Home, Observation
     from autoscaler.kube.core.config import PoolConfig
-    from autoscaler.kube.execution_context import Events
     from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.step_context import Events
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Sources
     from autoscaler.providers.registry import Providers, Reading
@@ -87,8 +87,8 @@ class KubeCluster:
         """What outlives this process; to be saved after each cycle."""
         self.observed: ObservedCluster | None = None
         """The latest observation, with what is unknown of it."""
-        tools = Tools(parts.access, parts.sources, parts.providers, parts.events, parts.fence, self.now)
-        self._executor = Executor(tools, limits)
+        context = StepContext(parts.access, parts.sources, parts.providers, parts.events, parts.fence, self.now)
+        self._executor = Executor(context, limits)
         self._blocked: tuple[Condition, ...] = ()
         self._settled = False
 

@@ -19,8 +19,8 @@ from autoscaler.kube.cycle import describe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.kube.execution_context import Events
     from autoscaler.kube.reconciler import Reconciler
+    from autoscaler.kube.step_context import Events
     from autoscaler.kube.watches import Sources
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from autoscaler.kube.annotations import Drain, drain_of, ours, taken_by
+from autoscaler.kube.annotations import Drain, find_removal_taint, ours, read_drain
 from autoscaler.kube.core.conditions import ConditionKind
-from autoscaler.kube.execution_context import RefusedStepError
+from autoscaler.kube.step_context import RefusedStepError
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.model import Taint
 from isolation.contract.names import DRAIN
@@ -23,7 +23,7 @@ from isolation.kube.core.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.kube.execution_context import Tools
+    from autoscaler.kube.step_context import StepContext
 
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
@@ -37,7 +37,7 @@ def _taints(at: At) -> list[dict[str, Any]]:
 
 def _mark(at: At) -> Drain | None:
     """Our mark; None where it, or the taint that belongs to it, is missing or cannot be read."""
-    mark = drain_of(at["metadata"]["annotations"].texts().get(DRAIN, ""))
+    mark = read_drain(at["metadata"]["annotations"].texts().get(DRAIN, ""))
     tainted = any(ours(str(item.get("key"))) for item in _taints(at))
     return mark if mark is not None and mark.since > 0 and tainted else None
 
@@ -54,11 +54,11 @@ ORDERED_SECONDS: Final = 300.0
 """So long may the removal of a machine still come true whose provider gave no answer."""
 
 
-class Marks:
+class DrainMarks:
     """See the module."""
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
 
     async def put(self, node: str, uid: str, why: str, *, failed: bool = False) -> None:
         """
@@ -69,7 +69,7 @@ class Marks:
 
         def marked(at: At) -> dict[str, Any] | None:
             taints, mark = _taints(at), _mark(at)
-            other = taken_by(Taint(At(item)["key"].text()) for item in taints)
+            other = find_removal_taint(Taint(At(item)["key"].text()) for item in taints)
             cordoned = at["spec"]["unschedulable"].flag() and not failed
             if cordoned or other:
                 text = f"node {node}: another client takes it out of service ({other or 'cordoned'})"
@@ -78,7 +78,7 @@ class Marks:
             if mark is not None:
                 return None
             rest = [item for item in taints if not ours(str(item.get("key")))]
-            now = self._tools.now()
+            now = self._context.now()
             text = Drain(now, why, now if failed else 0.0).text()
             return {"mark": text, "taints": [*rest, {"key": DRAIN, "effect": "NoSchedule"}]}
 
@@ -101,11 +101,11 @@ class Marks:
             if mark is None:
                 return None
             if mark.since > since:
-                age = self._tools.now() - mark.since
+                age = self._context.now() - mark.since
                 raise RefusedStepError(
                     ConditionKind.CONFLICT, f"node {node} was tainted only {age:.0f} s ago", node=node
                 )
-            return {"mark": replace(mark, removing=self._tools.now()).text(), "taints": _taints(at)}
+            return {"mark": replace(mark, removing=self._context.now()).text(), "taints": _taints(at)}
 
         await self._change(node, sealed)
         return whole
@@ -124,8 +124,8 @@ class Marks:
 
         def cleared(at: At) -> dict[str, Any] | None:
             taints, said = _taints(at), at["metadata"]["annotations"].texts().get(DRAIN, "")
-            mark = drain_of(said)
-            if mark is not None and self._tools.now() - mark.removing < ORDERED_SECONDS:
+            mark = read_drain(said)
+            if mark is not None and self._context.now() - mark.removing < ORDERED_SECONDS:
                 text = f"node {node} is not kept: its removal may have been ordered"
                 raise RefusedStepError(ConditionKind.CONFLICT, text, node=node)
             rest = [item for item in taints if not ours(str(item.get("key")))]
@@ -137,7 +137,7 @@ class Marks:
         path = f"/api/v1/nodes/{quote(node, safe='')}"
         for _ in range(_TRIES):
             try:
-                at = At(await self._tools.read(path))
+                at = At(await self._context.read(path))
                 wanted = wish(at)
                 version = at["metadata"]["resourceVersion"].text()
             except CodecError as exc:
@@ -151,7 +151,7 @@ class Marks:
             meta = {"resourceVersion": version, "annotations": {DRAIN: wanted["mark"]}}
             body = {"metadata": meta, "spec": {"taints": wanted["taints"]}}
             try:
-                await self._tools.write("PATCH", path, body, "merge-patch")
+                await self._context.write("PATCH", path, body, "merge-patch")
             except RefusedError as exc:
                 if exc.status != _CONFLICT:
                     raise

@@ -48,7 +48,7 @@ _NOTHING: Final = Ours()
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class AnnotationChange:
     """What one pod's annotations should be instead."""
 
     pod: Target
@@ -80,14 +80,14 @@ class Owners:
         return self._alike[alike]
 
 
-def wish_of(pod: Pod, note: PodNote | None, owners: Owners) -> Wish | None:
+def find_change(pod: Pod, note: PodNote | None, owners: Owners) -> AnnotationChange | None:
     """None: its annotations are as they should be, or it is none of our scheduler's pods."""
     if note is None or not pod.request.shared or note.scheduler != SCHEDULER or pod.deleting:
         return None
     if pod.phase is Phase.DONE:
         return None
     changed = changes(note.told, owners.of(pod))
-    return Wish(Target(pod.namespace, pod.name, pod.uid), note.version, changed) if changed else None
+    return AnnotationChange(Target(pod.namespace, pod.name, pod.uid), note.version, changed) if changed else None
 
 
 class Handover:
@@ -105,7 +105,7 @@ class Handover:
         for number, pod in enumerate(list(seen.pods.values())):
             if not number % STRETCH:
                 await asyncio.sleep(0)
-            wish = wish_of(pod, notes.get(pod.uid), owners)
+            wish = find_change(pod, notes.get(pod.uid), owners)
             if wish is not None:
                 wrong += 1
                 if wrong <= MOST:  # more would only be held for the garbage collector to look through
@@ -116,7 +116,7 @@ class Handover:
         self.left -= await written(self._access, wishes, self._allowed)
 
 
-async def written(access: Access, wishes: Iterable[Wish], allowed: Callable[[], bool]) -> int:
+async def written(access: Access, wishes: Iterable[AnnotationChange], allowed: Callable[[], bool]) -> int:
     """How many pods were written to; the others have changed since they were read, or are gone. Raises ClusterError."""
     queue, done = iter(wishes), 0
 

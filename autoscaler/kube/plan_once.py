@@ -24,12 +24,13 @@ from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.inhibition import Authority, Cause, find_inhibition
 from autoscaler.kube.core.telemetry_rows import Reading
-from autoscaler.kube.plan_view import Beside, Prospect, prospect_of
+from autoscaler.kube.plan_view import Beside, Prospect, make_prospect
 from autoscaler.kube.state import ControllerState
 from autoscaler.kube.state_store import StateConfigMap
 from autoscaler.kube.switch import Switch
-from autoscaler.kube.watches import BUDGETS_PATH, RESERVATIONS_PATH, Sources
+from autoscaler.kube.watches import BUDGETS_PATH, Sources
 from isolation.contract.codec.cursor import CodecError
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.access import Access
 from isolation.kube.core.errors import ClusterError, CredentialsError, MalformedError, RefusedError, UnreachableError
 from isolation.kube.election import boottime
@@ -61,7 +62,7 @@ class _Silent:
         """Nothing."""
 
 
-async def looked(options: Options, seconds: float = READ_SECONDS) -> Prospect:
+async def make_prospect_now(options: Options, seconds: float = READ_SECONDS) -> Prospect:
     """The plan; CannotTellError, and the errors of the configuration and of the credentials."""
     config = ConfigFile(options.config).first()
     async with Access(options.kubeconfig, options.context) as access:
@@ -133,7 +134,7 @@ async def _looked(options: Options, access: Access, backends: Backends, seconds:
         *trouble,
     )
     silent = cluster.observed.silent if cluster.observed is not None else {}
-    return prospect_of(reading, plan.steps, Beside(conditions, _holds(options, switch), silent))
+    return make_prospect(reading, plan.steps, Beside(conditions, _find_inhibitions(options, switch), silent))
 
 
 def _nothing(options: Options, backends: Backends) -> Iterator[str]:
@@ -152,7 +153,7 @@ async def _load_state(options: Options, access: Access) -> tuple[ControllerState
         return ControllerState(), (f"cannot read the saved state of the running autoscaler ({store.where}): {exc}",)
 
 
-def _holds(options: Options, switch: Switch) -> tuple[str, ...]:
+def _find_inhibitions(options: Options, switch: Switch) -> tuple[str, ...]:
     """What the switch says to the one that runs; whether one runs is not known here."""
     now = Authority(
         stopping=False,

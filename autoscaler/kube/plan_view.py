@@ -83,12 +83,12 @@ class Beside:
     """What is said beside the steps."""
 
     conditions: tuple[str, ...] = ()
-    holds: tuple[str, ...] = ()
+    inhibited_by: tuple[str, ...] = ()
     silent: Mapping[str, str] = field(default_factory=dict)
     """By pool, why its provider cannot tell."""
 
 
-def prospect_of(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Prospect:
+def make_prospect(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Prospect:
     """From one reading and what was decided on it."""
     seen = reading.seen
     keys = {pod.uid: pod.key for pod in seen.pods.values()}
@@ -100,7 +100,7 @@ def prospect_of(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Pr
         ),
         pools=_pools(reading, beside.silent),
         conditions=beside.conditions,
-        inhibited_by=beside.holds,
+        inhibited_by=beside.inhibited_by,
     )
 
 
@@ -140,8 +140,8 @@ def show(prospect: Prospect, stream: TextIO) -> None:
     console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
     if not stream.isatty():
         console.width = _LINE
-    for hold in prospect.inhibited_by:
-        console.print(_plain(f"the running autoscaler does not take these actions: {hold}"))
+    for why in prospect.inhibited_by:
+        console.print(_plain(f"the running autoscaler does not take these actions: {why}"))
     for condition in prospect.conditions:
         console.print(_plain(f"condition: {condition}"))
     if prospect.actions:

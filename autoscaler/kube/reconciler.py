@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from autoscaler.kube.condition_reporter import ConditionReporter
     from autoscaler.kube.config.file import ConfigFile
     from autoscaler.kube.core.config import PoolConfig
-    from autoscaler.kube.execution_context import Events
     from autoscaler.kube.state_store import StateStore
+    from autoscaler.kube.step_context import Events
     from autoscaler.kube.switch import Switch
     from autoscaler.kube.telemetry.metrics import Telemetry
     from autoscaler.kube.watches import Sources

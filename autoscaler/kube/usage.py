@@ -82,7 +82,7 @@ def spots_of(pod: Pod) -> tuple[Spot, ...]:
     return tuple(Spot(pod.namespace, pod.name, hold.container, hold.uuid) for hold in pod.holds)
 
 
-class Ages:
+class UsageHistory:
     """When each node was first seen to have measured what it shows now."""
 
     def __init__(self, stale_seconds: float, window_seconds: float) -> None:

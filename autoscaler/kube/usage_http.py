@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 import aiohttp
 import msgspec
 
-from autoscaler.kube.usage import WANTED, WINDOW_SCRAPES, Ages, Measured, Row
+from autoscaler.kube.usage import WANTED, WINDOW_SCRAPES, Measured, Row, UsageHistory
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.kube.election import boottime
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SECONDS: Final = 5.0
 """Deadline of one answer."""
 WHOLE_SECONDS: Final = 10.0
-"""Deadline of all of them together: a turn does not wait for a thousand nodes that are silent one after another."""
+"""Deadline of all of them together: a cycle does not wait for a thousand nodes that are silent one after another."""
 AT_ONCE: Final = 64
 MOST_BYTES: Final = 8 << 20
 MOST_ROWS: Final = 100_000
@@ -88,7 +88,7 @@ class _Reader(ABC):
         self, scrape_interval_seconds: float, steady: Callable[[], float], wall: Callable[[], float], most_bytes: int
     ) -> None:
         self._http = _Http(SECONDS, most_bytes)
-        self._ages = Ages(3 * scrape_interval_seconds, WINDOW_SCRAPES * scrape_interval_seconds)
+        self._ages = UsageHistory(3 * scrape_interval_seconds, WINDOW_SCRAPES * scrape_interval_seconds)
         self._pause, self._steady, self._wall = scrape_interval_seconds / 3, steady, wall
         self._latest: tuple[float, Measured] | None = None
 

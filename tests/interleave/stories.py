@@ -49,11 +49,11 @@ from autoscaler.kube.backends import KnownPools
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.config import PoolConfig
-from autoscaler.kube.last_look import Occupants
+from autoscaler.kube.node_pods import Occupants
 from autoscaler.kube.reconciler import CONFIRMED_CYCLES
 from autoscaler.kube.state import ControllerState, decode, encode
 from autoscaler.kube.usage import Nothing
-from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
+from autoscaler.kube.watches import Sources
 from autoscaler.providers.core.profile import template_of
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.contract.codec import decode_allocation, encode_allocation, encode_cards
@@ -63,6 +63,7 @@ from isolation.contract.codec.node import node_of as shared_node_of
 from isolation.contract.model import Ask, Card, Request
 from isolation.contract.names import ACK, ALLOCATION, CARDS, POOL, RESERVATION
 from isolation.contract.quantity import GIB
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube import listwatch
 from isolation.kube.core.errors import ClusterError, RefusedError
 from isolation.scheduler.core.cache import Books

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 No part of a process of ours ends unnoticed: every task and thread of a running node agent, scheduler and autoscaler
-is walked over, as they are found, so that none can be forgotten.
+is walked over, as they are found, so that none can be delete_reservation.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from autoscaler.core.snapshot import Reservation
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Nothing
-from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
+from autoscaler.kube.watches import Sources
 from autoscaler.providers.base import (
     ChangedError,
     Instance,
@@ -30,6 +30,7 @@ from isolation.contract.codec.node import node_of
 from isolation.contract.model import Ask, Card, Placement, Request, Slice
 from isolation.contract.names import ALLOCATION, CARDS, SCHEDULER
 from isolation.contract.quantity import GIB
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 
 START = 1_800_000_000.0

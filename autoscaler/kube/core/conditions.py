@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autoscaler.core.limits import Limits
-    from autoscaler.kube.observe.machines import Fleet
+    from autoscaler.kube.observe.machines import ObservedMachines
     from autoscaler.kube.observe.snapshot import Snapshot
     from isolation.contract.model import Node
 
@@ -76,7 +76,7 @@ class ConditionError(Exception):
 
 
 def find_conditions(
-    now: Snapshot, fleet: Fleet, unknown: Iterable[str], unanswered: Mapping[str, str]
+    now: Snapshot, fleet: ObservedMachines, unknown: Iterable[str], unanswered: Mapping[str, str]
 ) -> list[Condition]:
     """What rests on something that cannot be told; `unknown` are pools without a template."""
     found = [

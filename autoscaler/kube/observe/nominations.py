@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from autoscaler.core.limits import Limits
-    from autoscaler.kube.observe.machines import Fleet
+    from autoscaler.kube.observe.machines import ObservedMachines
     from autoscaler.kube.state import ControllerState
-    from autoscaler.kube.watches import Stored
+    from autoscaler.kube.watches import StoredReservation
     from isolation.contract.model import Placement, Pod
     from isolation.contract.reservation import Reservation as Made
     from isolation.placement.engine import Engine
@@ -34,7 +34,7 @@ IN_VAIN: Final = 2
 """So many machines may come for a pod in vain before it is left alone for a while."""
 
 
-def used_by(stored: Mapping[str, Stored], pods: Iterable[Pod]) -> frozenset[str]:
+def used_by(stored: Mapping[str, StoredReservation], pods: Iterable[Pod]) -> frozenset[str]:
     """
     Names of reservations that bound pods have used up.
 
@@ -48,8 +48,8 @@ def used_by(stored: Mapping[str, Stored], pods: Iterable[Pod]) -> frozenset[str]
     return frozenset(found)
 
 
-def homes_of(
-    stored: Mapping[str, Stored],
+def match_reservations(
+    stored: Mapping[str, StoredReservation],
     pods: Mapping[str, Pod],
     draining: Collection[str],
     now: float,
@@ -84,8 +84,8 @@ def homes_of(
     return found
 
 
-def reserved_of(
-    stored: Mapping[str, Stored],
+def find_reserved(
+    stored: Mapping[str, StoredReservation],
     used: Collection[str],
     pods: Mapping[str, Pod],
     engine: Engine,
@@ -95,7 +95,7 @@ def reserved_of(
 ) -> tuple[dict[str, Reservation], dict[str, str], tuple[str, ...]]:
     """Homes by the pod that moves, their names, and the names of those that nobody needs; all that stand are held."""
     found: dict[str, Reservation] = {}
-    names = homes_of(stored, pods, draining, at, used)
+    names = match_reservations(stored, pods, draining, at, used)
     by_owner = _by_owner(stored, pods)
     whose = {name: uid for uid, name in names.items()}
     over: list[str] = []
@@ -124,7 +124,7 @@ def _held(engine: Engine, hold: str, request: Request, placement: Placement) -> 
     return True
 
 
-def _by_owner(stored: Mapping[str, Stored], pods: Mapping[str, Pod]) -> dict[str, list[Pod]]:
+def _by_owner(stored: Mapping[str, StoredReservation], pods: Mapping[str, Pod]) -> dict[str, list[Pod]]:
     """Pods of the controllers for which something is reserved, by UID of the controller."""
     found: dict[str, list[Pod]] = {one.made.holder: [] for one in stored.values()}
     for pod in pods.values() if found else ():
@@ -145,8 +145,8 @@ def _request_of(made: Made, moving: Pod | None, siblings: Iterable[Pod]) -> Requ
     return Request(cards=len(parts), card_bytes=each, card_core=core)
 
 
-def expected_of(
-    fleet: Fleet, state: ControllerState, pods: Mapping[str, Pod], at: float
+def find_nominated(
+    fleet: ObservedMachines, state: ControllerState, pods: Mapping[str, Pod], at: float
 ) -> tuple[dict[str, Home], dict[str, tuple[int, float]]]:
     """Who waits for which machine, under the names that machines have now; and for whom machines came in vain."""
     found: dict[str, Home] = {}
@@ -163,7 +163,7 @@ def expected_of(
     return found, missed
 
 
-def in_vain(missed: Mapping[str, tuple[int, float]], limits: Limits, now: float) -> dict[str, str]:
+def find_in_vain(missed: Mapping[str, tuple[int, float]], limits: Limits, now: float) -> dict[str, str]:
     """Pods for which nothing more is bought for a while: what came did not help, and more of it would not."""
     text = "{} nodes were added for it and it still does not schedule: it has a constraint unknown to the autoscaler"
     return {

@@ -18,10 +18,10 @@ from autoscaler.core.scale_down_rules import DrainRules
 from autoscaler.core.snapshot import Observation
 from autoscaler.kube.core.conditions import find_conditions, find_unready
 from autoscaler.kube.observe.capacity import build_engine, drainable, find_usable, sealed
-from autoscaler.kube.observe.machines import Fleet, Standing, fleet_of
-from autoscaler.kube.observe.nominations import expected_of, in_vain, reserved_of, used_by
+from autoscaler.kube.observe.machines import MachineInputs, ObservedMachines, join_machines
+from autoscaler.kube.observe.nominations import find_in_vain, find_nominated, find_reserved, used_by
 from autoscaler.kube.observe.pods import index_pods, waiting
-from autoscaler.kube.observe.pools import bounds_of, kind_of, mode_of, pool_of
+from autoscaler.kube.observe.pools import find_bounds, find_mode, kind_of, make_pool
 from autoscaler.providers.core.profile import learn
 from isolation.contract.model import Cluster
 from isolation.contract.names import SCHEDULER
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.core.config import PoolConfig
     from autoscaler.kube.state import ControllerState
     from autoscaler.kube.usage import Measured
-    from autoscaler.kube.watches import Budget, Stored
+    from autoscaler.kube.watches import Budget, StoredReservation
     from autoscaler.providers.base import PoolState, ProviderError
     from isolation.contract.model import Pod
     from isolation.kube.store import View
@@ -51,7 +51,7 @@ class Snapshot:
     """By name."""
     pod_notes: Mapping[str, PodNote]
     """By UID."""
-    reservations: Mapping[str, Stored]
+    reservations: Mapping[str, StoredReservation]
     budgets: Sequence[Budget]
     states: Mapping[str, PoolState]
     failed: Mapping[str, ProviderError]
@@ -74,7 +74,7 @@ class ObservedCluster:
     conditions: tuple[Condition, ...]
     unanswered: Mapping[str, str]
     state: ControllerState
-    fleet: Fleet
+    fleet: ObservedMachines
     targets: Mapping[str, int]
     """Machines that each pool's provider was asked for; a pool that cannot be told is absent."""
     silent: Mapping[str, str]
@@ -101,13 +101,14 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state:
     )
     profiles = learn(state.profiles, shown)
     shaped = {config.name: config.shaped(profiles.get(config.name)) for config in configs}
-    bounds = {config.name: bounds_of(config, now.states.get(config.name), fleet, by_node) for config in configs}
+    bounds = {config.name: find_bounds(config, now.states.get(config.name), fleet, by_node) for config in configs}
     made = (
-        pool_of(config, shaped[config.name], bounds[config.name], told=config.name in now.states) for config in configs
+        make_pool(config, shaped[config.name], bounds[config.name], told=config.name in now.states)
+        for config in configs
     )
     pools = {pool.name: pool for pool in made if pool is not None}
-    homes, missed = expected_of(fleet, state, pods, now.at)
-    vain = in_vain(missed, limits, now.at)
+    homes, missed = find_nominated(fleet, state, pods, now.at)
+    vain = find_in_vain(missed, limits, now.at)
     queue = Cluster(pods=tuple(pod for uid, pod in index.queue.items() if uid not in vain)).pending
     usable = find_usable(fleet.machines, nodes, now.node_notes)
     found = waiting(queue, pods.values(), now.pod_notes, usable, tuple(pools.values()))
@@ -115,7 +116,7 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state:
     draining = {name for name, machine in fleet.machines.items() if machine.state is State.DRAINING}
     left = _left(configs, fleet, now.node_notes)
     used = used_by(now.reservations, (pod for pod in pods.values() if pod.reservation))
-    reserved, names, over = reserved_of(now.reservations, used, pods, engine, draining=draining, at=now.at)
+    reserved, names, over = find_reserved(now.reservations, used, pods, engine, draining=draining, at=now.at)
     unanswered = vain | dict(found.unanswered)
     return ObservedCluster(
         observation=Observation(
@@ -157,12 +158,12 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state:
 
 def _join_machines(
     now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState, in_use: frozenset[str]
-) -> Fleet:
+) -> ObservedMachines:
     nodes = {node.name: node for node in now.view.cluster.nodes}
-    standing = Standing(now.at, nodes, now.node_notes, state.machines, in_use, limits.max_node_provision_seconds)
+    standing = MachineInputs(now.at, nodes, now.node_notes, state.machines, in_use, limits.max_node_provision_seconds)
     unknown = [config.name for config in configs if config.name not in now.states]
-    modes = {config.name: mode_of(config, state.profiles) for config in configs}
-    fleet = fleet_of(standing, now.states, unknown, modes)
+    modes = {config.name: find_mode(config, state.profiles) for config in configs}
+    fleet = join_machines(standing, now.states, unknown, modes)
     for name, error in now.dry.items():
         # a machine that failed at once: the plan gives it up, and with it the pool for a while
         fleet.machines[f"{name}/dry"] = Machine(f"{name}/dry", name, State.FAILED, now.at)
@@ -170,13 +171,13 @@ def _join_machines(
     return fleet
 
 
-def _rules(configs: Sequence[PoolConfig], fleet: Fleet) -> dict[str, DrainRules]:
+def _rules(configs: Sequence[PoolConfig], fleet: ObservedMachines) -> dict[str, DrainRules]:
     """By node, the drain rules of pools that have others than the default ones."""
     own = {one.name: one.drain_rules for one in configs if one.drain_rules != DrainRules()}
     return {name: own[machine.pool] for name, machine in fleet.machines.items() if machine.pool in own}
 
 
-def _left(configs: Sequence[PoolConfig], fleet: Fleet, notes: Mapping[str, NodeNote]) -> dict[str, str]:
+def _left(configs: Sequence[PoolConfig], fleet: ObservedMachines, notes: Mapping[str, NodeNote]) -> dict[str, str]:
     """By node that cluster-autoscaler alone drains, why we leave it alone; an ordered removal is carried out."""
     theirs = {one.name: f"cluster-autoscaler drains pool {one.name}" for one in configs if not one.ours.drains}
     return {

@@ -4,7 +4,7 @@ What the autoscaler tells Prometheus: counters of what it did, and gauges read w
 
 Names, labels and help come from the catalogue (`isolation.contract.metrics.autoscaler`, and `metrics` for what the
 embedded cluster shows too); what the process costs has the names that every Prometheus client uses. What counts as a
-flap is decided in `flaps`, what the gauges say in `telemetry_rows`.
+flap is decided in `autoscaler.core.flapping`, what the gauges say in `telemetry_rows`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.state import Backoff, Memory
 from autoscaler.kube.core.telemetry_rows import Reading
-from autoscaler.kube.plan_view import Beside, as_json, prospect_of, show
+from autoscaler.kube.plan_view import Beside, as_json, make_prospect, show
 
 
 def prospect(*pods, memory=None, unanswered=None, **beside):
@@ -22,7 +22,7 @@ def prospect(*pods, memory=None, unanswered=None, **beside):
     turn = seen([pool("gpu-a", 2)], list(pods), at=1000.0)
     plan, after = decide(turn, Limits(), memory or Memory())
     reading = Reading(turn, after, Limits(), Picture(), unanswered=unanswered or {})
-    return prospect_of(reading, plan.steps, Beside(**beside))
+    return make_prospect(reading, plan.steps, Beside(**beside))
 
 
 def shown(found):
@@ -53,7 +53,9 @@ def test_what_keeps_it_from_acting_stands_first():
     Before the table: a dry run, a switch, a condition; and a pool that rests.
     """
     rests = Memory(closed={"gpu-a": Backoff(1040.0, 300.0)})
-    text = shown(prospect(pod(ask(12)), memory=rests, conditions=("node n is not well",), holds=("switched off",)))
+    text = shown(
+        prospect(pod(ask(12)), memory=rests, conditions=("node n is not well",), inhibited_by=("switched off",))
+    )
 
     assert ["the running autoscaler does not take these actions: switched off", "condition: node n is not well"] == (
         text.splitlines()[:2]

@@ -11,9 +11,9 @@ from autoscaler.core.plan import Buy, Delete, Discard, Drain, Keep
 from autoscaler.core.reconcile import turn
 from autoscaler.core.state import Memory
 from autoscaler.kube.core.conditions import ConditionKind
-from autoscaler.kube.watches import RESERVATIONS_PATH
 from autoscaler.providers.base import DeniedError, UnreachableError
 from isolation.contract.names import DRAIN, MIRROR, MOVED
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 
 

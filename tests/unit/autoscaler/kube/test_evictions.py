@@ -8,7 +8,7 @@ from support.kube_world_stand import LIMITS, Machines, a_node, a_pod, drained, h
 
 from autoscaler.core.plan import Evict, Move
 from autoscaler.kube.core.conditions import ConditionKind
-from autoscaler.kube.watches import RESERVATIONS_PATH
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 from isolation.kube.core.errors import UnreachableError as SilentError
 

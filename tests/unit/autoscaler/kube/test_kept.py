@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from autoscaler.core.lifecycle import Machine, State
 from autoscaler.core.snapshot import Home
-from autoscaler.kube.observe.nominations import homes_of
+from autoscaler.kube.observe.nominations import match_reservations
 from autoscaler.kube.state import VERSION, ControllerState, decode, encode
-from autoscaler.kube.watches import Stored
+from autoscaler.kube.watches import StoredReservation
 from isolation.contract.codec.template import NodeTemplate
 from isolation.contract.model import Card, Mode, Placement, Pod, Request, Slice
 from isolation.contract.reservation import Reservation
@@ -58,7 +58,7 @@ def test_a_broken_state_is_forgotten(thing):
 def stored(name, moved, holder="rs", expires=100.0):
     """A reservation of ours."""
     place = Placement("to", (Slice("GPU-1", 0, GIB),))
-    return name, Stored(Reservation(name, holder, place, expires), 0.0, moved)
+    return name, StoredReservation(Reservation(name, holder, place, expires), 0.0, moved)
 
 
 def replica(uid, node="", reservation="", **more):
@@ -96,4 +96,4 @@ def test_homes_are_told_by_controller_and_shape(reservations, pods, expected):
     """
     A sibling that was robbed of its home has the one that was left over, and nobody else's.
     """
-    assert expected == homes_of(dict(reservations), dict(pods), {"from"}, now=10.0)
+    assert expected == match_reservations(dict(reservations), dict(pods), {"from"}, now=10.0)

@@ -18,8 +18,8 @@ from autoscaler.core.reconcile import turn
 from autoscaler.core.state import Memory
 from autoscaler.kube.core.conditions import ConditionError, ConditionKind
 from autoscaler.kube.observe.snapshot import observe
-from autoscaler.kube.watches import RESERVATIONS_PATH
 from isolation.contract.names import DRAIN
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 
 

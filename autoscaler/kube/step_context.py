@@ -8,11 +8,13 @@ Decides that no write leaves without being allowed, and how an answer of the API
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote
 
 from autoscaler.kube.core.conditions import ConditionKind
-from autoscaler.kube.last_look import lost_with
-from isolation.kube.core.errors import MalformedError
+from autoscaler.kube.node_pods import lost_with
+from isolation.contract.reservation import RESERVATIONS_PATH
+from isolation.kube.core.errors import MalformedError, RefusedError
 from isolation.kube.core.wire import identity_of, page_of
 from isolation.kube.writes import object_of
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from autoscaler.kube.watches import Sources
     from autoscaler.providers.registry import Providers
     from isolation.kube.access import Access
+
+_NOT_FOUND: Final = 404
 
 
 class RefusedStepError(Exception):
@@ -43,7 +47,7 @@ class Events(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class StepContext:
     """See the module."""
 
     access: Access
@@ -63,6 +67,14 @@ class Tools:
         """One write, if it is still ours to make."""
         self.allowed()
         await self.access.send(method, path, body, kind)
+
+    async def delete_reservation(self, name: str) -> None:
+        """One that is gone already is fine."""
+        try:
+            await self.write("DELETE", f"{RESERVATIONS_PATH}/{quote(name, safe='')}")
+        except RefusedError as exc:
+            if exc.status != _NOT_FOUND:
+                raise
 
     async def read(self, path: str) -> dict[str, Any]:
         """One object of this moment, past every cache."""

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from autoscaler.kube.core.conditions import Condition, ConditionKind
-from autoscaler.kube.execution_context import RefusedStepError
 from autoscaler.kube.observe.nominations import used_by
-from autoscaler.kube.watches import RESERVATIONS_PATH
+from autoscaler.kube.step_context import RefusedStepError
 from isolation.contract.model import FULL_CORE, Phase
 from isolation.contract.names import MOVED
-from isolation.contract.reservation import LONGEST_SECONDS, Reservation, manifest_of
+from isolation.contract.reservation import LONGEST_SECONDS, RESERVATIONS_PATH, Reservation, manifest_of
 from isolation.kube.core.errors import ClusterError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from autoscaler.core.limits import Limits
     from autoscaler.core.plan import Move
     from autoscaler.core.snapshot import Reservation as Wanted
-    from autoscaler.kube.execution_context import Tools
     from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.step_context import StepContext
     from isolation.contract.model import Placement, Pod
 
 log = logging.getLogger(__name__)
@@ -45,30 +44,21 @@ LEFT_SECONDS: Final = 30.0
 _NOT_FOUND, _CONFLICT, _TOO_MANY, _OWN_TROUBLE = 404, 409, 429, 500
 
 
-def name_of(uid: str, now: float) -> str:
+def name_reservation(uid: str, now: float) -> str:
     """Never the same twice: a bound pod names the one that it has used up for as long as it lives."""
     return f"{REASON}-{uid}-{int(now * 1000):x}"
 
 
-async def forgotten(tools: Tools, name: str) -> None:
-    """Delete a reservation; gone already is fine."""
-    try:
-        await tools.write("DELETE", f"{RESERVATIONS_PATH}/{quote(name, safe='')}")
-    except RefusedError as exc:
-        if exc.status != _NOT_FOUND:
-            raise
-
-
-class Moves:
+class Evictions:
     """See the module."""
 
-    def __init__(self, tools: Tools, limits: Limits) -> None:
-        self._tools, self._limits = tools, limits
+    def __init__(self, context: StepContext, limits: Limits) -> None:
+        self._context, self._limits = context, limits
         self._stopped: tuple[float, str] | None = None
 
     def conditions(self) -> tuple[Condition, ...]:
         """Why nobody is evicted."""
-        if self._stopped is None or self._tools.now() >= self._stopped[0]:
+        if self._stopped is None or self._context.now() >= self._stopped[0]:
             return ()
         return (Condition(ConditionKind.EVICTION, f"{self._stopped[1]}; evictions are paused"),)
 
@@ -77,9 +67,9 @@ class Moves:
         pod = seen.observation.pods.get(home.pod)
         if pod is None or not pod.owner_uid:
             raise RefusedStepError(ConditionKind.CONFLICT, f"pod {home.pod} has no controller that recreates it")
-        now = self._tools.now()
+        now = self._context.now()
         made = Reservation(
-            name=name_of(pod.uid, now),
+            name=name_reservation(pod.uid, now),
             holder=pod.owner_uid,
             placement=home.placement,
             expires=min(home.until, now + LONGEST_SECONDS),
@@ -89,7 +79,7 @@ class Moves:
         thing = manifest_of(made)
         thing["metadata"]["annotations"] = {MOVED: pod.uid}
         try:
-            await self._tools.write("POST", RESERVATIONS_PATH, thing)
+            await self._context.write("POST", RESERVATIONS_PATH, thing)
         except RefusedError as exc:
             raise RefusedStepError(
                 ConditionKind.CONFLICT, f"cannot reserve a target for {pod.key}: {exc.message}"
@@ -99,7 +89,7 @@ class Moves:
     async def forget(self, names: Iterable[str]) -> None:
         """Delete these; what is gone already is fine."""
         for name in names:
-            await forgotten(self._tools, name)
+            await self._context.delete_reservation(name)
 
     async def move(self, step: Move, seen: ObservedCluster) -> None:
         """Reserve, see that it holds, evict."""
@@ -129,11 +119,11 @@ class Moves:
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
         try:
-            await self._tools.write("POST", path, body)
+            await self._context.write("POST", path, body)
         except RefusedError as exc:
             self._answered(pod, exc)
             return
-        await self._tools.events.pod(pod.key, uid, "Moving", f"Evicted, moving {why}")
+        await self._context.events.pod(pod.key, uid, "Moving", f"Evicted, moving {why}")
 
     def _answered(self, pod: Pod, exc: RefusedError) -> None:
         """Return where the pod is gone; else raise what it means."""
@@ -142,7 +132,7 @@ class Moves:
         said = exc.message or exc.reason
         if exc.status >= _OWN_TROUBLE:
             text = f"eviction of {pod.key} failed on the API server: {said}"
-            self._stopped = (self._tools.now() + self._limits.max_pool_backoff_seconds, text)
+            self._stopped = (self._context.now() + self._limits.max_pool_backoff_seconds, text)
             log.error("%s; pausing evictions for %.0f s", text, self._limits.max_pool_backoff_seconds)
             raise RefusedStepError(ConditionKind.EVICTION, text)
         kind = ConditionKind.EVICTION if exc.status != _TOO_MANY else ConditionKind.CONFLICT
@@ -150,26 +140,26 @@ class Moves:
 
     async def _home_stands(self, pod: Pod, name: str) -> None:
         """Whether the home is still stored, for nobody else yet, with room on its cards: asked past the watch."""
-        sources = self._tools.sources
+        sources = self._context.sources
         stored = sources.reservations.all().get(name)
         if stored is None:
             raise RefusedStepError(ConditionKind.CONFLICT, f"{pod.key} has no reserved target")
-        if not await self._tools.stored(RESERVATIONS_PATH, name):
+        if not await self._context.stored(RESERVATIONS_PATH, name):
             raise RefusedStepError(ConditionKind.CONFLICT, f"the reservation for {pod.key} no longer exists")
         if name in used_by({name: stored}, sources.notes.pods.values()):
             raise RefusedStepError(ConditionKind.CONFLICT, f"another replica used the reservation for {pod.key}")
-        if stored.made.expires < self._tools.now() + LEFT_SECONDS:
+        if stored.made.expires < self._context.now() + LEFT_SECONDS:
             raise RefusedStepError(ConditionKind.CONFLICT, f"the reservation for {pod.key} expires too soon")
         if full := self._crowded(stored.made.placement):
             raise RefusedStepError(ConditionKind.CONFLICT, f"the reserved target of {pod.key} is gone: {full}")
 
     def _crowded(self, place: Placement) -> str:
         """Why a reserved place is none, by what is held on its cards now; empty: it is one."""
-        sources = self._tools.sources
+        sources = self._context.sources
         node = sources.notes.nodes.get(place.node)
         if node is None or not node.ready or node.cordoned:
             return f"node {place.node} is not schedulable"
-        kept, now = sources.reservations.all(), self._tools.now()
+        kept, now = sources.reservations.all(), self._context.now()
         used = used_by(kept, sources.notes.pods.values())
         slices = [
             part
