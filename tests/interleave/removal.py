@@ -279,7 +279,7 @@ class Run:
             access=wire,  # type: ignore[arg-type]
             sources=followed,
             providers=Providers({"a": self.machines}),  # type: ignore[dict-item]
-            figures=Nothing(),
+            usage=Nothing(),
             events=Silent(),
             fence=lambda: "",
             now=lambda: EPOCH + self.loop.time(),

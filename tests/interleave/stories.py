@@ -381,7 +381,7 @@ class Story:
             access=wire,  # type: ignore[arg-type]
             sources=followed,
             providers=Providers(dict.fromkeys(SHAPES, ordering)),
-            figures=Nothing(),
+            usage=Nothing(),
             events=Silent(),
             fence=lambda: "",
             now=lambda: EPOCH + self.loop.time(),
