@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from autoscaler.core.drain_rules import DrainHints
-from autoscaler.kube.last_look import gone_at
+from autoscaler.kube.node_pods import gone_at
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import safe_to_evict, seconds_of
 from isolation.contract.handover import HANDOVER
@@ -49,7 +49,7 @@ class Drain:
         return json.dumps({"since": round(self.since, 3), "why": self.why[:500], **removing})
 
 
-def drain_of(text: str) -> Drain | None:
+def read_drain(text: str) -> Drain | None:
     """The mark; None where there is none. One that cannot be read counts since the beginning of time: it is overdue."""
     if not text:
         return None
@@ -103,9 +103,9 @@ class PodNote:
     version: str = ""
     """resourceVersion."""
     told: Mapping[str, str] = field(default_factory=lambda: _UNTOLD)
-    """Its annotations about cluster-autoscaler (`handover.HANDOVER`)."""
+    """Its annotations about cluster-autoscaler (`isolation.contract.handover.HANDOVER`)."""
     gone_at: float = 0.0
-    """From when a pod that ends counts as gone, in seconds since the epoch (`on_node.gone_at`); 0: it does not end."""
+    """From when a terminating pod counts as gone, in seconds since the epoch (`node_pods`); 0: it does not end."""
 
 
 class _Meta(msgspec.Struct):
@@ -187,7 +187,7 @@ class Notes(Store):
         self.of_pod.pop(uid, None)
 
 
-def taken_by(taints: Iterable[Taint]) -> str:
+def find_removal_taint(taints: Iterable[Taint]) -> str:
     """Which taint says that somebody else removes the node; empty: none does."""
     return next((taint.key for taint in taints if taint.key in _LEAVING_TAINTS), "")
 
@@ -206,7 +206,7 @@ def _node_note(node: _Node) -> NodeNote:
         created=seconds_of(At(node.metadata.creationTimestamp)),
         provider_id=At(node.spec.providerID).text(),
         address=next(iter(inside), ""),
-        drain=drain_of(At(node.metadata.annotations).texts().get(DRAIN, "")),
+        drain=read_drain(At(node.metadata.annotations).texts().get(DRAIN, "")),
     )
 
 

@@ -3,8 +3,8 @@
 The autoscaler process: everything wired together, from the first open port to the Lease given back.
 
 Decides the order of life and nothing else. The metrics port opens first; then the cluster is read, the switch looked
-at and the Lease campaigned for; turns follow one another. At the end the turn under way takes no further step, what it
-did is written, and the Lease is given back.
+at and the Lease campaigned for; cycle follows cycle. At the end the cycle under way takes no further step, what it did
+is saved, and the Lease is given back.
 """
 
 from __future__ import annotations
@@ -23,19 +23,17 @@ from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.rpc.ports import serve_ports
 from autoscaler.apis.rpc.provider_groups import ProviderGroups
 from autoscaler.apis.rpc.server import ServingError
-from autoscaler.kube.composition import KnownPools
-from autoscaler.kube.condition_reporter import Voice
+from autoscaler.kube.condition_reporter import ConditionReporter
 from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.events import Recorder
 from autoscaler.kube.handover import PASS_SECONDS
-from autoscaler.kube.last_look import Occupants
 from autoscaler.kube.metrics_server import measured_app, serving
-from autoscaler.kube.reconciler import Surroundings, Turns
-from autoscaler.kube.state_store import StateStore
+from autoscaler.kube.node_pods import Occupants
+from autoscaler.kube.reconciler import Collaborators, Reconciler
+from autoscaler.kube.state_store import StateConfigMap, StateStore
 from autoscaler.kube.switch import Switch
-from autoscaler.kube.telemetry.certificates import Certificates
 from autoscaler.kube.telemetry.metrics import Telemetry
-from autoscaler.kube.telemetry.process import WATCHES, ProcessRows
+from autoscaler.kube.telemetry.process import WATCHES, Certificates, ProcessRows
 from autoscaler.kube.watches import Sources
 from isolation.contract.metrics import autoscaler as catalogue
 from isolation.contract.names import AUTOSCALER
@@ -66,13 +64,16 @@ class Autoscaler:
     def __init__(self, options: Options, access: Access) -> None:
         self._options, self._access = options, access
         me = options.identity or f"{options.pod or AUTOSCALER}_{secrets.token_hex(4)}"
-        self.telemetry, self.board, self._known = Telemetry(), LatestSnapshot(), KnownPools()
+        self.telemetry, self.board = Telemetry(), LatestSnapshot()
         self.sources = Sources(access, unit_bytes=options.unit_bytes)
         self.election = Election(LeaseClient(access, options.namespace, options.lease), me)
         self.switch = Switch(access, options.namespace, boottime)
         self.file = ConfigFile(options.config)
         self._relay = ProviderGroups((), Occupants(access, time.time)) if options.grpc.changing else None
-        around = Surroundings(
+        about = (options.namespace, options.pod)
+        leads = Recorder(access, me, lambda: "" if self.election.fence() is not None else "standby", boottime)
+        self.reporter = ConditionReporter(leads, self.sources, about, boottime)
+        given = Collaborators(
             access=access,
             sources=self.sources,
             events=Recorder(access, me, self._fence, boottime),
@@ -80,18 +81,16 @@ class Autoscaler:
             telemetry=self.telemetry,
             election=self.election,
             switch=self.switch,
-            store=StateStore(access, options.namespace),
+            store=StateStore(StateConfigMap(access, options.namespace), boottime),
+            reporter=self.reporter,
             relay=self._relay,
             dry_run=options.dry_run,
             wall=time.time,
             steady=boottime,
             namespace=options.namespace,
         )
-        self.turns = Turns(around, self.file)
-        about = (options.namespace, options.pod)
-        leads = Recorder(access, me, lambda: "" if self.election.fence() is not None else "standby", boottime)
-        self.voice = Voice(leads, self.sources, about, boottime)
-        self.telemetry.watch(ProcessRows(self.turns, self.voice, self.sources, self.file, self.board))
+        self.reconciler = Reconciler(given, self.file)
+        self.telemetry.watch(ProcessRows(self.reconciler, self.reporter, self.sources, self.file, self.board))
         self.telemetry.watch(Certificates(options.certificates()))
         self.background = Background()
         self.telemetry.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
@@ -100,19 +99,19 @@ class Autoscaler:
         """Why the gRPC ports are not open although they should be."""
 
     def _fence(self) -> str:
-        return self.turns.fence()
+        return self.reconciler.fence()
 
     async def run(self, stop: asyncio.Event, opened: Callable[[Mapping[str, int]], None] = lambda _: None) -> None:
         """
-        Turn until told to stop.
+        Reconcile until told to stop.
 
         Whoever serves the metrics APIs does so without a valid configuration too: an API without a server keeps every
         namespace of the cluster from being deleted.
         """
-        self.turns.start(strict=not self._options.metrics_api.groups)
+        self.reconciler.start(strict=not self._options.metrics_api.groups)
         async with contextlib.AsyncExitStack() as stack:
             enter, keep = stack.enter_async_context, self.background.keep
-            stack.push_async_callback(self.turns.close)
+            stack.push_async_callback(self.reconciler.close)
             found = {}
             if self._options.metrics is not None:
                 doors = measured_app(self.telemetry.page, self.background.problems, self.unready)
@@ -126,16 +125,16 @@ class Autoscaler:
                 await enter(keep("grpc", self._grpc))
             found |= await self._more_doors(stack)
             opened(found)
-            stack.push_async_callback(self.turns.finish)
+            stack.push_async_callback(self.reconciler.finish)
             await enter(self.background.cycles("handover", self._handover, news=self._decided))
             await enter(self.background.cycles("reconcile", self._cycle, limit=CYCLE_SECONDS, grace=GRACE_SECONDS))
             await stop.wait()
-            self.turns.stopping = True
+            self.reconciler.stopping = True
             log.info("stopping: taking no further steps, then releasing the Lease")
 
     async def _campaign(self) -> None:
         """For the Lease, as soon as there is a configuration: who has none leaves it to the other replicas."""
-        while not self.turns.configured:  # noqa: ASYNC110 (a look at a value)
+        while not self.reconciler.configured:  # noqa: ASYNC110 (a look at a value)
             await asyncio.sleep(LOOK_SECONDS)
         await self.election.run()
 
@@ -149,8 +148,8 @@ class Autoscaler:
             self.board,
             settings,
             self.background,
-            closed=lambda: self.turns.unconfigured,
-            fresh=lambda: self.turns.wired.config.told_seconds,
+            closed=lambda: self.reconciler.unconfigured,
+            fresh=lambda: self.reconciler.backends.config.fresh_seconds,
         )
         return {"metrics-api": await stack.enter_async_context(api)}
 
@@ -165,9 +164,9 @@ class Autoscaler:
         while True:
             await self._until(leads=True)
             given = serve_ports(
-                grpc.settings(self.turns.wired.config.told_seconds),
+                grpc.settings(self.reconciler.backends.config.fresh_seconds),
                 state=self._relay,
-                known=self._known if grpc.expander is not None else None,
+                known=self.reconciler.known_pools if grpc.expander is not None else None,
                 readings=self.board if grpc.listen is not None else None,
                 tally=self.telemetry,
             )
@@ -194,18 +193,16 @@ class Autoscaler:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _cycle(self) -> float:
-        """One turn; the next begins a period after its beginning."""
+        """One cycle; the next begins a period after its beginning."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await self.turns.once()
-        self._known.seen = self.turns.last.seen or self._known.seen
-        await self.voice.say(self.turns)
+        await self.reconciler.reconcile()
         self._decided.set()
-        return max(0.0, self.turns.wired.config.limits.scan_interval_seconds - (loop.time() - began))
+        return max(0.0, self.reconciler.backends.config.limits.scan_interval_seconds - (loop.time() - began))
 
     async def _handover(self) -> float:
         """Annotations for cluster-autoscaler on pods that exist; also in a dry run, which hands its pools back."""
-        await self.turns.hand_over()
+        await self.reconciler.hand_over()
         return PASS_SECONDS
 
     def unready(self) -> str:
@@ -213,7 +210,7 @@ class Autoscaler:
         missing = self.sources.missing()
         grpc = f"gRPC is not served: {self._closed}" if self._closed else ""
         lists = f"waiting for the initial list of: {missing}" if missing else ""
-        return "; ".join(filter(None, (self.turns.unconfigured, grpc, lists)))
+        return "; ".join(filter(None, (self.reconciler.unconfigured, grpc, lists)))
 
 
 async def run(options: Options, opened: Callable[[Mapping[str, int]], None]) -> None:

@@ -158,7 +158,7 @@ def print_plan(options: Options, /, *, output: str, exit_code: bool, timeout: fl
 
     options = replace(options, **{name: value for name, value in where.items() if value is not None})
     logging.getLogger().addHandler(logging.NullHandler())  # what is worth saying stands in the plan
-    prospect = _guarded(lambda: asyncio.run(plan_once.looked(options, timeout)))
+    prospect = _guarded(lambda: asyncio.run(plan_once.make_prospect_now(options, timeout)))
     if output:
         click.echo(plan_view.as_json(prospect))
     else:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the process says of itself: why it does nothing, or not everything, once when that changes.
+Reports why the autoscaler does nothing, or not everything: in the log and as Events of our own pod, once for a change.
 
-Decides what counts as a change: the kinds of doubts and whom they are about, never a number in a text. In the log
-for people, in Events on our own pod for those who look there.
+Decides what counts as a change: the kinds of conditions and what they are about, never a number in a text.
 """
 
 from __future__ import annotations
@@ -13,112 +12,121 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.plan import get_action
-from autoscaler.kube.core.conditions import Kind
-from autoscaler.kube.core.inhibition import Why
-from autoscaler.kube.guard import told
+from autoscaler.kube.core.conditions import ConditionKind
+from autoscaler.kube.core.inhibition import Cause
+from autoscaler.kube.cycle import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.kube.execution_context import Events
-    from autoscaler.kube.reconciler import Turns
+    from autoscaler.kube.reconciler import Reconciler
+    from autoscaler.kube.step_context import Events
     from autoscaler.kube.watches import Sources
 
 log = logging.getLogger(__name__)
 CONFIG: Final = "config"
 FAILED: Final = "failed"
-KINDS: Final = (*(kind.value for kind in Kind), Why.SWITCH.value, Why.STATE.value, CONFIG, FAILED)
+KINDS: Final = (*(kind.value for kind in ConditionKind), Cause.SWITCH.value, Cause.STATE.value, CONFIG, FAILED)
 """Every reason of the metric."""
 _MOST_LINES: Final = 20
 
 
-class Voice:
-    """Knows what was said last."""
+class ConditionReporter:
+    """Knows what was reported last."""
 
     def __init__(self, events: Events, sources: Sources, about: tuple[str, str], steady: Callable[[], float]) -> None:
         """`about`: namespace and name of our own pod, empty where we are none."""
         self._events, self._sources, self._about, self._steady = events, sources, about, steady
-        self._said: dict[tuple[str, ...], str] = {}
-        self._would: frozenset[tuple[str, str]] = frozenset()
-        self._hold = ""
-        self.doubts: tuple[tuple[str, str], ...] = ()
-        """Kind and text of every doubt of the latest turn."""
+        self._reported: dict[tuple[str, ...], str] = {}
+        self._dry_run: frozenset[tuple[str, str]] = frozenset()
+        self._inhibition = ""
+        self.conditions: tuple[tuple[str, str], ...] = ()
+        """ConditionKind and text of every condition of the latest cycle."""
 
     def counts(self) -> dict[str, int]:
         """Doubts by kind, those of which there is none included."""
         found = Counter(dict.fromkeys(KINDS, 0))
-        found.update(kind for kind, _ in self.doubts)
+        found.update(kind for kind, _ in self.conditions)
         return dict(found)
 
-    async def say(self, turns: Turns) -> None:
-        """After a turn."""
-        now = _all(turns)
-        self.doubts = tuple((key[0], text) for key, text in now.items())
-        fresh = {key: text for key, text in now.items() if key not in self._said}
-        over = {key: text for key, text in self._said.items() if key not in now}
-        for key, text in list(fresh.items())[:_MOST_LINES]:
+    async def report(self, reconciler: Reconciler) -> None:
+        """After a cycle."""
+        now = _find_all(reconciler)
+        self.conditions = tuple((key[0], text) for key, text in now.items())
+        new = {key: text for key, text in now.items() if key not in self._reported}
+        over = {key: text for key, text in self._reported.items() if key not in now}
+        for key, text in list(new.items())[:_MOST_LINES]:
             log.warning("actions inhibited: reason=%s: %s", key[0], text)
-        if len(fresh) > _MOST_LINES:
-            log.warning("actions inhibited: %d more reasons: see `gpushare autoscaler plan`", len(fresh) - _MOST_LINES)
+        if len(new) > _MOST_LINES:
+            log.warning("actions inhibited: %d more reasons: see `gpushare autoscaler plan`", len(new) - _MOST_LINES)
         for key, text in list(over.items())[:_MOST_LINES]:
             log.info("condition cleared: reason=%s: %s", key[0], text)
-        self._said = now
-        turned = self._say_hold(turns)
-        self._say_would(turns)
-        # whoever comes to lead has said its doubts in the log only: a standby writes no Events
-        if fresh or over or (turned and self.doubts):
-            await self._event(turns)
+        self._reported = now
+        changed = self._report_inhibition(reconciler)
+        self._report_dry_run(reconciler)
+        # a new leader has only logged its conditions so far: a standby writes no Events
+        if new or over or (changed and self.conditions):
+            await self._event(reconciler)
 
-    def _say_hold(self, turns: Turns) -> bool:
+    def _report_inhibition(self, reconciler: Reconciler) -> bool:
         """Whether it acts, when that changes; whether it has."""
-        hold = turns.hold()
-        why = "" if hold is None else hold.why.value
-        before, self._hold = self._hold, why
+        inhibition = reconciler.inhibition()
+        why = "" if inhibition is None else inhibition.cause.value
+        before, self._inhibition = self._inhibition, why
         if why != before:
-            log.info("%s", "taking actions" if hold is None else f"not taking actions: {hold.text}")
+            log.info("%s", "taking actions" if inhibition is None else f"not taking actions: {inhibition.text}")
         return why != before
 
-    def _say_would(self, turns: Turns) -> None:
+    def _report_dry_run(self, reconciler: Reconciler) -> None:
         """In a dry run: what would be done, each step once while it stands."""
-        turned = turns.last
-        if turned.hold is None or turned.hold.why is not Why.DRY_RUN or turned.decided is None:
-            self._would = frozenset()
+        cycle = reconciler.last
+        if (
+            cycle is None
+            or cycle.plan is None
+            or cycle.inhibition is None
+            or cycle.inhibition.cause is not Cause.DRY_RUN
+        ):
+            self._dry_run = frozenset()
             return
-        steps = {(get_action(step), _subject(step)): step for step in turned.decided.steps}
+        steps = {(get_action(step), _subject(step)): step for step in cycle.plan.steps}
         for key, step in list(steps.items())[:_MOST_LINES]:
-            if key not in self._would:
-                log.info("dry run: would %s", told(step))
-        self._would = frozenset(steps)
+            if key not in self._dry_run:
+                log.info("dry run: would %s", describe(step))
+        self._dry_run = frozenset(steps)
 
-    async def _event(self, turns: Turns) -> None:
+    async def _event(self, reconciler: Reconciler) -> None:
         namespace, name = self._about
         if not name:
             return
         uid = next((p.uid for p in self._sources.notes.pods.values() if (p.namespace, p.name) == self._about), "")
         if not uid:
             return
-        if self.doubts:
-            texts = "; ".join(text for _, text in self.doubts)
+        if self.conditions:
+            texts = "; ".join(text for _, text in self.conditions)
             await self._events.pod(f"{namespace}/{name}", uid, "Inhibited", texts, warning=True)
-        elif turns.hold() is None:
+        elif reconciler.inhibition() is None:
             await self._events.pod(f"{namespace}/{name}", uid, "Resumed", "No condition inhibits actions any more")
 
 
-def _all(turns: Turns) -> dict[tuple[str, ...], str]:
-    """Every doubt of now, by what it is about."""
+def _find_all(reconciler: Reconciler) -> dict[tuple[str, ...], str]:
+    """Every condition of now, by what it is about."""
     found: dict[tuple[str, ...], str] = {}
-    hold = turns.hold()
-    if hold is not None and hold.doubt:
-        found[hold.why.value, hold.text if hold.why is Why.SWITCH else ""] = hold.text
-    if turns.problem:
-        text = turns.unconfigured or f"invalid configuration file, the previous one stays in force: {turns.problem}"
-        found[CONFIG, turns.problem] = text
-    if turns.broken:
-        found[FAILED, turns.broken] = f"reconcile cycle failed: {turns.broken}"
-    for text in turns.last.decided.capped if turns.last.decided is not None else ():
-        found[Kind.LIMITS.value, text] = text
-    for doubt in turns.world.doubts() if turns.world is not None else ():
-        found[doubt.kind.value, doubt.pool, doubt.node] = doubt.text
+    inhibition = reconciler.inhibition()
+    if inhibition is not None and inhibition.condition:
+        found[inhibition.cause.value, inhibition.text if inhibition.cause is Cause.SWITCH else ""] = inhibition.text
+    if reconciler.config_error:
+        text = (
+            reconciler.unconfigured
+            or f"invalid configuration file, the previous one stays in force: {reconciler.config_error}"
+        )
+        found[CONFIG, reconciler.config_error] = text
+    if reconciler.error:
+        found[FAILED, reconciler.error] = f"reconcile cycle failed: {reconciler.error}"
+    plan = reconciler.last.plan if reconciler.last is not None else None
+    for text in plan.capped if plan is not None else ():
+        found[ConditionKind.LIMITS.value, text] = text
+    for condition in reconciler.cluster.conditions():
+        found[condition.kind.value, condition.pool, condition.node] = condition.text
     return found
 
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from autoscaler.kube.annotations import Drain, drain_of, ours, taken_by
-from autoscaler.kube.core.conditions import Kind
-from autoscaler.kube.execution_context import RefusedStepError
+from autoscaler.kube.annotations import Drain, find_removal_taint, ours, read_drain
+from autoscaler.kube.core.conditions import ConditionKind
+from autoscaler.kube.step_context import RefusedStepError
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.model import Taint
 from isolation.contract.names import DRAIN
@@ -24,7 +24,7 @@ from isolation.kube.core.errors import ConflictError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.kube.execution_context import Tools
+    from autoscaler.kube.step_context import StepContext
 
 _TRIES: Final = 4
 """A heartbeat changes a node's version too: what nobody else wants is tried again."""
@@ -36,7 +36,7 @@ def _taints(at: At) -> list[dict[str, Any]]:
 
 def _mark(at: At) -> Drain | None:
     """Our mark; None where it, or the taint that belongs to it, is missing or cannot be read."""
-    mark = drain_of(at["metadata"]["annotations"].texts().get(DRAIN, ""))
+    mark = read_drain(at["metadata"]["annotations"].texts().get(DRAIN, ""))
     tainted = any(ours(str(item.get("key"))) for item in _taints(at))
     return mark if mark is not None and mark.since > 0 and tainted else None
 
@@ -44,18 +44,20 @@ def _mark(at: At) -> Drain | None:
 def _same(at: At, node: str, uid: str) -> None:
     """Raise where it is another node than the one that was meant."""
     if uid and at["metadata"]["uid"].text() != uid:
-        raise RefusedStepError(Kind.CONFLICT, f"node {node} was replaced by another node of the same name", node=node)
+        raise RefusedStepError(
+            ConditionKind.CONFLICT, f"node {node} was replaced by another node of the same name", node=node
+        )
 
 
 ORDERED_SECONDS: Final = 300.0
 """So long may the removal of a machine still come true whose provider gave no answer."""
 
 
-class Marks:
+class DrainMarks:
     """See the module."""
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
 
     async def put(self, node: str, uid: str, why: str, *, failed: bool = False) -> None:
         """
@@ -66,16 +68,16 @@ class Marks:
 
         def marked(at: At) -> dict[str, Any] | None:
             taints, mark = _taints(at), _mark(at)
-            other = taken_by(Taint(At(item)["key"].text()) for item in taints)
+            other = find_removal_taint(Taint(At(item)["key"].text()) for item in taints)
             cordoned = at["spec"]["unschedulable"].flag() and not failed
             if cordoned or other:
                 text = f"node {node}: another client takes it out of service ({other or 'cordoned'})"
-                raise RefusedStepError(Kind.CONFLICT, text, node=node)
+                raise RefusedStepError(ConditionKind.CONFLICT, text, node=node)
             _same(at, node, uid)
             if mark is not None:
                 return None
             rest = [item for item in taints if not ours(str(item.get("key")))]
-            now = self._tools.now()
+            now = self._context.now()
             text = Drain(now, why, now if failed else 0.0).text()
             return {"mark": text, "taints": [*rest, {"key": DRAIN, "effect": "NoSchedule"}]}
 
@@ -98,9 +100,11 @@ class Marks:
             if mark is None:
                 return None
             if mark.since > since:
-                age = self._tools.now() - mark.since
-                raise RefusedStepError(Kind.CONFLICT, f"node {node} was tainted only {age:.0f} s ago", node=node)
-            return {"mark": replace(mark, removing=self._tools.now()).text(), "taints": _taints(at)}
+                age = self._context.now() - mark.since
+                raise RefusedStepError(
+                    ConditionKind.CONFLICT, f"node {node} was tainted only {age:.0f} s ago", node=node
+                )
+            return {"mark": replace(mark, removing=self._context.now()).text(), "taints": _taints(at)}
 
         await self._change(node, sealed)
         return whole
@@ -119,10 +123,10 @@ class Marks:
 
         def cleared(at: At) -> dict[str, Any] | None:
             taints, said = _taints(at), at["metadata"]["annotations"].texts().get(DRAIN, "")
-            mark = drain_of(said)
-            if mark is not None and self._tools.now() - mark.removing < ORDERED_SECONDS:
+            mark = read_drain(said)
+            if mark is not None and self._context.now() - mark.removing < ORDERED_SECONDS:
                 text = f"node {node} is not kept: its removal may have been ordered"
-                raise RefusedStepError(Kind.CONFLICT, text, node=node)
+                raise RefusedStepError(ConditionKind.CONFLICT, text, node=node)
             rest = [item for item in taints if not ours(str(item.get("key")))]
             return None if len(rest) == len(taints) and not said else {"mark": None, "taints": rest}
 
@@ -132,20 +136,20 @@ class Marks:
         path = f"/api/v1/nodes/{quote(node, safe='')}"
         for _ in range(_TRIES):
             try:
-                at = At(await self._tools.read(path))
+                at = At(await self._context.read(path))
                 wanted = wish(at)
                 version = at["metadata"]["resourceVersion"].text()
             except CodecError as exc:
-                raise RefusedStepError(Kind.UNREADABLE, f"node {node}: {exc}", node=node) from None
+                raise RefusedStepError(ConditionKind.UNREADABLE, f"node {node}: {exc}", node=node) from None
             except NotFoundError:
-                raise RefusedStepError(Kind.CONFLICT, f"node {node} no longer exists", node=node) from None
+                raise RefusedStepError(ConditionKind.CONFLICT, f"node {node} no longer exists", node=node) from None
             if wanted is None:
                 return
             meta = {"resourceVersion": version, "annotations": {DRAIN: wanted["mark"]}}
             body = {"metadata": meta, "spec": {"taints": wanted["taints"]}}
             with contextlib.suppress(ConflictError):
-                await self._tools.write("PATCH", path, body, "merge-patch")
+                await self._context.write("PATCH", path, body, "merge-patch")
                 return
         raise RefusedStepError(
-            Kind.CONFLICT, f"node {node}: too many conflicting updates; nothing was written", node=node
+            ConditionKind.CONFLICT, f"node {node}: too many conflicting updates; nothing was written", node=node
         )

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from autoscaler.kube.handover import Wish, written
+from autoscaler.kube.handover import AnnotationChange, written
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pools import KEY, decode_pools, encode_pools
 from isolation.contract.handover import Ours, changes
@@ -112,7 +112,7 @@ async def _pools(access: Access, namespace: str, *, dry_run: bool) -> int:
     return ours
 
 
-async def _wishes(access: Access) -> AsyncIterator[Wish]:
+async def _wishes(access: Access) -> AsyncIterator[AnnotationChange]:
     """Pods whose annotations are to go."""
     query = {"labelSelector": f"{SHARED}=true", "limit": str(PAGE)}
     while True:
@@ -121,7 +121,7 @@ async def _wishes(access: Access) -> AsyncIterator[Wish]:
             meta = _POD.decode(raw).metadata
             changed = changes(At(meta.annotations).texts(), Ours())
             if changed:
-                yield Wish(PodRef(meta.namespace, meta.name, meta.uid), meta.resourceVersion, changed)
+                yield AnnotationChange(PodRef(meta.namespace, meta.name, meta.uid), meta.resourceVersion, changed)
         if not page.metadata.continue_:
             return
         query["continue"] = page.metadata.continue_

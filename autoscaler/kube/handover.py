@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What cluster-autoscaler is told of pods that exist: annotations put on them, or taken away, as settings change.
+What is handed over to cluster-autoscaler: annotations on pods that exist, and the pools as one ConfigMap.
 
 Decides which pods say something else than they should, by the latest reading and each pod's own annotations, and how
 many are written to at once. New pods are annotated by admission; here is whoever was there before, and whoever landed
-on a node of another pool. Also in a dry run and switched off: there the annotations go, since somebody must scale.
+on a node of another pool. Also in a dry run and switched off: there the annotations go, since somebody must scale. The
+ConfigMap tells admission and the scheduler which pools are scaled here; the leader writes it when it changes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from autoscaler.core.disruption_budget import belongs_to_node
+from isolation.contract.codec.pools import KEY, PublishedPool, encode_pools
 from isolation.contract.handover import Ours, changes
 from isolation.contract.model import Phase
-from isolation.contract.names import SCHEDULER
+from isolation.contract.names import POOLS, SCHEDULER
 from isolation.kube.core.errors import ClusterError, ConflictError, NotFoundError
 from isolation.kube.writes import PodRef
 from isolation.placement.node_rules import kind_of, ours_of
@@ -40,11 +43,12 @@ AT_ONCE: Final = 5
 STRETCH: Final = 500
 """Pods looked at without a pause: some milliseconds."""
 _SECONDS: Final = 10.0
+_PUBLISH_SECONDS: Final = 5.0
 _NOTHING: Final = Ours()
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class AnnotationChange:
     """What one pod's annotations should be instead."""
 
     pod: PodRef
@@ -76,14 +80,14 @@ class Owners:
         return self._alike[alike]
 
 
-def wish_of(pod: Pod, note: PodNote | None, owners: Owners) -> Wish | None:
+def find_change(pod: Pod, note: PodNote | None, owners: Owners) -> AnnotationChange | None:
     """None: its annotations are as they should be, or it is none of our scheduler's pods."""
     if note is None or not pod.request.shared or note.scheduler != SCHEDULER or pod.deleting:
         return None
     if pod.phase is Phase.DONE:
         return None
     changed = changes(note.told, owners.of(pod))
-    return Wish(PodRef(pod.namespace, pod.name, pod.uid), note.version, changed) if changed else None
+    return AnnotationChange(PodRef(pod.namespace, pod.name, pod.uid), note.version, changed) if changed else None
 
 
 class Handover:
@@ -101,7 +105,7 @@ class Handover:
         for number, pod in enumerate(list(seen.pods.values())):
             if not number % STRETCH:
                 await asyncio.sleep(0)
-            wish = wish_of(pod, notes.get(pod.uid), owners)
+            wish = find_change(pod, notes.get(pod.uid), owners)
             if wish is not None:
                 wrong += 1
                 if wrong <= MOST:  # more would only be held for the garbage collector to look through
@@ -112,7 +116,7 @@ class Handover:
         self.left -= await written(self._access, wishes, self._allowed)
 
 
-async def written(access: Access, wishes: Iterable[Wish], allowed: Callable[[], bool]) -> int:
+async def written(access: Access, wishes: Iterable[AnnotationChange], allowed: Callable[[], bool]) -> int:
     """How many pods were written to; the others have changed since they were read, or are gone. Raises ClusterError."""
     queue, done = iter(wishes), 0
 
@@ -134,3 +138,40 @@ async def written(access: Access, wishes: Iterable[Wish], allowed: Callable[[], 
     except* ClusterError as found:
         raise found.exceptions[0] from None
     return done
+
+
+def describe_pools(observation: Observation, ours: Mapping[str, Ours]) -> tuple[PublishedPool, ...]:
+    """The configured ones of an observation; `ours`: what is done for each here at this moment."""
+    return tuple(
+        PublishedPool(name, pool.template, pool.min_nodes, pool.max_nodes, ours[name])
+        for name, pool in sorted(observation.pools.items())
+        if name in ours
+    )
+
+
+class PublishedPools:
+    """The ConfigMap."""
+
+    def __init__(self, access: Access, namespace: str) -> None:
+        self._access = access
+        self._all = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
+        self._written: tuple[int, str] | None = None
+
+    async def put(self, pools: tuple[PublishedPool, ...], epoch: int, *, complete: bool = False) -> None:
+        """
+        Write it where it is another than this leader (by the epoch of its Lease) wrote last. Raises ClusterError.
+
+        `complete`: these are all the pools that are configured.
+        """
+        text = encode_pools(pools, complete=complete)
+        if self._written == (epoch, text):
+            return
+        body = {"metadata": {"name": POOLS}, "data": {KEY: text}}
+        try:
+            await self._access.send("PATCH", f"{self._all}/{POOLS}", body, "merge-patch", _PUBLISH_SECONDS)
+        except NotFoundError:
+            await self._access.send(
+                "POST", self._all, {"apiVersion": "v1", "kind": "ConfigMap"} | body, "json", _PUBLISH_SECONDS
+            )
+        self._written = epoch, text
+        log.info("published %d pools: pools=%s", len(pools), [(pool.name, pool.ours) for pool in pools])

@@ -18,17 +18,19 @@ from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.rpc.provider_groups import ProviderGroups
 from autoscaler.core.decide import decide
 from autoscaler.core.scale_down import explain_needed
-from autoscaler.kube.composition import opened
+from autoscaler.kube.backends import open_backends
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.config.file import ConfigFile
-from autoscaler.kube.core.conditions import DoubtError
-from autoscaler.kube.core.inhibition import Facts, Why, hold_of
+from autoscaler.kube.core.conditions import ConditionError
+from autoscaler.kube.core.inhibition import Authority, Cause, find_inhibition
 from autoscaler.kube.core.telemetry_rows import Reading
-from autoscaler.kube.plan_view import Beside, Prospect, prospect_of
-from autoscaler.kube.state_store import Remembered, StateStore
+from autoscaler.kube.plan_view import Beside, Prospect, make_prospect
+from autoscaler.kube.state import ControllerState
+from autoscaler.kube.state_store import StateConfigMap
 from autoscaler.kube.switch import Switch
-from autoscaler.kube.watches import BUDGETS_PATH, RESERVATIONS_PATH, Sources
-from autoscaler.kube.world import KubeWorld, Parts
+from autoscaler.kube.watches import BUDGETS_PATH, Sources
 from isolation.contract.codec.cursor import CodecError
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.access import Access
 from isolation.kube.core.errors import (
     ClusterError,
@@ -44,7 +46,7 @@ from isolation.kube.election import boottime
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autoscaler.kube.composition import Wired
+    from autoscaler.kube.backends import Backends
     from autoscaler.kube.options import Options
 
 READ_SECONDS: Final = 60.0
@@ -67,15 +69,15 @@ class _Silent:
         """Nothing."""
 
 
-async def looked(options: Options, seconds: float = READ_SECONDS) -> Prospect:
+async def make_prospect_now(options: Options, seconds: float = READ_SECONDS) -> Prospect:
     """The plan; CannotTellError, and the errors of the configuration and of the credentials."""
     config = ConfigFile(options.config).first()
     async with Access(options.kubeconfig, options.context) as access:
-        wired = opened(config, access, ProviderGroups(()))
+        backends = open_backends(config, access, ProviderGroups(()))
         try:
-            return await _looked(options, access, wired, seconds)
+            return await _looked(options, access, backends, seconds)
         finally:
-            await wired.close()
+            await backends.close()
 
 
 async def _asked(access: Access, seconds: float) -> None:
@@ -101,70 +103,75 @@ async def _asked(access: Access, seconds: float) -> None:
         raise CannotTellError(f"these credentials cannot read {', '.join(denied)}: {needed}")
 
 
-async def _looked(options: Options, access: Access, wired: Wired, seconds: float) -> Prospect:
+async def _looked(options: Options, access: Access, backends: Backends, seconds: float) -> Prospect:
     await _asked(access, seconds)
     sources, board = Sources(access, unit_bytes=options.unit_bytes), LatestSnapshot()
     switch = Switch(access, options.namespace, boottime)
     async with sources.following():
         await switch.look()
-        remembered, trouble = await _remembered(options, access)
+        state, trouble = await _load_state(options, access)
         try:
             await asyncio.wait_for(sources.synced(), seconds)
         except TimeoutError:
             raise CannotTellError(
                 f"the initial lists did not complete within {seconds:.0f} s: {sources.missing()}"
             ) from None
-        parts = Parts(
+        parts = ClusterParts(
             access=access,
             sources=sources,
-            providers=wired.providers,
-            figures=wired.figures,
+            providers=backends.providers,
+            usage=backends.usage,
             events=_Silent(),
             fence=lambda: "this command only plans",
             now=time.time,
             board=board,
         )
-        world = KubeWorld(parts, wired.config.pools, wired.config.limits, remembered.kept)
+        cluster = KubeCluster(parts, backends.config.pools, backends.config.limits, state)
         try:
-            seen = await world.observe()
-            seen = replace(seen, pools=wired.config.ranked(seen.pools))
-        except DoubtError as exc:
+            seen = await cluster.observe()
+            seen = replace(seen, pools=backends.config.ranked(seen.pools))
+        except ConditionError as exc:
             raise CannotTellError(str(exc)) from None
-    plan, memory = decide(seen, wired.config.limits, remembered.memory)
-    reading = Reading(seen, memory, wired.config.limits, board.latest(), unanswered=world.unanswered())
-    stay = islice(explain_needed(seen, wired.config.limits).items(), _MOST_KEPT)
+    plan, memory = decide(seen, backends.config.limits, state.memory)
+    reading = Reading(seen, memory, backends.config.limits, board.latest(), unanswered=cluster.unanswered())
+    stay = islice(explain_needed(seen, backends.config.limits).items(), _MOST_KEPT)
     told = (*plan.capped, *(f"node {name} is not drained: {why}" for name, why in stay))
-    doubts = (*_nothing(options, wired), *told, *(doubt.text for doubt in world.doubts()), *trouble)
-    silent = world.seen.silent if world.seen is not None else {}
-    return prospect_of(reading, plan.steps, Beside(doubts, _holds(options, switch), silent))
+    conditions = (
+        *_nothing(options, backends),
+        *told,
+        *(condition.text for condition in cluster.conditions()),
+        *trouble,
+    )
+    silent = cluster.observed.silent if cluster.observed is not None else {}
+    return make_prospect(reading, plan.steps, Beside(conditions, _find_inhibitions(options, switch), silent))
 
 
-def _nothing(options: Options, wired: Wired) -> Iterator[str]:
+def _nothing(options: Options, backends: Backends) -> Iterator[str]:
     """That nothing can be planned, where there is nothing to plan with."""
-    if not wired.config.pools:
+    if not backends.config.pools:
         where = "set --config FILE" if options.config is None else f"{options.config} lists none"
         yield f"no pools are configured: {where} (docs/autoscaler.md describes the file)"
 
 
-async def _remembered(options: Options, access: Access) -> tuple[Remembered, tuple[str, ...]]:
+async def _load_state(options: Options, access: Access) -> tuple[ControllerState, tuple[str, ...]]:
     """What the running autoscaler remembers: without it every node has been superfluous for no time at all."""
-    store = StateStore(access, options.namespace)
+    store = StateConfigMap(access, options.namespace)
     try:
-        return await store.load(time.time()) or Remembered(), ()
+        return await store.load(time.time()) or ControllerState(), ()
     except (ClusterError, CodecError) as exc:
-        return Remembered(), (f"cannot read the saved state of the running autoscaler ({store.where}): {exc}",)
+        return ControllerState(), (f"cannot read the saved state of the running autoscaler ({store.where}): {exc}",)
 
 
-def _holds(options: Options, switch: Switch) -> tuple[str, ...]:
+def _find_inhibitions(options: Options, switch: Switch) -> tuple[str, ...]:
     """What the switch says to the one that runs; whether one runs is not known here."""
-    facts = Facts(
+    now = Authority(
         stopping=False,
         epoch=0,
         holder=None,
         position=switch.position(),
         where=switch.where,
         dry_run=options.dry_run,
-        inherited=0,
+        loaded=0,
     )
-    hold = hold_of(facts)
-    return () if hold is None or hold.why not in (Why.SWITCH, Why.DRY_RUN) else (hold.text,)
+    inhibition = find_inhibition(now)
+    return () if inhibition is None or inhibition.cause not in (Cause.SWITCH, Cause.DRY_RUN) else (inhibition.text,)

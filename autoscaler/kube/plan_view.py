@@ -82,13 +82,13 @@ class Prospect:
 class Beside:
     """What is said beside the steps."""
 
-    doubts: tuple[str, ...] = ()
-    holds: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    inhibited_by: tuple[str, ...] = ()
     silent: Mapping[str, str] = field(default_factory=dict)
     """By pool, why its provider cannot tell."""
 
 
-def prospect_of(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Prospect:
+def make_prospect(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Prospect:
     """From one reading and what was decided on it."""
     seen = reading.seen
     keys = {pod.uid: pod.key for pod in seen.pods.values()}
@@ -99,8 +99,8 @@ def prospect_of(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Pr
             for pod in seen.pending
         ),
         pools=_pools(reading, beside.silent),
-        conditions=beside.doubts,
-        inhibited_by=beside.holds,
+        conditions=beside.conditions,
+        inhibited_by=beside.inhibited_by,
     )
 
 
@@ -140,10 +140,10 @@ def show(prospect: Prospect, stream: TextIO) -> None:
     console = Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
     if not stream.isatty():
         console.width = _LINE
-    for hold in prospect.inhibited_by:
-        console.print(_plain(f"the running autoscaler does not take these actions: {hold}"))
-    for doubt in prospect.conditions:
-        console.print(_plain(f"condition: {doubt}"))
+    for why in prospect.inhibited_by:
+        console.print(_plain(f"the running autoscaler does not take these actions: {why}"))
+    for condition in prospect.conditions:
+        console.print(_plain(f"condition: {condition}"))
     if prospect.actions:
         _table(
             console,

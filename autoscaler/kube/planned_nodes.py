@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Places on machines that are coming, told to the scheduler: who they were bought for, by pool and not yet by node.
+PlannedNodes on machines that are coming, told to the scheduler: who they were bought for, by pool and not yet by node.
 
 Decides which reservations are stored for them. They follow the `Nomination`s, so it is the same who bought,
 and a leader that ends between a purchase and its reservations leaves nothing undone: the next one makes them. The
@@ -14,12 +14,10 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.lifecycle import COMING
-from autoscaler.kube.execution_context import RefusedStepError
-from autoscaler.kube.moves import forgotten
 from autoscaler.kube.observe.nominations import HOME_SECONDS
-from autoscaler.kube.watches import RESERVATIONS_PATH
+from autoscaler.kube.step_context import RefusedStepError
 from isolation.contract.model import Placement, Slice
-from isolation.contract.reservation import LONGEST_SECONDS, PURCHASE, Reservation, manifest_of
+from isolation.contract.reservation import LONGEST_SECONDS, PURCHASE, RESERVATIONS_PATH, Reservation, manifest_of
 from isolation.kube.core.errors import ClusterError, RefusedError
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from autoscaler.core.lifecycle import Machine
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Nomination
-    from autoscaler.kube.execution_context import Tools
+    from autoscaler.kube.step_context import StepContext
     from isolation.contract.model import Pod
 
 log = logging.getLogger(__name__)
@@ -46,11 +44,11 @@ _MISSING: Final = {
 """By status of the answer."""
 
 
-class Places:
+class PlannedNodes:
     """See the module."""
 
-    def __init__(self, tools: Tools, limits: Limits) -> None:
-        self._tools, self._limits = tools, limits
+    def __init__(self, context: StepContext, limits: Limits) -> None:
+        self._context, self._limits = context, limits
         self._made: dict[str, tuple[float, Reservation]] = {}
         """By UID of the pod, when it was stored by this process."""
         self._homeless: dict[str, float] = {}
@@ -58,11 +56,11 @@ class Places:
         self._refused, self._refused_until = 0, 0.0
         """The status with which reservations are refused; 0: they are not."""
 
-    async def keep(
+    async def reserve(
         self, homes: Mapping[str, Nomination], machines: Mapping[str, Machine], pods: Mapping[str, Pod]
     ) -> None:
         """Store what is missing and delete what is wrong; trouble costs a cycle, and no purchase."""
-        now = self._tools.now()
+        now = self._context.now()
         if now < self._refused_until:
             return
         known = self._known()
@@ -72,10 +70,10 @@ class Places:
         wrong += [uid for uid, since in self._homeless.items() if now - since >= HOME_SECONDS and uid not in wrong]
         try:
             for uid in wrong:
-                await forgotten(self._tools, known.pop(uid).name)
+                await self._context.delete_reservation(known.pop(uid).name)
                 self._made.pop(uid, None)
             for made in self._missing(homes, machines, pods, known)[:MOST]:
-                await self._tools.write("POST", RESERVATIONS_PATH, manifest_of(made))
+                await self._context.write("POST", RESERVATIONS_PATH, manifest_of(made))
                 self._made[made.holder] = now, made
                 self._refused = 0
         except (RefusedStepError, ClusterError) as exc:
@@ -99,7 +97,7 @@ class Places:
 
     def _known(self) -> dict[str, Reservation]:
         """By UID of the pod: as the watch shows them, and those that it has not shown yet."""
-        stored, now = self._tools.sources.reservations.all(), self._tools.now()
+        stored, now = self._context.sources.reservations.all(), self._context.now()
         self._made = {
             uid: (at, made)
             for uid, (at, made) in self._made.items()
@@ -116,7 +114,7 @@ class Places:
         known: Mapping[str, Reservation],
     ) -> list[Reservation]:
         """What is to be stored; pods of one machine share a planned node."""
-        now = self._tools.now()
+        now = self._context.now()
         stamp = f"{int(now * 1000):x}"
         seconds = min(self._limits.max_node_provision_seconds + 2 * HOME_SECONDS, LONGEST_SECONDS)
         planned = {home.machine: known[uid].planned_node for uid, home in homes.items() if uid in known}

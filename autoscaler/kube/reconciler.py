@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Turn after turn: the configuration taken over, what was remembered inherited, the loop turned once, the rest written.
+The reconciler: load, observe, decide, validate, act, save, report, cycle after cycle.
 
-Decides what happens around `autoscaler.core.reconcile.turn` and nothing within it. Every replica turns, so that its
-figures are fresh; only the one with the Lease has steps left to take, and only if nothing else holds it.
+Every replica reconciles, so that what it reports is fresh; only the leader has steps to take, and only if nothing else
+inhibits them. What a cycle does in between is `cycle`'s, what outlives it `state`'s.
 """
 
 from __future__ import annotations
@@ -13,20 +13,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.plan import Evict, Move
-from autoscaler.core.reconcile import reconcile
-from autoscaler.core.state import AutoscalerState
-from autoscaler.kube.composition import Wired, offers_of, opened
-from autoscaler.kube.core.conditions import DoubtError
+from autoscaler.kube.backends import KnownPools, open_backends
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
+from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.config import Config
 from autoscaler.kube.core.config import ConfigError as FileError
-from autoscaler.kube.core.inhibition import Facts, Hold, Why, hold_of
-from autoscaler.kube.guard import GuardedWorld, Manners, Turn
-from autoscaler.kube.handover import Handover
-from autoscaler.kube.persisted import Kept
-from autoscaler.kube.published_pools import Published, pools_of
-from autoscaler.kube.state_store import Remembered
-from autoscaler.kube.state_transfer import Heritage
-from autoscaler.kube.world import KubeWorld, Parts
+from autoscaler.kube.core.inhibition import Authority, Cause, Inhibition, find_inhibition
+from autoscaler.kube.cycle import Cycle
+from autoscaler.kube.handover import Handover, PublishedPools, describe_pools
+from autoscaler.kube.state import ControllerState
 from autoscaler.providers.base import MissingError
 from autoscaler.providers.registry import ConfigError
 from isolation.contract.handover import Ours
@@ -38,11 +33,13 @@ if TYPE_CHECKING:
 
     from autoscaler.apis.metrics.core.readings import LatestSnapshot
     from autoscaler.apis.rpc.provider_groups import ProviderGroups
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.state import AutoscalerState
+    from autoscaler.kube.backends import Backends
+    from autoscaler.kube.condition_reporter import ConditionReporter
     from autoscaler.kube.config.file import ConfigFile
     from autoscaler.kube.core.config import PoolConfig
-    from autoscaler.kube.execution_context import Events
     from autoscaler.kube.state_store import StateStore
+    from autoscaler.kube.step_context import Events
     from autoscaler.kube.switch import Switch
     from autoscaler.kube.telemetry.metrics import Telemetry
     from autoscaler.kube.watches import Sources
@@ -50,15 +47,15 @@ if TYPE_CHECKING:
     from isolation.kube.election import Election
 
 log = logging.getLogger(__name__)
-CONFIRMED_TURNS: Final = 3
+CONFIRMED_CYCLES: Final = 3
 CONFIRMED_SECONDS: Final = 5.0
-"""An order that no turn has confirmed for three scan intervals, and no less than this, is not told."""
+"""An order that no cycle has confirmed for three scan intervals, and no less than this, is withdrawn."""
 SERVED_SECONDS: Final = 300.0
-"""A pool whose provider has not answered for so long since the configuration was read is not served by us."""
+"""A pool whose provider has not answered for so long since the configuration was read is not scaled here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Collaborators:
     """What outlives every configuration."""
 
     access: Access
@@ -69,58 +66,131 @@ class Surroundings:
     election: Election
     switch: Switch
     store: StateStore
+    reporter: ConditionReporter
     relay: ProviderGroups | None
-    """None: nobody listens for cluster-autoscaler."""
+    """None: there is no gRPC for cluster-autoscaler."""
     dry_run: bool
     wall: Callable[[], float]
     steady: Callable[[], float]
     namespace: str = SYSTEM_NAMESPACE
 
 
-class Turns:
-    """One process's turns; `once` after `start`."""
+class Reconciler:
+    """Of one process; `reconcile` after `start`."""
 
-    def __init__(self, around: Surroundings, file: ConfigFile) -> None:
-        self._around, self._file = around, file
-        self._wired: Wired | None = None
-        self.heritage = Heritage(around.store, around.steady)
+    def __init__(self, given: Collaborators, file: ConfigFile) -> None:
+        self._given, self._file = given, file
+        self._backends: Backends | None = None
+        self._cluster: KubeCluster | None = None
         self.stopping = False
-        self.memory = AutoscalerState()
-        self.last = Turn()
-        """The latest turn; without a reading where there was none."""
-        self.ended: float | None = None
-        """When the last whole turn ended, since the epoch."""
-        self.broken = ""
-        """What broke the latest turn; empty: nothing did."""
-        self.world: KubeWorld | None = None
+        self.last: Cycle | None = None
+        """The latest cycle that has ended."""
+        self.known_pools = KnownPools()
+        self.finished: float | None = None
+        """When the last whole cycle ended, in seconds since the epoch."""
+        self.error = ""
+        """What broke the latest cycle; empty: nothing did."""
         self._acts = False
-        self._not_told = ""
-        """What kept pools from being handed over when that was last tried."""
         self._served: set[str] = set()
         """Pools whose provider has answered since the configuration was read."""
-        self._configured = around.steady()
-        self.published = Published(around.access, around.namespace)
-        self.handover = Handover(around.access, lambda: self._leads() and not self.stopping)
+        self._configured = given.steady()
+        self.published = PublishedPools(given.access, given.namespace)
+        self.handover = Handover(given.access, lambda: self.leads and not self.stopping)
+        self._handover_error = ""
+
+    async def reconcile(self) -> str:
+        """One cycle; its outcome."""
+        await self._reload_config()
+        outcome = await self._run() if self.configured else "failed"
+        self._given.telemetry.reconciled(outcome)
+        await self._given.reporter.report(self)
+        return outcome
+
+    async def _run(self) -> str:
+        await self._load()
+        before, limits, given = self.state.memory, self.backends.config.limits, self._given
+        cycle = Cycle(
+            self.cluster,
+            limits,
+            given.telemetry,
+            inhibition=self.inhibition,
+            clock=given.steady,
+            rank=self.backends.config.ranked,
+            charge=self._charge,
+        )
+        earlier, self.error = self.error, ""
+        try:
+            observation = await cycle.observe()
+            plan = await cycle.decide(observation, before)
+            plan = await cycle.validate(plan)
+            left = await cycle.act(plan)
+            memory = cycle.settle((cycle.memory or before).record(plan, limits, left), before)
+        except ConditionError:
+            # the cluster is unknown: the earlier observation is not reported as if it were of now
+            cycle.observation = None
+            outcome = "inhibited" if self.leads else "standby"
+        except Exception as exc:
+            self.error = f"{type(exc).__name__}: {exc}"
+            # a defect comes again in each cycle: its trace once
+            if self.error != earlier:
+                log.exception("reconcile cycle failed")
+            self._remember(cycle.settle_broken(before))
+            cycle.observation = None
+            outcome = "failed"
+        else:
+            self._remember(memory)
+            self.finished, outcome = given.wall(), cycle.outcome()
+        # only now: while a thread decides on an observation, no scrape may look at it
+        self.last = cycle
+        self.known_pools.observation = cycle.observation or self.known_pools.observation
+        if self.cluster.observed is not None:
+            self._served |= self.cluster.observed.targets.keys()
+        self._offer_pools()
+        self._confirm_orders(outcome)
+        await self._save()
+        return outcome
+
+    # -- configuration ---------------------------------------------------------------------------
+
+    def start(self, *, strict: bool = True) -> None:
+        """Take the configuration over; raises its errors, or if not `strict` waits for a file that can be used."""
+        try:
+            self._configure(self._file.first())
+        except (FileError, ConfigError, MissingError) as exc:
+            if strict:
+                raise
+            self._configure(Config())
+            self._file.refuse(str(exc))
+        else:
+            self._file.accept()
+
+    async def close(self) -> None:
+        """Let everything go that was opened."""
+        if self._backends is not None:
+            await self._backends.close()
 
     @property
-    def wired(self) -> Wired:
+    def backends(self) -> Backends:
         """What the configuration in force has opened."""
-        if self._wired is None:
+        if self._backends is None:
             raise RuntimeError("not started yet")
-        return self._wired
+        return self._backends
 
     @property
-    def problem(self) -> str:
+    def cluster(self) -> KubeCluster:
+        """As the configuration in force has it."""
+        if self._cluster is None:
+            raise RuntimeError("not started yet")
+        return self._cluster
+
+    @property
+    def config_error(self) -> str:
         """Why the configuration file is not in force; empty: it is."""
         return self._file.problem
 
-    def steady(self) -> float:
-        """Seconds on a clock that nobody can set."""
-        return self._around.steady()
-
     @property
     def configured(self) -> bool:
-        """Whether a configuration is in force; without one no turn is made."""
+        """Whether a configuration is in force; without one nothing is observed."""
         return self._file.loaded is not None
 
     @property
@@ -128,139 +198,13 @@ class Turns:
         """Why none is; empty: one is."""
         return "" if self.configured else f"{self._file.instead}: {self._file.problem}"
 
-    def start(self, *, strict: bool = True) -> None:
-        """Take the configuration over; raises its errors, or if not `strict` waits for a file that can be used."""
-        try:
-            self._take(self._file.first())
-        except (FileError, ConfigError, MissingError) as exc:
-            if strict:
-                raise
-            self._take(Config())
-            self._file.refuse(str(exc))
-        else:
-            self._file.accept()
-
-    async def close(self) -> None:
-        """Let everything go that was opened."""
-        if self._wired is not None:
-            await self._wired.close()
-
-    # -- whether it may act ----------------------------------------------------------------------
-
-    def facts(self) -> Facts:
-        """What `hold` is decided from, at this moment."""
-        around = self._around
-        fence = around.election.fence()
-        return Facts(
-            stopping=self.stopping,
-            epoch=None if fence is None else fence.epoch,
-            holder=around.election.holder(),
-            position=around.switch.position(),
-            where=around.switch.where,
-            dry_run=around.dry_run,
-            inherited=self.heritage.epoch,
-            trouble=self.heritage.trouble(),
-        )
-
-    def hold(self) -> Hold | None:
-        """Why nothing may be done at this moment."""
-        return hold_of(self.facts())
-
-    def acts(self) -> bool:
-        """
-        Whether steps are taken here, as switch and options say: not in a dry run, not switched off.
-
-        A moment in which that cannot be told (another replica leads, the switch is unreadable) changes nothing.
-        """
-        facts = self.facts()
-        if facts.epoch is None:
-            self._acts = False
-        elif not facts.position.problem:
-            self._acts = facts.position.enabled is not False and not facts.only_says
-        return self._acts
-
-    def ours(self, pool: PoolConfig) -> Ours:
-        """What is done for a pool here at this moment; everything else is cluster-autoscaler's."""
-        served = pool.name in self._served or self.steady() - self._configured < SERVED_SECONDS
-        return pool.ours if served and self.acts() else Ours()
-
-    async def hand_over(self) -> None:
-        """Tell admission, and cluster-autoscaler by the pods that exist, what is done here; by the latest reading."""
-        fence = self._around.election.fence()
-        if fence is not None and not self.stopping and self.last.seen is not None and not self.facts().position.problem:
-            ours = {pool.name: self.ours(pool) for pool in self.wired.config.pools}
-            pools = pools_of(self.last.seen, ours)
-            try:
-                await self.published.put(pools, fence.epoch, complete=len(pools) == len(ours))
-                await self.handover.carry(self.last.seen, self._around.sources.notes.of_pod, ours)
-            except ClusterError as exc:
-                if str(exc) != self._not_told:
-                    log.warning("cannot hand pools over: retrying: %s", exc)
-                self._not_told = str(exc)
-            else:
-                self._not_told = ""
-
-    def fence(self) -> str:
-        """For the world, right before each write."""
-        hold = self.hold()
-        return "" if hold is None else hold.text
-
-    # -- one turn --------------------------------------------------------------------------------
-
-    async def once(self) -> str:
-        """One turn; its outcome."""
-        await self._reconfigured()
-        if not self.configured:
-            self._around.telemetry.turned("failed")
-            return "failed"
-        await self._inherit()
-        if self.world is None:
-            raise RuntimeError("not started yet")
-        around = self._around
-        manners = Manners(self.hold, around.telemetry, around.steady, self.wired.config.ranked, self._charge)
-        guard = GuardedWorld(self.world, manners)
-        outcome = await self._turned(guard)
-        self.last = guard.turn
-        if self.world.seen is not None:
-            self._served |= self.world.seen.targets.keys()
-        self._offer()
-        self._confirm(outcome)
-        await self._save()
-        self._around.telemetry.turned(outcome)
-        return outcome
-
-    async def _turned(self, guard: GuardedWorld) -> str:
-        before, limits = self.memory, self.wired.config.limits
-        said, self.broken = self.broken, ""
-        try:
-            _, memory = await reconcile(guard, limits, before, guard.decide)
-        except DoubtError:
-            # there is no picture: what was seen last is not shown as if it were so now
-            guard.turn.seen = None
-            return "inhibited" if self._leads() else "standby"
-        except Exception as exc:
-            self.broken = f"{type(exc).__name__}: {exc}"
-            # turn after turn the same defect: its trace once
-            if self.broken != said:
-                log.exception("reconcile cycle failed")
-            self.memory = _as_done(guard, before, limits)
-            guard.turn.seen = None
-            return "failed"
-        self.memory, self.ended = guard.settled(memory, before), self._around.wall()
-        return _outcome(guard.turn)
-
-    def _leads(self) -> bool:
-        return self._around.election.fence() is not None
-
-    # -- configuration ---------------------------------------------------------------------------
-
-    async def _reconfigured(self) -> None:
+    async def _reload_config(self) -> None:
         config = await self._file.news()
         if config is None:
             return
-        old = self._wired
+        old = self._backends
         try:
-            self._take(config)
+            self._configure(config)
         except (ConfigError, MissingError) as exc:
             self._file.refuse(str(exc))
             return
@@ -273,98 +217,159 @@ class Turns:
         if old is not None:
             await old.close()
 
-    def _take(self, config: Config) -> None:
-        self._wired = opened(config, self._around.access, self._around.relay)
-        self._served, self._configured = set(), self.steady()
-        self._offer()
-        self._build(self.world.kept if self.world is not None else Kept())
+    def _configure(self, config: Config) -> None:
+        self._backends = open_backends(config, self._given.access, self._given.relay)
+        self._served, self._configured = set(), self._given.steady()
+        self._offer_pools()
+        self._connect(ControllerState() if self._cluster is None else self.state)
 
-    def _offer(self) -> None:
-        """Tell cluster-autoscaler of its pools, with what fresh nodes are like by the latest reading."""
-        if self._around.relay is not None:
-            self._around.relay.offer(offers_of(self.wired, self.last.seen, self.ours))
-
-    def _confirm(self, outcome: str) -> None:
-        """After a whole turn that could have taken orders back, those that are left have somebody to serve."""
-        if self._around.relay is not None and outcome != "failed" and self.last.seen and self.last.hold is None:
-            limits = self.wired.config.limits
-            turns = CONFIRMED_TURNS * limits.scan_interval_seconds + limits.action_validation_delay_seconds
-            self._around.relay.confirm(max(CONFIRMED_SECONDS, turns))
-
-    def _build(self, kept: Kept) -> None:
-        around, wired = self._around, self.wired
-        parts = Parts(
-            access=around.access,
-            sources=around.sources,
-            providers=wired.providers,
-            figures=wired.figures,
-            events=around.events,
+    def _connect(self, state: ControllerState) -> None:
+        given, backends = self._given, self.backends
+        parts = ClusterParts(
+            access=given.access,
+            sources=given.sources,
+            providers=backends.providers,
+            usage=backends.usage,
+            events=given.events,
             fence=self.fence,
-            now=around.wall,
-            steady=around.steady,
-            board=around.board,
+            now=given.wall,
+            steady=given.steady,
+            board=given.board,
         )
-        self.world = KubeWorld(parts, wired.config.pools, wired.config.limits, kept)
+        self._cluster = KubeCluster(parts, backends.config.pools, backends.config.limits, state)
 
-    # -- what is remembered ----------------------------------------------------------------------
+    # -- the right to act ------------------------------------------------------------------------
 
-    async def _inherit(self) -> None:
-        """What the leader before us remembered; also our own, after somebody else wrote it."""
-        fence = self._around.election.fence()
-        if fence is None:
-            return
-        found = await self.heritage.taken(fence.epoch, self.memory, self._around.wall())
-        if found is not None:
-            self.memory = found.memory
-            if found.kept is not None:
-                self._build(found.kept)
+    @property
+    def leads(self) -> bool:
+        """Whether this replica has the Lease."""
+        return self._given.election.fence() is not None
+
+    def authority(self) -> Authority:
+        """What an inhibition is decided from, at this moment."""
+        given = self._given
+        fence = given.election.fence()
+        return Authority(
+            stopping=self.stopping,
+            epoch=None if fence is None else fence.epoch,
+            holder=given.election.holder(),
+            position=given.switch.position(),
+            where=given.switch.where,
+            dry_run=given.dry_run,
+            loaded=given.store.epoch,
+            trouble=given.store.trouble(),
+        )
+
+    def inhibition(self) -> Inhibition | None:
+        """Why nothing may be done at this moment."""
+        return find_inhibition(self.authority())
+
+    def fence(self) -> str:
+        """The same as text, asked right before each write; empty: it may be made."""
+        inhibition = self.inhibition()
+        return "" if inhibition is None else inhibition.text
+
+    # -- state -----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ControllerState:
+        """Everything that outlives a cycle."""
+        return self.cluster.state
+
+    def _remember(self, memory: AutoscalerState) -> None:
+        self.cluster.state = replace(self.state, memory=memory)
+
+    async def _load(self) -> None:
+        """The state of the leader before us; also our own, after another client wrote it."""
+        fence = self._given.election.fence()
+        if fence is not None:
+            state = await self._given.store.load(fence.epoch, self.state, self._given.wall())
+            if state is not None:
+                self._connect(state)
 
     async def _save(self) -> None:
         """Write what the next leader needs; not in a dry run, which touches nothing."""
-        facts = self.facts()
-        hold = hold_of(replace(facts, stopping=False))
-        if self.world is None or facts.epoch is None or (hold is not None and hold.why is not Why.STATE):
+        authority = replace(self.authority(), stopping=False)
+        inhibition = find_inhibition(authority)
+        if authority.epoch is None or (inhibition is not None and inhibition.cause is not Cause.STATE):
             return
-        if facts.inherited == facts.epoch:
-            await self._leave(Remembered(self.memory, self.world.kept, facts.epoch))
+        if authority.loaded == authority.epoch:
+            await self._write(self.state)
 
-    async def _leave(self, remembered: Remembered) -> None:
-        outcome = await self.heritage.left(remembered, 2 * self.wired.config.limits.scan_interval_seconds)
+    async def _write(self, state: ControllerState) -> None:
+        seconds = 2 * self.backends.config.limits.scan_interval_seconds
+        outcome = await self._given.store.save(replace(state, epoch=self._given.store.epoch or 0), seconds)
         if outcome:
-            self._around.telemetry.wrote(outcome)
+            self._given.telemetry.wrote(outcome)
 
-    async def _charge(self, turned: Turn) -> None:
+    async def _charge(self, cycle: Cycle) -> None:
         """
-        Write the turn's evictions down as made, before the first is.
+        Save the cycle's evictions as made, before the first is.
 
-        Whoever is killed in between has lost moves of this hour, and never spends them twice; what was not done
-        after all is taken off when the turn ends. Where it cannot be written nothing is moved: the hold says so.
+        Whoever is killed in between has lost moves of this hour, and never spends them twice; what was not done after
+        all is taken off when the cycle ends. Where it cannot be written nothing is moved: the inhibition says so.
         """
-        epoch = self.heritage.epoch
-        if turned.decided is None or turned.memory is None or self.world is None or epoch is None:
+        if cycle.plan is None or cycle.memory is None or self._given.store.epoch is None:
             return
-        moves = tuple(step for step in turned.decided.steps if isinstance(step, Evict | Move))
-        memory = turned.memory.record(replace(turned.decided, steps=moves), self.wired.config.limits)
-        await self._leave(Remembered(memory, self.world.kept, epoch))
+        moves = tuple(step for step in cycle.plan.steps if isinstance(step, Evict | Move))
+        memory = cycle.memory.record(replace(cycle.plan, steps=moves), self.backends.config.limits)
+        await self._write(replace(self.state, memory=memory))
 
     async def finish(self) -> None:
-        """The last word of a process that ends: what its last turn did."""
-        await self._save()
+        """Save what the last cycle of a process that ends has done."""
+        if self._cluster is not None:
+            await self._save()
 
+    # -- cluster-autoscaler ----------------------------------------------------------------------
 
-def _as_done(guard: GuardedWorld, before: AutoscalerState, limits: Limits) -> AutoscalerState:
-    """What must not be forgotten of a turn that broke: the steps it had taken."""
-    turned = guard.turn
-    if turned.decided is None or turned.memory is None:
-        return before
-    plan = replace(turned.decided, steps=tuple(turned.done))
-    return guard.settled(turned.memory.record(plan, limits), before)
+    def acts(self) -> bool:
+        """
+        Whether steps are taken here, as switch and options say: not in a dry run, not switched off.
 
+        A moment in which that is unknown (another replica leads, the switch is unreadable) changes nothing.
+        """
+        now = self.authority()
+        if now.epoch is None:
+            self._acts = False
+        elif not now.position.problem:
+            self._acts = now.position.enabled is not False and not now.is_dry_run
+        return self._acts
 
-def _outcome(turned: Turn) -> str:
-    if turned.hold is not None:
-        said = {Why.DRY_RUN: "dry_run", Why.STANDBY: "standby"}
-        return said.get(turned.hold.why, "inhibited" if turned.decided is not None and turned.decided.steps else "idle")
-    if turned.withheld or turned.failed:
-        return "inhibited"
-    return "done" if turned.done or turned.refused else "idle"
+    def ours(self, pool: PoolConfig) -> Ours:
+        """What is done for a pool here at this moment; everything else is cluster-autoscaler's."""
+        served = pool.name in self._served or self._given.steady() - self._configured < SERVED_SECONDS
+        return pool.ours if served and self.acts() else Ours()
+
+    async def hand_over(self) -> None:
+        """Tell admission, and cluster-autoscaler by the pods that exist, what is done here; by the last observation."""
+        fence = self._given.election.fence()
+        observation = self.last.observation if self.last is not None else None
+        if fence is None or self.stopping or observation is None or self.authority().position.problem:
+            return
+        ours = {pool.name: self.ours(pool) for pool in self.backends.config.pools}
+        pools = describe_pools(observation, ours)
+        error = ""
+        try:
+            await self.published.put(pools, fence.epoch, complete=len(pools) == len(ours))
+            await self.handover.carry(observation, self._given.sources.notes.of_pod, ours)
+        except ClusterError as exc:
+            error = str(exc)
+            if error != self._handover_error:
+                log.warning("cannot hand pools over: retrying: %s", exc)
+        self._handover_error = error
+
+    def _offer_pools(self) -> None:
+        """Tell cluster-autoscaler of its pools, with what fresh nodes are like by the last observation."""
+        if self._given.relay is not None:
+            observation = self.last.observation if self.last is not None else None
+            self._given.relay.offer(self.backends.offers(observation, self.ours))
+
+    def _confirm_orders(self, outcome: str) -> None:
+        """After a whole cycle that could have taken orders back, the remaining ones have pods that need them."""
+        last = self.last
+        if self._given.relay is None or outcome == "failed" or last is None or last.inhibition is not None:
+            return
+        if last.observation is not None:
+            limits = self.backends.config.limits
+            seconds = CONFIRMED_CYCLES * limits.scan_interval_seconds + limits.action_validation_delay_seconds
+            self._given.relay.confirm(max(CONFIRMED_SECONDS, seconds))

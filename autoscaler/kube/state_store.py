@@ -1,128 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What outlives the process: the deciders' memory and what the world keeps, as text in one ConfigMap.
+Loads and saves the controller's state: one ConfigMap, read when leadership begins, written after each cycle.
 
-Decides how it is written, what is believed of it when it is read, and that nobody's write is overwritten unseen.
-What is there is a stranger's word until checked: times in the future are now, amounts are bounded, and what cannot
-be read at all is said and forgotten, never a crash.
-
-    data["state.json"] = {"version": 1, "epoch": 7, "memory": {"unneeded": {"node": t}, "last_add": t, "moves": [t],
-      "moved": {"owner": t}, "closed": {"pool": [until, seconds]}, "refused": {"owner": [until, seconds]},
-      "hot": {"uuid": t}, "defragmenting": false}, "kept": {<as `autoscaler.kube.persisted` writes it>}}
+Decides that nobody's write is overwritten unseen, and for how long nothing is done after the state was lost or another
+client wrote it. What the state is and how it is written, `state` knows.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, replace
+import logging
+from dataclasses import replace
 from enum import StrEnum
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from autoscaler.core.state import AutoscalerState, Backoff
-from autoscaler.kube.persisted import Kept, kept_of
-from isolation.contract.codec.cursor import At, CodecError, decoded, show
+from autoscaler.core.state import AutoscalerState
+from autoscaler.kube.state import MOST_TEXT, ControllerState, decode, encode, merge_memories
+from isolation.contract.codec.cursor import CodecError
 from isolation.contract.names import AUTOSCALER_STATE
-from isolation.kube.core.errors import ConflictError, MalformedError, NotFoundError
+from isolation.kube.core.errors import ClusterError, ConflictError, MalformedError, NotFoundError
 from isolation.kube.writes import decode_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     from isolation.kube.access import Access
 
-VERSION: Final = 1
+log = logging.getLogger(__name__)
 NAME: Final = AUTOSCALER_STATE
 KEY: Final = "state.json"
-MOST_TEXT: Final = 960 << 10
-"""A ConfigMap holds 1 MiB."""
-_MOST_ENTRIES: Final = 20_000
-_LONGEST_REST: Final = 86_400.0
-_LATEST: Final = 1e12
-"""Seconds since the epoch that no clock shows."""
+QUIET_SECONDS: Final = 60.0
+"""After the state was lost: time in which somebody can look before anything is done."""
 _SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """What was written, as far as it is believed."""
-
-    memory: AutoscalerState = field(default_factory=AutoscalerState)
-    kept: Kept = field(default_factory=Kept)
-    epoch: int = 0
-    """Of the leader that wrote it."""
-
-
-def encode(remembered: Remembered) -> str:
-    """
-    As one line of JSON, the same for the same memory.
-
-    Where there is not room enough it is without who waits for which machine, then without machines and profiles.
-    """
-    kept = remembered.kept
-    for less in (kept, replace(kept, homes={}), replace(kept, homes={}, machines={})):
-        text = _encoded(replace(remembered, kept=less))
-        if len(text) <= MOST_TEXT:
-            return text
-    return _encoded(replace(remembered, kept=Kept()))
-
-
-def _encoded(remembered: Remembered) -> str:
-    memory = remembered.memory
-    shown = {
-        "unneeded": _times(memory.unneeded),
-        "last_add": round(memory.last_add, 3) if isfinite(memory.last_add) else None,
-        "moves": [round(at, 3) for at in memory.moves[-_MOST_ENTRIES:]],
-        "removals": [round(at, 3) for at in memory.removals[-_MOST_ENTRIES:]],
-        "moved": _times(memory.moved),
-        "closed": _rests(memory.closed),
-        "refused": _rests(memory.refused),
-        "hot": _times(memory.hot),
-        "defragmenting": memory.defragmenting,
-    }
-    whole = {"version": VERSION, "epoch": remembered.epoch, "memory": shown, "kept": remembered.kept.shown()}
-    return json.dumps(whole, separators=(",", ":"), sort_keys=True)
-
-
-def decode(text: str, now: float) -> Remembered:
-    """What was remembered; CodecError where it is none of ours, or broken."""
-    if len(text) > MOST_TEXT:
-        raise CodecError((), f"saved state has {len(text)} characters: the maximum is {MOST_TEXT}")
-    at = decoded(text)
-    if at["version"].integer(0) != VERSION:
-        raise at["version"].wrong(
-            f"unsupported version {show(at['version'].value)}; this program reads version {VERSION}"
-        )
-    memory = at["memory"]
-    moves = memory["moves"].items()
-    if len(moves) > _MOST_ENTRIES:
-        raise memory["moves"].wrong(f"{len(moves)} entries: the maximum is {_MOST_ENTRIES}")
-    removals = memory["removals"].items()
-    if len(removals) > _MOST_ENTRIES:
-        raise memory["removals"].wrong(f"{len(removals)} entries: the maximum is {_MOST_ENTRIES}")
-    last_add = memory["last_add"]
-    return Remembered(
-        AutoscalerState(
-            unneeded=_times_at(memory["unneeded"], now),
-            last_add=_time_at(last_add, now) if last_add else float("-inf"),
-            moves=tuple(_time_at(each, now) for each in moves),
-            removals=tuple(_time_at(each, now) for each in removals),
-            moved=_times_at(memory["moved"], now),
-            closed=_rests_at(memory["closed"], now),
-            refused=_rests_at(memory["refused"], now),
-            hot=_times_at(memory["hot"], now),
-            defragmenting=memory["defragmenting"].flag(),
-        ),
-        _kept_at(at["kept"], now),
-        at["epoch"].integer(0, 0, 1 << 62),
-    )
-
-
-def _kept_at(at: At, now: float) -> Kept:
-    kept = kept_of(at)
-    machines = {name: replace(one, since=min(max(0.0, one.since), now)) for name, one in kept.machines.items()}
-    return replace(kept, machines=machines)
 
 
 class Saved(StrEnum):
@@ -135,7 +44,7 @@ class Saved(StrEnum):
     """Somebody else wrote meanwhile; nothing was done, read anew."""
 
 
-class StateStore:
+class StateConfigMap:
     """One ConfigMap, read and written under its version; errors of the cluster are raised."""
 
     def __init__(self, access: Access, namespace: str, name: str = NAME) -> None:
@@ -148,8 +57,8 @@ class StateStore:
         """None: there was none when it was last looked at."""
         self._text: str | None = None
 
-    async def load(self, now: float) -> Remembered | None:
-        """What is remembered; None where nothing is. CodecError where it cannot be believed (a save replaces it)."""
+    async def load(self, now: float) -> ControllerState | None:
+        """The saved state; None where there is none. CodecError where it cannot be used (a save replaces it)."""
         self._version = self._text = None
         try:
             found = decode_object(await self._access.send("GET", self._one, seconds=_SECONDS))
@@ -169,9 +78,9 @@ class StateStore:
         except CodecError as exc:
             raise exc.under((KEY,)) from None
 
-    async def save(self, remembered: Remembered) -> Saved:
+    async def save(self, state: ControllerState) -> Saved:
         """Write it over exactly what was read or written last."""
-        text = encode(remembered)
+        text = encode(state)
         if text == self._text:
             return Saved.SAME
         if len(text) > MOST_TEXT:
@@ -191,49 +100,65 @@ class StateStore:
         return Saved.DONE
 
 
-def _times(times: Mapping[str, float]) -> dict[str, float]:
-    """The latest of them, as many as are kept."""
-    latest = sorted(times.items(), key=lambda entry: (-entry[1], entry[0]))[:_MOST_ENTRIES]
-    return {name: round(at, 3) for name, at in sorted(latest)}
+class StateStore:
+    """Loads the state once for each right to act, and saves it under the version that was read."""
 
+    def __init__(self, store: StateConfigMap, steady: Callable[[], float]) -> None:
+        self._store, self._steady = store, steady
+        self.epoch: int | None = None
+        """Of the right to act for which it has been read; None: for none."""
+        self._trouble, self._paused_until = "", 0.0
+        self._overwritten = False
+        """Whether what we wrote was written over by somebody else: then both count."""
 
-def _rests(rests: Mapping[str, Backoff]) -> dict[str, list[float]]:
-    latest = sorted(rests.items(), key=lambda entry: (-entry[1].until, entry[0]))[:_MOST_ENTRIES]
-    return {name: [round(rest.until, 3), rest.seconds] for name, rest in sorted(latest)}
+    def trouble(self) -> str:
+        """Why nothing may be done because of it; empty: nothing of this kind is in the way."""
+        return self._trouble if self.epoch is None or self._steady() < self._paused_until else ""
 
+    async def load(self, epoch: int, ours: ControllerState, now: float) -> ControllerState | None:
+        """The saved state, read once for each right to act (`epoch`); None: go on with ours. Never an error."""
+        if epoch == self.epoch:
+            return None
+        try:
+            found = await self._store.load(now)
+        except ClusterError as exc:
+            self._trouble = f"cannot read saved state {self._store.where}: {exc}; no actions are taken"
+            return None
+        except CodecError as exc:
+            why = f"saved state {self._store.where} is corrupt: starting from empty state: {exc}"
+            log.error("%s", why)  # noqa: TRY400 (the text says it all)
+            self._pause(why, QUIET_SECONDS)
+            self._take_over(epoch, "nothing")
+            # whatever was evicted and bought in the last hour is not known: nothing is drained for a while
+            return ControllerState(AutoscalerState(last_add=now))
+        overwritten = self._overwritten
+        self._take_over(epoch, "nothing" if found is None else "read")
+        if found is None:
+            return None
+        return replace(ours, memory=merge_memories(ours.memory, found.memory)) if overwritten else found
 
-def _times_at(at: At, now: float) -> dict[str, float]:
-    return {name: _time_at(each, now) for name, each in _entries(at)}
+    def _take_over(self, epoch: int, what: str) -> None:
+        self.epoch, self._overwritten = epoch, False
+        log.info("acting as leader: epoch=%d, saved state=%s", epoch, what)
 
+    def _pause(self, why: str, seconds: float) -> None:
+        self._trouble = f"{why}; no actions are taken for {seconds:.0f} s"
+        self._paused_until = self._steady() + seconds
 
-def _rests_at(at: At, now: float) -> dict[str, Backoff]:
-    found = {}
-    for name, each in _entries(at):
-        pair = each.items()
-        if len(pair) != 2:  # noqa: PLR2004 (a pair)
-            raise each.wrong("not a pair [until, seconds]")
-        until, seconds = _number(pair[0]), min(_number(pair[1]), _LONGEST_REST)
-        # a clock that was set back would close a pool for days
-        found[name] = Backoff(min(until, now + seconds), seconds)
-    return found
-
-
-def _entries(at: At) -> list[tuple[str, At]]:
-    entries = list(at.fields())
-    if len(entries) > _MOST_ENTRIES:
-        raise at.wrong(f"{len(entries)} entries: the maximum is {_MOST_ENTRIES}")
-    return entries
-
-
-def _time_at(at: At, now: float) -> float:
-    return min(_number(at), now)
-
-
-def _number(at: At) -> float:
-    value = at.value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST:
-        raise at.wrong(f"{show(value)} is not a number of seconds")
-    return float(value)
+    async def save(self, state: ControllerState, quiet_seconds: float) -> str:
+        """The outcome, as the metric has it, empty where nothing has changed; after trouble no actions for so long."""
+        try:
+            saved = await self._store.save(state)
+        except ClusterError as exc:
+            log.warning("cannot write saved state: %s", exc)
+            self._pause(f"cannot write saved state: {exc}", quiet_seconds)
+            return "failed"
+        if saved is Saved.CONFLICT:
+            why = f"another client wrote saved state {self._store.where}: reading it again"
+            log.warning("%s", why)
+            self._pause(why, quiet_seconds)
+            self.epoch, self._overwritten = None, True
+        return "" if saved is Saved.SAME else saved.value
 
 
 def _version_of(found: dict[str, Any]) -> str:

@@ -82,7 +82,7 @@ def spots_of(pod: Pod) -> tuple[CardKey, ...]:
     return tuple(CardKey(pod.namespace, pod.name, hold.container, hold.uuid) for hold in pod.holds)
 
 
-class Ages:
+class MeasurementAges:
     """When each node was first seen to have measured what it shows now."""
 
     def __init__(self, stale_seconds: float, window_seconds: float) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import aiohttp
 
-from autoscaler.kube.usage import WANTED, WINDOW_SCRAPES, Ages, Measured, Row
+from autoscaler.kube.usage import WANTED, WINDOW_SCRAPES, Measured, MeasurementAges, Row
 from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
 from isolation.kube.election import boottime
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SECONDS: Final = 5.0
 """Deadline of one answer."""
 WHOLE_SECONDS: Final = 10.0
-"""Deadline of all of them together: a turn does not wait for a thousand nodes that are silent one after another."""
+"""Deadline of all of them together: a cycle does not wait for a thousand nodes that are silent one after another."""
 AT_ONCE: Final = 64
 MOST_BYTES: Final = 8 << 20
 _NAMES: Final = frozenset(spec.name for spec in WANTED)
@@ -82,7 +82,7 @@ class _Reader(ABC):
         self, scrape_interval_seconds: float, steady: Callable[[], float], wall: Callable[[], float], most_bytes: int
     ) -> None:
         self._http = _Http(SECONDS, most_bytes)
-        self._ages = Ages(3 * scrape_interval_seconds, WINDOW_SCRAPES * scrape_interval_seconds)
+        self._ages = MeasurementAges(3 * scrape_interval_seconds, WINDOW_SCRAPES * scrape_interval_seconds)
         self._pause, self._steady, self._wall = scrape_interval_seconds / 3, steady, wall
         self._latest: tuple[float, Measured] | None = None
 

@@ -20,9 +20,9 @@ import msgspec
 from autoscaler.kube.annotations import Notes
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import seconds_of
-from isolation.contract.names import API_VERSION, GROUP, MOVED, RESERVATIONS
+from isolation.contract.names import MOVED
 from isolation.contract.quantity import GIB
-from isolation.contract.reservation import reservation_of
+from isolation.contract.reservation import RESERVATIONS_PATH, reservation_of
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of
 from isolation.kube.informer import Informer
@@ -37,13 +37,12 @@ if TYPE_CHECKING:
     from isolation.kube.store import StoreView
 
 log = logging.getLogger(__name__)
-RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
 BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
 _BROKEN: Final = (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredReservation:
     """A stored reservation, with what its maker wrote beside it."""
 
     made: Reservation
@@ -93,10 +92,10 @@ class _Reservations:
     """Sink; unreadable ones are named."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Stored] = {}
+        self._known: dict[str, StoredReservation] = {}
         self.unreadable: set[str] = set()
 
-    def all(self) -> dict[str, Stored]:
+    def all(self) -> dict[str, StoredReservation]:
         """By name."""
         return dict(self._known)
 
@@ -108,7 +107,9 @@ class _Reservations:
             at = At(msgspec.json.decode(raw))
             meta = at["metadata"]
             moved = meta["annotations"].texts().get(MOVED, "")
-            self._known[name] = Stored(reservation_of(at.value), seconds_of(meta["creationTimestamp"]), moved)
+            self._known[name] = StoredReservation(
+                reservation_of(at.value), seconds_of(meta["creationTimestamp"]), moved
+            )
             self.unreadable.discard(name)
         except _BROKEN as exc:
             log.warning("cannot read reservation %s: %s", name, exc)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.kube.handover import Handover
 from benchmarks.autoscaler.decision import SIZES, figures_of
-from benchmarks.autoscaler.reconcile import Pulse, Stand
+from benchmarks.autoscaler.reconcile import Stand
 from isolation.contract.handover import Ours, changes
 
 if TYPE_CHECKING:
@@ -72,6 +72,22 @@ async def _measured() -> dict[str, Any]:
         "still": await _passes(seen, annotated, ours),
         "waiting": await _passes(waiting, annotated, ours),
     }
+
+
+@dataclass(slots=True)
+class Pulse:
+    """A task that wants to run every millisecond."""
+
+    longest: float = 0.0
+    """Seconds of the main thread between two of its beats."""
+
+    async def beat(self) -> None:
+        """Until cancelled."""
+        last = time.thread_time()
+        while True:
+            await asyncio.sleep(_TICKS_SECONDS / 2)
+            now = time.thread_time()
+            self.longest, last = max(self.longest, now - last), now
 
 
 async def _passes(seen: Observation, notes: Any, ours: dict[str, Ours]) -> dict[str, float]:

@@ -44,6 +44,7 @@ from isolation.contract.model import Placement, Pod, Slice
 from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS
 
 KIND: Final = "Reservation"
+RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
 LONGEST_SECONDS: Final = 3600.0
 """From its making until it expires: room that nobody uses is wasted."""
 PURCHASE: Final = "purchase"

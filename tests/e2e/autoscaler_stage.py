@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,13 +28,13 @@ from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
-from autoscaler.kube.core.conditions import Doubt, DoubtError
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
+from autoscaler.kube.core.conditions import Condition, ConditionError
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.events import Recorder
-from autoscaler.kube.persisted import kept_of
+from autoscaler.kube.state import ControllerState, decode, encode
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import Sources
-from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, open_providers
 from isolation.contract.codec.cursor import At
@@ -115,10 +114,10 @@ class Stage:
     machines: MachineDeployments
     configs: tuple[PoolConfig, ...]
     limits: Limits
-    world: KubeWorld = field(init=False)
+    world: KubeCluster = field(init=False)
     memory: AutoscalerState = field(default_factory=AutoscalerState)
     plans: list[Plan] = field(default_factory=list)
-    doubts: list[Doubt] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
     fenced: str = ""
     """Set it, and nothing may be written any more."""
     ahead: float = 0.0
@@ -128,7 +127,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.providers = open_providers([one.source for one in self.configs], self.access)
-        self.world = self._made("{}")
+        self.world = self._made(ControllerState())
 
     def now(self) -> float:
         """The wall clock."""
@@ -137,29 +136,29 @@ class Stage:
     def reborn(self) -> None:
         """The controller was killed and is back: what it had in memory is gone, what it stored is not."""
         self.memory = AutoscalerState()
-        self.world = self._made(json.dumps(self.world.kept.shown()))
+        self.world = self._made(decode(encode(self.world.state), self.now()))
 
     def reopen(self) -> None:
         """The same controller with another way to the API (`access`)."""
         self.providers = open_providers([one.source for one in self.configs], self.access)
-        self.world = self._made(json.dumps(self.world.kept.shown()))
+        self.world = self._made(decode(encode(self.world.state), self.now()))
 
-    def _made(self, stored: str) -> KubeWorld:
+    def _made(self, state: ControllerState) -> KubeCluster:
         fence = lambda: self.fenced  # noqa: E731 (asked later)
         events = Recorder(self.access, "test", fence, boottime)
-        parts = Parts(self.access, self.sources, self.providers, self.figures, events, fence, self.now)
-        return KubeWorld(parts, self.configs, self.limits, kept_of(At(json.loads(stored))))
+        parts = ClusterParts(self.access, self.sources, self.providers, self.figures, events, fence, self.now)
+        return KubeCluster(parts, self.configs, self.limits, state)
 
     async def reconcile(self) -> Plan | None:
         """One turn; None where nothing was known."""
         try:
             plan, self.memory = await reconcile(self.world, self.limits, self.memory, decide)
-        except DoubtError as exc:
-            self.doubts += exc.doubts
+        except ConditionError as exc:
+            self.conditions += exc.conditions
             return None
         except ClusterError:
             return None
-        self.doubts += self.world.doubts()
+        self.conditions += self.world.conditions()
         self.plans.append(plan)
         return plan
 
@@ -178,12 +177,13 @@ class Stage:
     async def story(self) -> str:
         """What a failed test wants to know."""
         pods = {p["metadata"]["name"]: p["spec"].get("nodeName", "") for p in (await self.client.get(PODS))["items"]}
-        seen = self.world.seen
+        seen = self.world.observed
         machines = {} if seen is None else {n: m.state.value for n, m in seen.observation.machines.items()}
         steps = [str(step)[:300] for plan in self.plans[-40:] for step in plan.steps][-8:]
-        doubts = list(dict.fromkeys(doubt.text for doubt in self.doubts))[-8:]
+        conditions = list(dict.fromkeys(condition.text for condition in self.conditions))[-8:]
         want = self.memory.demand
-        return f"{pods=} {machines=} {steps=} {doubts=} capped={want and want.capped} hopeless={want and want.hopeless}"
+        given = f"{pods=} {machines=} {steps=} {conditions=}"
+        return f"{given} capped={want and want.capped} hopeless={want and want.hopeless}"
 
     async def where(self, selector: str = "") -> dict[str, str]:
         """Node by pod, of those that are bound and not ending."""

@@ -8,7 +8,7 @@ Half of the cards have a whole-card pod each; each of the others has one small p
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from e2e.autoscaler_stage import pool, pool_node, quick, stage
@@ -17,7 +17,7 @@ from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
 from autoscaler.core.decide import decide
 from autoscaler.core.plan import Move
 from autoscaler.core.reconcile import reconcile
-from autoscaler.kube.state_store import Remembered, decode, encode
+from autoscaler.kube.state import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ class Fragments:
     def reborn(self) -> None:
         """Killed and back: what the last whole turn left is read again, as the process does it."""
         s = self.stage
-        stored = decode(encode(Remembered(s.memory, s.world.kept, 1)), s.now())
+        stored = decode(encode(replace(s.world.state, memory=s.memory, epoch=1)), s.now())
         s.reborn()
         s.memory = stored.memory
 

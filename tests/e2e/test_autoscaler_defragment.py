@@ -55,7 +55,7 @@ async def until_calm(f, count):
             except Killed:
                 f.reborn()
                 continue
-            quiet = f.plans[-1].steps == () and not s.world.seen.observation.reserved
+            quiet = f.plans[-1].steps == () and not s.world.observed.observation.reserved
             rests = rests + 1 if whole and quiet and not (await s.client.get(RESERVED))["items"] else 0
             await asyncio.sleep(s.limits.scan_interval_seconds)
 

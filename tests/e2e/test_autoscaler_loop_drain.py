@@ -14,7 +14,7 @@ from e2e.sharing import PODS, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import CancelDrain, Drain, Evict
-from autoscaler.kube.last_look import lost_with, node_of
+from autoscaler.kube.node_pods import lost_with, node_of
 from isolation.contract.names import MOVED
 from isolation.kube.access import Access
 from isolation.kube.writes import PodRef, Writer

@@ -11,7 +11,7 @@ from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, why_pending, workload
 
 from autoscaler.core.plan import ScaleUp
-from autoscaler.kube.core.conditions import Kind
+from autoscaler.kube.core.conditions import ConditionKind
 
 TEMPLATE = profile_of(pool_node("any", "gpu-a"))
 
@@ -116,9 +116,9 @@ def test_a_pool_that_nobody_knows_stays_empty_and_says_so(plane, tmp_path):
             await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/one")
             for _ in range(3):
                 await s.turn()
-            return await s.machines.replicas("gpu-a"), {doubt.kind for doubt in s.doubts}
+            return await s.machines.replicas("gpu-a"), {condition.kind for condition in s.conditions}
 
-    assert (0, {Kind.TEMPLATE}) == asyncio.run(story())
+    assert (0, {ConditionKind.TEMPLATE}) == asyncio.run(story())
 
 
 def test_a_node_that_somebody_else_adds_meanwhile_is_not_bought_twice(plane, tmp_path):
@@ -280,11 +280,11 @@ def test_two_controllers_at_once_buy_no_more_than_one(plane, tmp_path):
             frozen = await s.machines.replicas("gpu-a")
             s.machines.resume()
             await s.turns(lambda: s.all_bound(1), why="it runs")
-            return frozen, [d.kind for d in (*s.doubts, *other.doubts)]
+            return frozen, [d.kind for d in (*s.conditions, *other.conditions)]
 
     frozen, kinds = asyncio.run(story())
     assert 1 == frozen
-    assert [Kind.PROVIDER] == list(dict.fromkeys(kinds))
+    assert [ConditionKind.PROVIDER] == list(dict.fromkeys(kinds))
 
 
 def test_a_purchase_survives_a_controller_that_forgot_everything(plane, tmp_path):

@@ -50,7 +50,7 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
                         running = lambda p: [o["status"].get("phase") for o in p["items"]] == ["Running"] * 2  # noqa: E731
                         await s.client.until(running, PODS, labelSelector=f"app={name}")
                     await only(s.client, "")
-                    s.doubts.clear()
+                    s.conditions.clear()
 
                     async def one_left():
                         return await s.machines.replicas("gpu-a") == 1
@@ -60,14 +60,14 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
                     for _ in range(3):
                         await s.turn()
                     left = (await s.client.get(RESERVED))["items"]
-                    return [bool(s.steps(kind)) for kind in (ScaleUp, Drain, Evict, RemoveNode)], s.doubts, left
+                    return [bool(s.steps(kind)) for kind in (ScaleUp, Drain, Evict, RemoveNode)], s.conditions, left
             finally:
                 await forget(admin, "autoscaler-rights")
                 for thing in own:
                     if thing["kind"].startswith("Validating"):
                         await cluster.remove(thing)
 
-    steps, doubts, left = asyncio.run(story())
+    steps, conditions, left = asyncio.run(story())
     assert [True] * 4 == steps
-    assert [] == doubts
+    assert [] == conditions
     assert [] == left

@@ -11,7 +11,7 @@ from e2e.sharing import PODS, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import Drain, ScaleUp
-from autoscaler.kube.core.conditions import Kind
+from autoscaler.kube.core.conditions import ConditionKind
 
 TEMPLATE = profile_of(pool_node("any", "gpu-a"))
 
@@ -54,19 +54,19 @@ def test_with_more_than_a_third_of_the_nodes_unready_nothing_is_done(plane, tmp_
             await asyncio.sleep(0.3)
             await waits(s)
             await turns(s)
-            early, doubts = s.steps(ScaleUp), {d.kind for d in s.doubts}
+            early, conditions = s.steps(ScaleUp), {d.kind for d in s.conditions}
             await ready("True")
             await s.turns(lambda: s.steps(ScaleUp), why="bought now")
-            return early, doubts
+            return early, conditions
 
-    early, doubts = asyncio.run(story())
+    early, conditions = asyncio.run(story())
     assert [] == early
-    assert Kind.UNREADY in doubts
+    assert ConditionKind.UNREADY in conditions
 
 
 def test_a_silent_api_server_stops_everything_until_it_speaks_again(plane, tmp_path):
     """
-    The API server freezes: turns end in a doubt within their deadlines; it goes on, and so do we.
+    The API server freezes: turns end in a condition within their deadlines; it goes on, and so do we.
     """
 
     async def story():
@@ -78,13 +78,13 @@ def test_a_silent_api_server_stops_everything_until_it_speaks_again(plane, tmp_p
                     await s.turn()
             finally:
                 plane.thaw("kube-apiserver")
-            silent, doubts = s.steps(ScaleUp), {d.kind for d in s.doubts}
+            silent, conditions = s.steps(ScaleUp), {d.kind for d in s.conditions}
             await s.turns(lambda: s.all_bound(1), why="it goes on")
-            return silent, doubts, await s.machines.replicas("gpu-a")
+            return silent, conditions, await s.machines.replicas("gpu-a")
 
-    silent, doubts, replicas = asyncio.run(story())
+    silent, conditions, replicas = asyncio.run(story())
     assert [] == silent
-    assert doubts & {Kind.PROVIDER, Kind.NOT_READ}
+    assert conditions & {ConditionKind.PROVIDER, ConditionKind.NOT_READ}
     assert 1 == replicas
 
 
@@ -106,18 +106,18 @@ def test_a_wall_clock_that_was_set_keeps_pods_where_they_are(plane, tmp_path):
             await only(s.client, "")
             s.ahead = 3600.0
             await turns(s, 12)
-            early, doubts = s.steps(Drain), {d.kind for d in s.doubts}
+            early, conditions = s.steps(Drain), {d.kind for d in s.conditions}
             s.ahead = 0.0
 
             async def gone():
                 return await s.machines.replicas("gpu-a") == 1
 
             await s.turns(gone, why="the node goes")
-            return early, doubts, (await s.client.get(RESERVED))["items"]
+            return early, conditions, (await s.client.get(RESERVED))["items"]
 
-    early, doubts, _ = asyncio.run(story())
+    early, conditions, _ = asyncio.run(story())
     assert [] == early
-    assert Kind.CLOCK in doubts
+    assert ConditionKind.CLOCK in conditions
 
 
 def test_a_node_that_somebody_else_takes_out_of_service_is_left_alone(plane, tmp_path):
@@ -143,7 +143,7 @@ def test_a_node_that_somebody_else_takes_out_of_service_is_left_alone(plane, tmp
             return (
                 marks,
                 await s.machines.replicas("gpu-a"),
-                [d.node for d in s.doubts if d.kind is Kind.LOST],
+                [d.node for d in s.conditions if d.kind is ConditionKind.LOST],
                 (one, two),
             )
 
@@ -164,7 +164,9 @@ def test_a_provider_that_cannot_tell_stops_its_own_pool_only(plane, tmp_path):
             await s.client.delete(f"{ROOT}/machinedeployments/gone")
             await waits(s)
             await s.turns(lambda: s.all_bound(1), why="the other pool grows")
-            return [d.pool for d in s.doubts if d.kind is Kind.PROVIDER], await s.machines.replicas("gpu-a")
+            return [d.pool for d in s.conditions if d.kind is ConditionKind.PROVIDER], await s.machines.replicas(
+                "gpu-a"
+            )
 
     named, replicas = asyncio.run(story())
     assert {"gone"} == set(named)
@@ -181,9 +183,9 @@ def test_who_may_not_write_any_more_writes_nothing(plane, tmp_path):
             await waits(s)
             s.fenced = "the Lease is somebody else's"
             await turns(s, 3)
-            return await s.machines.replicas("gpu-a"), len(s.steps(ScaleUp)), {d.kind for d in s.doubts}
+            return await s.machines.replicas("gpu-a"), len(s.steps(ScaleUp)), {d.kind for d in s.conditions}
 
-    replicas, planned, doubts = asyncio.run(story())
+    replicas, planned, conditions = asyncio.run(story())
     assert 0 == replicas
     assert planned >= 1
-    assert {Kind.CONFLICT} == doubts
+    assert {ConditionKind.CONFLICT} == conditions

@@ -185,7 +185,7 @@ def test_an_api_server_that_falls_silent_ends_all_acting(plane, tmp_path):
                 one.config.write_text(config(one_pool()))
                 one.start()
                 await one.shows("gpushare_autoscaler_leader", 1)
-                await one.says(": taking actions")
+                await one.says("condition_reporter: taking actions")
                 line.passing.clear()
                 await one.shows("gpushare_autoscaler_leader", 0)
                 await one.says("not taking actions")

@@ -29,11 +29,11 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube import watches
-from autoscaler.kube.core.conditions import DoubtError
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
+from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import Sources
-from autoscaler.kube.world import KubeWorld, Parts
 from autoscaler.providers.base import ChangedError, Instance, PoolState, UnreachableError
 from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, Providers
@@ -275,23 +275,23 @@ class Run:
         shown = a_node("any")
         config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=6, profile=make_template(node_of(shown)))
         followed = Sources(wire)
-        parts = Parts(
+        parts = ClusterParts(
             access=wire,  # type: ignore[arg-type]
             sources=followed,
             providers=Providers({"a": self.machines}),  # type: ignore[dict-item]
-            figures=Nothing(),
+            usage=Nothing(),
             events=Silent(),
             fence=lambda: "",
             now=lambda: EPOCH + self.loop.time(),
             steady=self.loop.time,
         )
-        world, memory = KubeWorld(parts, (config,), LIMITS), AutoscalerState()
+        world, memory = KubeCluster(parts, (config,), LIMITS), AutoscalerState()
         async with followed.following():
             await followed.synced()
             while True:
                 try:
                     plan, memory = await reconcile(world, LIMITS, memory)
-                except (DoubtError, ClusterError):
+                except (ConditionError, ClusterError):
                     self.result.count["no turn"] += 1
                 else:
                     self.result.count.update(type(step).__name__ for step in plan.steps)

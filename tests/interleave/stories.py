@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
@@ -45,15 +45,15 @@ from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, P
 from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import reconcile
 from autoscaler.kube import watches
-from autoscaler.kube.composition import KnownPools
-from autoscaler.kube.core.conditions import DoubtError
+from autoscaler.kube.backends import KnownPools
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
+from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.config import PoolConfig
-from autoscaler.kube.last_look import Occupants
-from autoscaler.kube.reconciler import CONFIRMED_TURNS
-from autoscaler.kube.state_store import Remembered, decode, encode
+from autoscaler.kube.node_pods import Occupants
+from autoscaler.kube.reconciler import CONFIRMED_CYCLES
+from autoscaler.kube.state import ControllerState, decode, encode
 from autoscaler.kube.usage import Nothing
-from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
-from autoscaler.kube.world import KubeWorld, Parts
+from autoscaler.kube.watches import Sources
 from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.contract.codec import decode_allocation, encode_allocation, encode_cards
@@ -63,6 +63,7 @@ from isolation.contract.codec.node import node_of as shared_node_of
 from isolation.contract.model import Ask, Card, Request
 from isolation.contract.names import ACK, ALLOCATION, CARDS, POOL, RESERVATION
 from isolation.contract.quantity import GIB
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube import listwatch
 from isolation.kube.core.errors import ClusterError, RefusedError
 from isolation.scheduler.core.cache import SchedulerCache
@@ -380,11 +381,11 @@ class Story:
         known = KnownPools()
         ordering = OrderingProvider(relay, self.market)  # type: ignore[arg-type]
         followed = Sources(wire)  # type: ignore[arg-type]
-        parts = Parts(
+        parts = ClusterParts(
             access=wire,  # type: ignore[arg-type]
             sources=followed,
             providers=Providers(dict.fromkeys(SHAPES, ordering)),
-            figures=Nothing(),
+            usage=Nothing(),
             events=Silent(),
             fence=lambda: "",
             now=lambda: EPOCH + self.loop.time(),
@@ -402,8 +403,8 @@ class Story:
         )
         async with followed.following():
             await followed.synced()
-            remembered = decode(self._stored, EPOCH + self.loop.time()) if self._stored else Remembered()
-            world, memory = KubeWorld(parts, configs, LIMITS, remembered.kept), remembered.memory
+            remembered = decode(self._stored, EPOCH + self.loop.time()) if self._stored else ControllerState()
+            world, memory = KubeCluster(parts, configs, LIMITS, remembered), remembered.memory
             self._epoch += 1
             self.handlers = (CloudProvider(relay).handler(), Expander(known).handler())
             self.leader = process
@@ -412,18 +413,18 @@ class Story:
                 began = self.loop.time()
                 try:
                     plan, memory = await reconcile(world, LIMITS, memory)
-                except (DoubtError, ClusterError):
+                except (ConditionError, ClusterError):
                     self.result.count["no turn"] += 1
                 else:
                     relay.confirm(
-                        CONFIRMED_TURNS * LIMITS.scan_interval_seconds + LIMITS.action_validation_delay_seconds
+                        CONFIRMED_CYCLES * LIMITS.scan_interval_seconds + LIMITS.action_validation_delay_seconds
                     )
                     for step in plan.steps:
                         self.result.count[type(step).__name__] += 1
                         self._tell(f"ours {str(step)[:300]}")
-                known.seen = world.seen.observation if world.seen is not None else known.seen
-                self._offer(relay, configs, known.seen)
-                self._stored = encode(Remembered(memory, world.kept, self._epoch))
+                known.observation = world.observed.observation if world.observed is not None else known.observation
+                self._offer(relay, configs, known.observation)
+                self._stored = encode(replace(world.state, memory=memory, epoch=self._epoch))
                 await asyncio.sleep(max(0.0, began + LIMITS.scan_interval_seconds - self.loop.time()))
 
     def _offer(self, relay: ProviderGroups, configs: Iterable[PoolConfig], seen: Any) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 No part of a process of ours ends unnoticed: every task and thread of a running node agent, scheduler and autoscaler
-is walked over, as they are found, so that none can be forgotten.
+is walked over, as they are found, so that none can be delete_reservation.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ def scheduler(_folder):
 def autoscaler(_folder):
     """An autoscaler with every port that needs no certificate."""
     options = Options(metrics=Address("127.0.0.1", 0))
-    yield lambda: Autoscaler(options, ApiServer()), lambda made: made.turns.last.seen is not None
+    yield (
+        lambda: Autoscaler(options, ApiServer()),
+        lambda made: made.reconciler.last is not None and made.reconciler.last.observation is not None,
+    )
 
 
 PROCESSES = {"agent": agent, "scheduler": scheduler, "autoscaler": autoscaler}

@@ -12,10 +12,10 @@ from support.waiting import PATIENCE_SECONDS
 from autoscaler.core.limits import Limits
 from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import Drain
+from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Nothing
-from autoscaler.kube.watches import RESERVATIONS_PATH, Sources
-from autoscaler.kube.world import KubeWorld, Parts
+from autoscaler.kube.watches import Sources
 from autoscaler.providers.base import (
     ChangedError,
     Instance,
@@ -30,6 +30,7 @@ from isolation.contract.codec.node import node_of
 from isolation.contract.model import Ask, Card, Placement, Request, Slice
 from isolation.contract.names import ALLOCATION, CARDS, SCHEDULER
 from isolation.contract.quantity import GIB
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 
 START = 1_800_000_000.0
@@ -238,7 +239,7 @@ class Stand:
         profile = make_template(node_of(described))
         config = PoolConfig("a", PoolSource("a", "memory", At({})), max_nodes=5, profile=profile)
         providers = Providers({"a": machines})
-        parts = Parts(
+        parts = ClusterParts(
             api,
             self.sources,
             providers,
@@ -248,7 +249,7 @@ class Stand:
             lambda: START + self.seconds + self.ahead,
             steady=lambda: self.seconds,
         )
-        self.world = KubeWorld(replace(parts, **more), (config,), LIMITS)
+        self.world = KubeCluster(replace(parts, **more), (config,), LIMITS)
 
     async def __aenter__(self):
         self._following = self.sources.following()

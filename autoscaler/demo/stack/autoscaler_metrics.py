@@ -71,7 +71,7 @@ class LoopMetrics:
         """A turn has ended with these steps taken."""
         for step in plan.steps:
             self._telemetry.stepped(step, "done", self._before)
-        self._telemetry.turned("done" if plan.steps else "idle")
+        self._telemetry.reconciled("done" if plan.steps else "idle")
         self._reconciled_at = time.time()
 
     def sample(self, cluster: EmbeddedCluster, now: float) -> None:

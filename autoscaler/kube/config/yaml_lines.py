@@ -4,7 +4,7 @@ YAML that an operator wrote, as values that know the line they stand on.
 
 Decides what is no document at all: too large, aliases (a short file that means gigabytes), a key twice, text that
 is no YAML, text nested deeper or a number longer than any configuration's, and numbers that YAML 1.1 takes for
-others (010 for 8, 1:30 for 90). What the values mean is `config_reader`'s business.
+others (010 for 8, 1:30 for 90). What the values mean is `reader`'s business.
 """
 
 from __future__ import annotations

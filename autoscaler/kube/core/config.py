@@ -2,8 +2,8 @@
 """
 What the autoscaler is told of its pools, its bounds and its figures: one YAML file, read again when it changes.
 
-Values only; how they are read, `config_reader` knows, and which provider serves a pool, and whether that one takes
-its settings, `autoscaler.providers.registry`.
+Values only. `autoscaler.kube.config` reads the file; which provider serves a pool, and whether it takes its settings,
+`autoscaler.providers.registry` knows.
 
     version: 1
     pools:
@@ -118,8 +118,8 @@ class Config:
     metrics: Figures = field(default_factory=Figures)
 
     @property
-    def told_seconds(self) -> float:
-        """Older figures are not told to others: stale ones, but what a turn has read lasts for three turns at least."""
+    def fresh_seconds(self) -> float:
+        """Older usage is not given to others: stale ones, but what a cycle has read lasts for three cycles at least."""
         return max(self.metrics.stale_seconds, 3 * self.limits.scan_interval_seconds)
 
     def ranked(self, pools: Mapping[str, Pool]) -> dict[str, Pool]:

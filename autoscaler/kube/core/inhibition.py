@@ -2,8 +2,8 @@
 """
 Why this process may not act at this moment, whatever the cluster looks like.
 
-Decides the order of the reasons: the first one that stands is told. It is asked before a turn's steps and again
-right before each write, so that a switch thrown or a Lease lost in between stops the next step.
+Decides the order of the reasons: the first that holds is given. It is asked before a cycle's steps and again right
+before each write, so that a switch thrown or a Lease lost in between stops the next step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from autoscaler.kube.switch import Position
 
 
-class Why(StrEnum):
-    """A closed set: those that are doubts stand in the metric beside `autoscaler.kube.core.conditions.Kind`."""
+class Cause(StrEnum):
+    """A closed set: those that are conditions stand in the metric with `autoscaler.kube.core.conditions.Kind`."""
 
     STOPPING = "stopping"
     STANDBY = "standby"
@@ -25,26 +25,26 @@ class Why(StrEnum):
     SWITCH = "switch"
     """Switched off, or the switch cannot be followed."""
     STATE = "state"
-    """What was remembered has not been read, cannot be believed, or was overwritten by somebody else."""
+    """The saved state has not been read, is corrupt, or was overwritten by another client."""
     DRY_RUN = "dry_run"
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Inhibition:
     """One reason, for programs and for people."""
 
-    why: Why
+    cause: Cause
     text: str
 
     @property
-    def doubt(self) -> bool:
+    def condition(self) -> bool:
         """Whether somebody should look: nobody asked for this by an option of ours or by running two replicas."""
-        return self.why in (Why.SWITCH, Why.STATE)
+        return self.cause in (Cause.SWITCH, Cause.STATE)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a hold is decided from."""
+class Authority:
+    """What an inhibition is decided from."""
 
     stopping: bool
     epoch: int | None
@@ -55,33 +55,35 @@ class Facts:
     """The switch's name, for people."""
     dry_run: bool
     """By the options; the switch overrules it."""
-    inherited: int | None
-    """The epoch for which what was remembered has been read; None: for none."""
+    loaded: int | None
+    """The epoch for which the saved state has been read; None: for none."""
     trouble: str = ""
-    """What keeps what is remembered from being read or written."""
+    """What keeps the state from being read or written."""
 
     @property
-    def only_says(self) -> bool:
+    def is_dry_run(self) -> bool:
         """Whether it is a dry run."""
         return self.dry_run if self.position.dry_run is None else self.position.dry_run
 
 
-def hold_of(facts: Facts) -> Hold | None:
+def find_inhibition(now: Authority) -> Inhibition | None:
     """Why not to act now; None: nothing of ours is in the way."""
-    if facts.stopping:
-        return Hold(Why.STOPPING, "this process is shutting down")
-    if facts.epoch is None:
-        holder = "unknown" if facts.holder is None else facts.holder or "none"
-        return Hold(Why.STANDBY, f"this replica is on standby (Lease holder: {holder})")
-    if facts.position.problem:
-        return Hold(Why.SWITCH, f"cannot use the switch {facts.where}: {facts.position.problem}")
-    if facts.position.enabled is False:
-        return Hold(Why.SWITCH, f"switched off by {facts.where}; set enabled=true there or delete it to switch on")
-    if facts.only_says:
-        by = facts.where if facts.position.dry_run is not None else "--dry-run"
-        return Hold(Why.DRY_RUN, f"dry run (set by {by}): actions are logged, not taken")
-    if facts.trouble:
-        return Hold(Why.STATE, facts.trouble)
-    if facts.inherited != facts.epoch:
-        return Hold(Why.STATE, "the saved state has not been read yet")
+    if now.stopping:
+        return Inhibition(Cause.STOPPING, "this process is shutting down")
+    if now.epoch is None:
+        holder = "unknown" if now.holder is None else now.holder or "none"
+        return Inhibition(Cause.STANDBY, f"this replica is on standby (Lease holder: {holder})")
+    if now.position.problem:
+        return Inhibition(Cause.SWITCH, f"cannot use the switch {now.where}: {now.position.problem}")
+    if now.position.enabled is False:
+        return Inhibition(
+            Cause.SWITCH, f"switched off by {now.where}; set enabled=true there or delete it to switch on"
+        )
+    if now.is_dry_run:
+        by = now.where if now.position.dry_run is not None else "--dry-run"
+        return Inhibition(Cause.DRY_RUN, f"dry run (set by {by}): actions are logged, not taken")
+    if now.trouble:
+        return Inhibition(Cause.STATE, now.trouble)
+    if now.loaded != now.epoch:
+        return Inhibition(Cause.STATE, "the saved state has not been read yet")
     return None

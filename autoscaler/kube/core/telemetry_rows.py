@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One turn's reading as gauges: pools, waiting pods, moves and doubts.
+One cycle's observation as gauges: pools, pending pods and moves.
 
 Pure. What cannot be told is absent, never 0; a kind that is closed (reasons, doubts, states) shows its zeros,
 because that nobody has such a one is known.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.lifecycle import COMING, STANDING, Machine, MachineState
-from autoscaler.kube.annotations import NodeNote, ours, taken_by
+from autoscaler.kube.annotations import NodeNote, find_removal_taint, ours
 from autoscaler.providers.base import InstanceState
 from isolation.contract.model import Mode
 
@@ -36,7 +36,7 @@ _NOT_UP = frozenset(
 
 
 @dataclass(slots=True)
-class Fleet:
+class ObservedMachines:
     """Every machine, and what is known of it besides."""
 
     machines: dict[str, Machine] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MachineInputs:
     """What is joined."""
 
     at: float
@@ -69,7 +69,7 @@ class Standing:
         """Of one node."""
         return self.notes.get(name) or NodeNote()
 
-    def put(self, fleet: Fleet, machine: Machine) -> None:
+    def put(self, fleet: ObservedMachines, machine: Machine) -> None:
         """With the time since when it has been so: as remembered, else its own where it was never seen before."""
         before, since = self.before.get(machine.name), machine.since
         if machine.state is not MachineState.DRAINING:
@@ -80,11 +80,11 @@ class Standing:
         fleet.machines[machine.name] = replace(machine, since=min(since, self.at))
 
 
-def fleet_of(
-    now: Standing, states: Mapping[str, PoolState], failed: Iterable[str], shapes: Mapping[str, Mode | None]
-) -> Fleet:
+def join_machines(
+    now: MachineInputs, states: Mapping[str, PoolState], failed: Iterable[str], shapes: Mapping[str, Mode | None]
+) -> ObservedMachines:
     """Every machine of every pool; `shapes`: what nodes of each pool serve, None where nobody knows yet."""
-    fleet = Fleet()
+    fleet = ObservedMachines()
     by_id = {note.provider_id: name for name, note in now.notes.items() if note.provider_id}
     for pool, state in states.items():
         _pool(fleet, now, state, by_id, shapes.get(pool))
@@ -98,7 +98,9 @@ def fleet_of(
     return fleet
 
 
-def _pool(fleet: Fleet, now: Standing, state: PoolState, by_id: Mapping[str, str], shape: Mode | None) -> None:
+def _pool(
+    fleet: ObservedMachines, now: MachineInputs, state: PoolState, by_id: Mapping[str, str], shape: Mode | None
+) -> None:
     before = sorted((m for m in now.before.values() if m.pool == state.name), key=lambda m: (m.since, m.name))
     asked = [m.name for m in before if m.state is MachineState.REQUESTED]
     gone = {m.name for m in before if m.state is MachineState.BOOTING}
@@ -133,7 +135,9 @@ def _slot(pool: str, taken: set[str], number: int) -> str:
     return f"{pool}/{number}"
 
 
-def _instance(fleet: Fleet, now: Standing, state: PoolState, named: tuple[Instance, str], shape: Mode | None) -> None:
+def _instance(
+    fleet: ObservedMachines, now: MachineInputs, state: PoolState, named: tuple[Instance, str], shape: Mode | None
+) -> None:
     one, name = named
     node = now.nodes.get(name)
     if one.state is InstanceState.LEAVING:
@@ -150,7 +154,7 @@ def _instance(fleet: Fleet, now: Standing, state: PoolState, named: tuple[Instan
         _node(fleet, now, node, state.name, shape)
 
 
-def _node(fleet: Fleet, now: Standing, node: Node, pool: str, shape: Mode | None) -> None:
+def _node(fleet: ObservedMachines, now: MachineInputs, node: Node, pool: str, shape: Mode | None) -> None:
     note = now.note(node.name)
     if _marked(node, now):
         # half a mark, left by a crash or a stranger's hand, is an overdue drain: it is called off
@@ -170,7 +174,7 @@ def _node(fleet: Fleet, now: Standing, node: Node, pool: str, shape: Mode | None
         now.put(fleet, Machine(node.name, pool, MachineState.READY, note.created))
 
 
-def _marked(node: Node, now: Standing) -> bool:
+def _marked(node: Node, now: MachineInputs) -> bool:
     """Whether it is being drained."""
     return now.note(node.name).drain is not None or any(ours(taint.key) for taint in node.taints)
 
@@ -182,10 +186,10 @@ def _registered(node: Node, shape: Mode | None) -> bool:
     return node.ready
 
 
-def _rising(now: Standing, node: Node, note: NodeNote, *, registered: bool) -> bool:
+def _rising(now: MachineInputs, node: Node, note: NodeNote, *, registered: bool) -> bool:
     """Whether a node that is not usable has not been so yet, as far as anybody knows: it is still coming."""
     before = now.before.get(node.name)
-    if node.name in now.busy or node.cordoned or taken_by(node.taints):
+    if node.name in now.busy or node.cordoned or find_removal_taint(node.taints):
         return False
     if before is not None:
         return before.state in COMING
@@ -193,7 +197,7 @@ def _rising(now: Standing, node: Node, note: NodeNote, *, registered: bool) -> b
 
 
 def _why_lost(node: Node, note: NodeNote) -> str:
-    other = taken_by(node.taints)
+    other = find_removal_taint(node.taints)
     if other:
         return f"another client is removing it (taint {other})"
     if node.cordoned and note.drain is None:
@@ -203,7 +207,7 @@ def _why_lost(node: Node, note: NodeNote) -> str:
     return "" if node.serving else "its node agent has stopped serving"
 
 
-def _unknown(fleet: Fleet, now: Standing, pool: str, shape: Mode | None) -> None:
+def _unknown(fleet: ObservedMachines, now: MachineInputs, pool: str, shape: Mode | None) -> None:
     """A pool whose provider cannot tell: its machines are what they were, as far as their nodes agree."""
     for machine in now.before.values():
         if machine.pool == pool:

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Homes: those kept for pods on the move, and those that waiting pods have on machines to come.
+Where pods go next: reservations kept for pods that move, and nominations of waiting pods for machines to come.
 
-Decides which still stand, and for whom machines came in vain. Pure.
+Decides which of both still hold, and for whom machines came in vain. Which reservation is whose is decided by
+controller and shape, not by name alone: the successor of an evicted replica takes any that was kept for its controller,
+perhaps the one meant for a sibling that still waits for its own eviction. The sibling gets the one that is left. Pure.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.lifecycle import STANDING, MachineState
 from autoscaler.core.observation import Nomination, Reservation
-from autoscaler.kube.nominations import homes_of
 from isolation.contract.model import Request
 from isolation.placement.engine import PlacementError
 
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from autoscaler.core.limits import Limits
-    from autoscaler.kube.observe.machines import Fleet
-    from autoscaler.kube.persisted import Kept
-    from autoscaler.kube.watches import Stored
+    from autoscaler.kube.observe.machines import ObservedMachines
+    from autoscaler.kube.state import ControllerState
+    from autoscaler.kube.watches import StoredReservation
     from isolation.contract.model import Placement, Pod
     from isolation.contract.reservation import Reservation as Made
     from isolation.placement.engine import Engine
@@ -32,8 +34,58 @@ IN_VAIN: Final = 2
 """So many machines may come for a pod in vain before it is left alone for a while."""
 
 
-def reserved_of(
-    stored: Mapping[str, Stored],
+def used_by(stored: Mapping[str, StoredReservation], pods: Iterable[Pod]) -> frozenset[str]:
+    """
+    Names of reservations that bound pods have used up.
+
+    A pod's own word counts only for what was made for it: no tenant uses up another's home by naming it.
+    """
+    found = set()
+    for pod in pods:
+        one = stored.get(pod.reservation) if pod.reservation else None
+        if one is not None and one.made.namespace in {"", pod.namespace} and one.made.serves(pod):
+            found.add(pod.reservation)
+    return frozenset(found)
+
+
+def match_reservations(
+    stored: Mapping[str, StoredReservation],
+    pods: Mapping[str, Pod],
+    draining: Collection[str],
+    now: float,
+    used: Collection[str] | None = None,
+) -> dict[str, str]:
+    """
+    By UID of the pod that moves, also of one that is gone already: the name of the reservation kept for it.
+
+    `used`: the names that are used up, where the caller knows them already.
+    """
+    used = used_by(stored, pods.values()) if used is None else used
+    free = {name: one for name, one in sorted(stored.items()) if name not in used and one.made.expires > now}
+    found: dict[str, str] = {}
+    for name, one in free.items():
+        if one.moved:
+            found.setdefault(one.moved, name)
+    orphans = {uid: name for uid, name in found.items() if uid not in pods}
+    if not orphans:
+        return found
+    waiting = Counter(pod.owner_uid for pod in pods.values() if pod.placement is None and not pod.deleting)
+    spare = Counter(free[name].made.holder for name in orphans.values())
+    spare.subtract({holder: waiting[holder] for holder in spare})
+    for pod in sorted(pods.values(), key=lambda pod: pod.uid):
+        robbed = pod.placement is not None and pod.placement.node in draining and pod.uid not in found
+        if not robbed or pod.deleting or spare[pod.owner_uid] < 1:
+            continue
+        left = next((uid for uid, name in orphans.items() if free[name].made.serves(pod)), None)
+        if left is not None:
+            found[pod.uid] = found.pop(left)
+            del orphans[left]
+            spare[pod.owner_uid] -= 1
+    return found
+
+
+def find_reserved(
+    stored: Mapping[str, StoredReservation],
     used: Collection[str],
     pods: Mapping[str, Pod],
     engine: Engine,
@@ -43,7 +95,7 @@ def reserved_of(
 ) -> tuple[dict[str, Reservation], dict[str, str], tuple[str, ...]]:
     """Homes by the pod that moves, their names, and the names of those that nobody needs; all that stand are held."""
     found: dict[str, Reservation] = {}
-    names = homes_of(stored, pods, draining, at, used)
+    names = match_reservations(stored, pods, draining, at, used)
     by_owner = _by_owner(stored, pods)
     whose = {name: uid for uid, name in names.items()}
     over: list[str] = []
@@ -72,7 +124,7 @@ def _held(engine: Engine, hold: str, request: Request, placement: Placement) -> 
     return True
 
 
-def _by_owner(stored: Mapping[str, Stored], pods: Mapping[str, Pod]) -> dict[str, list[Pod]]:
+def _by_owner(stored: Mapping[str, StoredReservation], pods: Mapping[str, Pod]) -> dict[str, list[Pod]]:
     """Pods of the controllers for which something is reserved, by UID of the controller."""
     found: dict[str, list[Pod]] = {one.made.holder: [] for one in stored.values()}
     for pod in pods.values() if found else ():
@@ -93,13 +145,13 @@ def _request_of(made: Made, moving: Pod | None, siblings: Iterable[Pod]) -> Requ
     return Request(cards=len(parts), card_bytes=each, card_core=core)
 
 
-def expected_of(
-    fleet: Fleet, kept: Kept, pods: Mapping[str, Pod], at: float
+def find_nominated(
+    fleet: ObservedMachines, state: ControllerState, pods: Mapping[str, Pod], at: float
 ) -> tuple[dict[str, Nomination], dict[str, tuple[int, float]]]:
     """Who waits for which machine, under the names that machines have now; and for whom machines came in vain."""
     found: dict[str, Nomination] = {}
-    missed = {uid: seen for uid, seen in kept.missed.items() if uid in pods and pods[uid].placement is None}
-    for uid, home in kept.homes.items():
+    missed = {uid: seen for uid, seen in state.missed.items() if uid in pods and pods[uid].placement is None}
+    for uid, home in state.homes.items():
         name = fleet.renamed.get(home.machine, home.machine)
         machine, pod = fleet.machines.get(name), pods.get(uid)
         if machine is None or pod is None or pod.placement is not None or machine.state not in STANDING:
@@ -111,7 +163,7 @@ def expected_of(
     return found, missed
 
 
-def in_vain(missed: Mapping[str, tuple[int, float]], limits: Limits, now: float) -> dict[str, str]:
+def find_in_vain(missed: Mapping[str, tuple[int, float]], limits: Limits, now: float) -> dict[str, str]:
     """Pods for which nothing more is bought for a while: what came did not help, and more of it would not."""
     text = "{} nodes were added for it and it still does not schedule: it has a constraint unknown to the autoscaler"
     return {

@@ -85,7 +85,7 @@ class PodIndex:
     def find_guarded(self, budgets: Sequence[Budget], everyone: str) -> dict[str, str]:
         """Who may not be evicted now, and why; `everyone`: why nobody may, empty: they may."""
         bound = [pod for pod in self.pods.values() if pod.placement is not None and pod.evictable]
-        return {pod.uid: everyone for pod in bound} if everyone else guarded(bound, budgets)
+        return {pod.uid: everyone for pod in bound} if everyone else find_guarded(bound, budgets)
 
     def find_long_terminating(self, at: float) -> frozenset[str]:
         """Who should have ended long before this moment."""
@@ -154,7 +154,7 @@ def movable(pod: Pod, note: PodNote, schedulers: Collection[str]) -> bool:
 
     Only our scheduler honours reservations, and only shares of cards can be reserved. Nobody in the system's namespaces
     is evicted, whatever is said there: an admission policy refuses us that, stricter than cluster-autoscaler. What else
-    keeps a pod is `drain_rules`.
+    keeps a pod is `autoscaler.core.scale_down_rules`.
     """
     if not pod.evictable or not pod.owner_uid or pod.static or not pod.request.shared:
         return False
@@ -163,7 +163,7 @@ def movable(pod: Pod, note: PodNote, schedulers: Collection[str]) -> bool:
     return note.scheduler in schedulers and not note.spreads and not beyond(pod.request, note)
 
 
-def guarded(pods: Iterable[Pod], budgets: Sequence[Budget]) -> dict[str, str]:
+def find_guarded(pods: Iterable[Pod], budgets: Sequence[Budget]) -> dict[str, str]:
     """By UID, who may not be evicted now: a budget with nothing left, or more budgets than the API server takes."""
     by_namespace: dict[str, list[Budget]] = {}
     for budget in budgets:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autoscaler.kube.core.config import PoolConfig
-    from autoscaler.kube.observe.machines import Fleet
+    from autoscaler.kube.observe.machines import ObservedMachines
     from autoscaler.providers.base import PoolState
     from isolation.contract.model import Mode, Node, Pod
 
 
-def mode_of(one: PoolConfig, profiles: Mapping[str, NodeTemplate]) -> Mode | None:
+def find_mode(one: PoolConfig, profiles: Mapping[str, NodeTemplate]) -> Mode | None:
     """What its nodes serve; None where nobody knows."""
     shaped = one.shaped(profiles.get(one.name))
     return None if shaped is None else shaped.mode
@@ -43,8 +43,8 @@ def kind_of(node: Node, pool: str, here: Iterable[Pod]) -> Node:
     )
 
 
-def bounds_of(
-    one: PoolConfig, state: PoolState | None, fleet: Fleet, on: Mapping[str, Mapping[str, Pod]]
+def find_bounds(
+    one: PoolConfig, state: PoolState | None, fleet: ObservedMachines, on: Mapping[str, Mapping[str, Pod]]
 ) -> tuple[int, int]:
     """Fewest and most nodes, as far as our own machines go."""
     mine = [machine for machine in fleet.machines.values() if machine.pool == one.name]
@@ -61,7 +61,7 @@ def bounds_of(
     return min(min_nodes, max_nodes), max_nodes
 
 
-def pool_of(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int], *, told: bool) -> Pool | None:
+def make_pool(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int], *, told: bool) -> Pool | None:
     """None where nobody knows what its nodes look like and it need not have any."""
     min_nodes, max_nodes = bounds
     if shaped is None and not min_nodes:

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.observation import Observation
-from autoscaler.kube.nominations import used_by
+from autoscaler.kube.core.conditions import find_conditions, find_unready
 from autoscaler.kube.observe.capacity import build_engine, drainable, find_usable, sealed
-from autoscaler.kube.observe.conditions import doubts_of, unready
-from autoscaler.kube.observe.machines import Fleet, Standing, fleet_of
-from autoscaler.kube.observe.nominations import expected_of, in_vain, reserved_of
+from autoscaler.kube.observe.machines import MachineInputs, ObservedMachines, join_machines
+from autoscaler.kube.observe.nominations import find_in_vain, find_nominated, find_reserved, used_by
 from autoscaler.kube.observe.pods import index_pods, waiting
-from autoscaler.kube.observe.pools import bounds_of, kind_of, mode_of, pool_of
+from autoscaler.kube.observe.pools import find_bounds, find_mode, kind_of, make_pool
 from autoscaler.providers.core.profile import learn
 from isolation.contract.model import Cluster
 from isolation.contract.names import SCHEDULER
@@ -32,11 +31,11 @@ if TYPE_CHECKING:
 
     from autoscaler.core.limits import Limits
     from autoscaler.kube.annotations import NodeNote, PodNote
-    from autoscaler.kube.core.conditions import Doubt
+    from autoscaler.kube.core.conditions import Condition
     from autoscaler.kube.core.config import PoolConfig
-    from autoscaler.kube.persisted import Kept
+    from autoscaler.kube.state import ControllerState
     from autoscaler.kube.usage import Measured
-    from autoscaler.kube.watches import Budget, Stored
+    from autoscaler.kube.watches import Budget, StoredReservation
     from autoscaler.providers.base import PoolState, ProviderError
     from isolation.contract.model import Pod
     from isolation.kube.store import StoreView
@@ -52,7 +51,7 @@ class Snapshot:
     """By name."""
     pod_notes: Mapping[str, PodNote]
     """By UID."""
-    reservations: Mapping[str, Stored]
+    reservations: Mapping[str, StoredReservation]
     budgets: Sequence[Budget]
     states: Mapping[str, PoolState]
     failed: Mapping[str, ProviderError]
@@ -68,14 +67,14 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedCluster:
     """The observation, and what an actor and a reader need besides."""
 
     observation: Observation
-    doubts: tuple[Doubt, ...]
+    conditions: tuple[Condition, ...]
     unanswered: Mapping[str, str]
-    kept: Kept
-    fleet: Fleet
+    state: ControllerState
+    fleet: ObservedMachines
     targets: Mapping[str, int]
     """Machines that each pool's provider was asked for; a pool that cannot be told is absent."""
     silent: Mapping[str, str]
@@ -88,11 +87,11 @@ class Seen:
     """Of nodes, by name."""
 
 
-def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: Kept) -> Seen:
+def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState) -> ObservedCluster:
     """What the deciders see, and what the executor and the reports need besides."""
     index = index_pods(now.view.cluster.pods, now.pod_notes, now.schedulers)
     nodes = {node.name: node for node in now.view.cluster.nodes}
-    fleet = _join_machines(now, configs, limits, kept, index.nodes_in_use())
+    fleet = _join_machines(now, configs, limits, state, index.nodes_in_use())
     index.leave_out(fleet.machines.keys() | {name for name, node in nodes.items() if node.cards})
     pods, by_node = index.pods, index.by_node
     shown = (
@@ -100,15 +99,16 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: 
         for name, machine in fleet.machines.items()
         if name in nodes and machine.pool and machine.state is MachineState.READY
     )
-    profiles = learn(kept.profiles, shown)
+    profiles = learn(state.profiles, shown)
     shaped = {config.name: config.shaped(profiles.get(config.name)) for config in configs}
-    bounds = {config.name: bounds_of(config, now.states.get(config.name), fleet, by_node) for config in configs}
+    bounds = {config.name: find_bounds(config, now.states.get(config.name), fleet, by_node) for config in configs}
     made = (
-        pool_of(config, shaped[config.name], bounds[config.name], told=config.name in now.states) for config in configs
+        make_pool(config, shaped[config.name], bounds[config.name], told=config.name in now.states)
+        for config in configs
     )
     pools = {pool.name: pool for pool in made if pool is not None}
-    homes, missed = expected_of(fleet, kept, pods, now.at)
-    vain = in_vain(missed, limits, now.at)
+    homes, missed = find_nominated(fleet, state, pods, now.at)
+    vain = find_in_vain(missed, limits, now.at)
     queue = Cluster(pods=tuple(pod for uid, pod in index.queue.items() if uid not in vain)).pending
     usable = find_usable(fleet.machines, nodes, now.node_notes)
     found = waiting(queue, pods.values(), now.pod_notes, usable, tuple(pools.values()))
@@ -116,9 +116,9 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: 
     draining = {name for name, machine in fleet.machines.items() if machine.state is MachineState.DRAINING}
     left = _left(configs, fleet, now.node_notes)
     used = used_by(now.reservations, (pod for pod in pods.values() if pod.reservation))
-    reserved, names, over = reserved_of(now.reservations, used, pods, engine, draining=draining, at=now.at)
+    reserved, names, over = find_reserved(now.reservations, used, pods, engine, draining=draining, at=now.at)
     unanswered = vain | dict(found.unanswered)
-    return Seen(
+    return ObservedCluster(
         observation=Observation(
             at=now.at,
             engine=engine,
@@ -141,12 +141,12 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: 
             with_node=frozenset(name for name in fleet.machines if name in nodes),
             irremovable={**now.irremovable, **{name: why for name, why in left.items() if name in draining}},
         ),
-        doubts=(
-            *unready(now, nodes, limits),
-            *doubts_of(now, fleet, [name for name, kind in shaped.items() if kind is None], unanswered),
+        conditions=(
+            *find_unready(now, nodes, limits),
+            *find_conditions(now, fleet, [name for name, kind in shaped.items() if kind is None], unanswered),
         ),
         unanswered=unanswered,
-        kept=replace(kept, machines=dict(fleet.machines), profiles=profiles, homes=homes, missed=missed),
+        state=replace(state, machines=dict(fleet.machines), profiles=profiles, homes=homes, missed=missed),
         fleet=fleet,
         targets={name: state.target for name, state in now.states.items()},
         silent={name: str(error) for name, error in now.failed.items()},
@@ -157,13 +157,13 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: 
 
 
 def _join_machines(
-    now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, kept: Kept, in_use: frozenset[str]
-) -> Fleet:
+    now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState, in_use: frozenset[str]
+) -> ObservedMachines:
     nodes = {node.name: node for node in now.view.cluster.nodes}
-    standing = Standing(now.at, nodes, now.node_notes, kept.machines, in_use, limits.max_node_provision_seconds)
+    standing = MachineInputs(now.at, nodes, now.node_notes, state.machines, in_use, limits.max_node_provision_seconds)
     unknown = [config.name for config in configs if config.name not in now.states]
-    modes = {config.name: mode_of(config, kept.profiles) for config in configs}
-    fleet = fleet_of(standing, now.states, unknown, modes)
+    modes = {config.name: find_mode(config, state.profiles) for config in configs}
+    fleet = join_machines(standing, now.states, unknown, modes)
     for name, error in now.dry.items():
         # a machine that failed at once: the plan gives it up, and with it the pool for a while
         fleet.machines[f"{name}/dry"] = Machine(f"{name}/dry", name, MachineState.FAILED, now.at)
@@ -171,13 +171,13 @@ def _join_machines(
     return fleet
 
 
-def _rules(configs: Sequence[PoolConfig], fleet: Fleet) -> dict[str, DrainRules]:
+def _rules(configs: Sequence[PoolConfig], fleet: ObservedMachines) -> dict[str, DrainRules]:
     """By node, the drain rules of pools that have others than the default ones."""
     own = {one.name: one.drain_rules for one in configs if one.drain_rules != DrainRules()}
     return {name: own[machine.pool] for name, machine in fleet.machines.items() if machine.pool in own}
 
 
-def _left(configs: Sequence[PoolConfig], fleet: Fleet, notes: Mapping[str, NodeNote]) -> dict[str, str]:
+def _left(configs: Sequence[PoolConfig], fleet: ObservedMachines, notes: Mapping[str, NodeNote]) -> dict[str, str]:
     """By node that cluster-autoscaler alone drains, why we leave it alone; an ordered removal is carried out."""
     theirs = {one.name: f"cluster-autoscaler drains pool {one.name}" for one in configs if not one.ours.drains}
     return {

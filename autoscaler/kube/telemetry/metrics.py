@@ -4,7 +4,7 @@ What the autoscaler tells Prometheus: counters of what it did, and gauges read w
 
 Names, labels and help come from the catalogue (`isolation.contract.metrics.autoscaler`, and `metrics` for what the
 embedded cluster shows too); what the process costs has the names that every Prometheus client uses. What counts as a
-flap is decided in `flaps`, what the gauges say in `telemetry_rows`.
+flap is decided in `autoscaler.core.flapping`, what the gauges say in `telemetry_rows`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Telemetry:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._turns = self._counter(catalogue.TURNS)
+        self._cycles = self._counter(catalogue.TURNS)
         self._steps = self._counter(STEPS)
         self._writes = self._counter(catalogue.STATE_WRITES)
         self._bought = self._counter(catalogue.CARDS_BOUGHT)
@@ -74,7 +74,7 @@ class Telemetry:
         self._call_times = self._histogram(catalogue.CALL_DURATION, _CALL_BUCKETS)
         self._undoing = FlapDetector()
         for outcome in OUTCOMES:
-            self._turns.labels(outcome)
+            self._cycles.labels(outcome)
 
     def _counter(self, spec: MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
@@ -82,16 +82,16 @@ class Telemetry:
     def _histogram(self, spec: MetricSpec, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(spec.name, spec.help, spec.labels, buckets=buckets, registry=self._registry)
 
-    def turned(self, outcome: str) -> None:
-        """One turn."""
-        self._turns.labels(outcome).inc()
+    def reconciled(self, outcome: str) -> None:
+        """One cycle."""
+        self._cycles.labels(outcome).inc()
 
     def took(self, stage: str, seconds: float) -> None:
-        """One part of a turn."""
+        """One part of a cycle."""
         self._stages.labels(stage).observe(seconds)
 
     def decided(self, seen: Observation, plan: Plan, limits: Limits) -> None:
-        """What a turn's steps will be taken on; too soon is what the limits say, usually an hour."""
+        """What a cycle's steps will be taken on; too soon is what the limits say, usually an hour."""
         self._undoing.observe(seen, plan, limits.min_node_age_seconds)
 
     def stepped(self, step: Step, outcome: str, seen: Observation | None = None) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The process's own gauges, joined with those of its latest reading.
+The process's own gauges, joined with those of its latest observation; how long its certificates are valid.
 
-Decides what is absent: ages of what was never heard, and everything about pools while there is no reading.
+Decides what is absent: ages of what was never heard, everything about pools while there is no observation, and
+certificates that cannot be read.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.kube.core.conditions import Kind
+from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.kube.core.telemetry_rows import Reading, rows_of
 from isolation.contract.metrics import autoscaler as catalogue
+from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
+from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
     from autoscaler.apis.metrics.core.readings import LatestSnapshot
-    from autoscaler.kube.condition_reporter import Voice
+    from autoscaler.kube.condition_reporter import ConditionReporter
     from autoscaler.kube.config.file import ConfigFile
-    from autoscaler.kube.guard import Turn
-    from autoscaler.kube.reconciler import Turns
+    from autoscaler.kube.cycle import Cycle
+    from autoscaler.kube.reconciler import Reconciler
     from autoscaler.kube.watches import Sources
     from isolation.contract.metrics import MetricSpec
 
@@ -33,33 +37,46 @@ WATCHES: Final = {"disruption budgets": "budgets"}
 class ProcessRows:
     """Everything, at this moment; what comes from a reading is counted once for each."""
 
-    def __init__(self, turns: Turns, voice: Voice, sources: Sources, file: ConfigFile, board: LatestSnapshot) -> None:
-        self._turns, self._voice, self._sources, self._file, self._board = turns, voice, sources, file, board
-        self._counted: tuple[Turn, Rows] | None = None
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        reporter: ConditionReporter,
+        sources: Sources,
+        file: ConfigFile,
+        board: LatestSnapshot,
+    ) -> None:
+        self._reconciler, self._reporter, self._sources, self._file, self._board = (
+            reconciler,
+            reporter,
+            sources,
+            file,
+            board,
+        )
+        self._counted: tuple[Cycle | None, Rows] | None = None
 
     def __call__(self) -> Rows:
         """For a scrape."""
-        turns, none = self._turns, ()
-        facts = turns.facts()
-        position = facts.position
+        reconciler, none = self._reconciler, ()
+        now = reconciler.authority()
+        position = now.position
         rows: Rows = {
-            catalogue.LEADS: {none: float(facts.epoch is not None)},
+            catalogue.LEADS: {none: float(now.epoch is not None)},
             catalogue.ENABLED: {none: float(not position.problem and position.enabled is not False)},
-            catalogue.DRY_RUN: {none: float(facts.only_says)},
+            catalogue.DRY_RUN: {none: float(now.is_dry_run)},
             catalogue.SYNCED: {none: float(not self._sources.missing())},
             catalogue.VIEW_AGE: _ages(self._sources),
-            catalogue.DOUBTS: {(kind,): float(number) for kind, number in self._voice.counts().items()},
+            catalogue.DOUBTS: {(kind,): float(number) for kind, number in self._reporter.counts().items()},
             catalogue.CONFIG_OK: {none: float(not self._file.problem)},
         }
-        if turns.ended is not None:
-            rows[catalogue.LAST_TURN] = {none: turns.ended}
-        if facts.epoch is not None and turns.handover.left is not None:
-            rows[catalogue.HANDOVER_LEFT] = {none: float(turns.handover.left)}
+        if reconciler.finished is not None:
+            rows[catalogue.LAST_TURN] = {none: reconciler.finished}
+        if now.epoch is not None and reconciler.handover.left is not None:
+            rows[catalogue.HANDOVER_LEFT] = {none: float(reconciler.handover.left)}
         if self._file.loaded is not None:
             rows[catalogue.CONFIG_LOADED] = {none: self._file.loaded}
-        if self._counted is None or self._counted[0] is not turns.last:
-            self._counted = turns.last, _reading(turns, self._board)
-        return {**rows, **_figures(turns), **_providers(turns), **self._counted[1]}
+        if self._counted is None or self._counted[0] is not reconciler.last:
+            self._counted = reconciler.last, _reading(reconciler, self._board)
+        return {**rows, **_usage(reconciler), **_providers(reconciler), **self._counted[1]}
 
 
 def _ages(sources: Sources) -> dict[tuple[str, ...], float]:
@@ -68,12 +85,12 @@ def _ages(sources: Sources) -> dict[tuple[str, ...], float]:
     return {(name,): now - at for name, at in heard.items() if at is not None}
 
 
-def _figures(turns: Turns) -> Rows:
+def _usage(reconciler: Reconciler) -> Rows:
     """How old the measured figures are."""
-    measured, wanted = turns.wired.figures.last, turns.wired.config.metrics
+    measured, wanted = reconciler.backends.usage.last, reconciler.backends.config.metrics
     if measured is None or wanted.source == "none":
         return {}
-    now = turns.steady()
+    now = boottime()
     fresh = [now - at for node, at in measured.measured.items() if node not in measured.stale]
     stale = len(measured.stale)
     silent = len(measured.failed.keys() - measured.measured.keys())
@@ -84,29 +101,57 @@ def _figures(turns: Turns) -> Rows:
     return rows
 
 
-def _providers(turns: Turns) -> Rows:
-    seen = turns.world.seen if turns.world is not None else None
-    if seen is None:
+def _providers(reconciler: Reconciler) -> Rows:
+    observed = reconciler.cluster.observed
+    if observed is None:
         return {}
-    pools = turns.wired.config.pools
-    return {catalogue.PROVIDER_UP: {(one.name, one.source.provider): float(one.name in seen.targets) for one in pools}}
+    pools = reconciler.backends.config.pools
+    return {
+        catalogue.PROVIDER_UP: {(one.name, one.source.provider): float(one.name in observed.targets) for one in pools}
+    }
 
 
-def _reading(turns: Turns, board: LatestSnapshot) -> Rows:
-    seen, world = turns.last.seen, turns.world
-    if seen is None or world is None or world.seen is None:
+def _reading(reconciler: Reconciler, board: LatestSnapshot) -> Rows:
+    cluster, observed = reconciler.cluster, reconciler.cluster.observed
+    observation = reconciler.last.observation if reconciler.last is not None else None
+    if observation is None or observed is None:
         return {}
-    limits, memory = turns.wired.config.limits, turns.memory
-    budget = memory.budget(seen, limits, {})
+    limits, memory = reconciler.backends.config.limits, reconciler.state.memory
+    budget = memory.budget(observation, limits, {})
     return rows_of(
         Reading(
-            seen=seen,
+            seen=observation,
             memory=memory,
             limits=limits,
             picture=board.latest(),
-            targets=world.seen.targets,
-            unknown=frozenset(doubt.pool for doubt in world.doubts() if doubt.kind is Kind.TEMPLATE),
-            unanswered=world.unanswered(),
+            targets=observed.targets,
+            unknown=frozenset(
+                condition.pool for condition in cluster.conditions() if condition.kind is ConditionKind.TEMPLATE
+            ),
+            unanswered=cluster.unanswered(),
             left=budget.left,
         )
     )
+
+
+class Certificates:
+    """Until when the certificates that our ports show are valid, by port; read again when a file changes."""
+
+    def __init__(self, files: Mapping[str, CertificateFiles]) -> None:
+        """By the label `door`."""
+        # whom clients are signed by is not this metric's business
+        self._files = {door: CertificateFiles(pair.certificate, pair.key) for door, pair in files.items()}
+        self._loaded: dict[str, ReloadingTls[ssl.SSLContext]] = {}
+
+    def __call__(self) -> Rows:
+        """For a scrape."""
+        for door, files in self._files.items():
+            if door in self._loaded:
+                self._loaded[door].refresh()
+                continue
+            try:
+                self._loaded[door] = ReloadingTls(files, server_context)
+            except TlsError:
+                continue  # the port logs what is wrong
+        ends = {(door,): loaded.end for door, loaded in self._loaded.items()}
+        return {catalogue.CERTIFICATE_ENDS: {door: end for door, end in ends.items() if end is not None}}

@@ -14,7 +14,7 @@ from autoscaler.apis.metrics.core.readings import MetricsSnapshot, pod_uses
 from autoscaler.apis.metrics.core.request import PodsRequest
 from autoscaler.apis.metrics.core.selector import Selector
 from autoscaler.apis.rpc.core.keda_trigger import compute_value, parse_trigger
-from autoscaler.kube.usage import Ages, Row
+from autoscaler.kube.usage import MeasurementAges, Row
 from isolation.contract.metrics import (
     CARD_BUSY_SECONDS,
     CONTAINER_ALLOCATED,
@@ -68,7 +68,7 @@ def rows(stamp, seconds):
 
 def told(pattern, seconds, scrape=15.0, begin=1e9):
     """(moment, HPA's figure, KEDA's, its window) at each scrape, each scrape a little early or late."""
-    drawn, ages, found = random.Random(7), Ages(3 * scrape, 4 * scrape), []  # noqa: S311 (the same each time)
+    drawn, ages, found = random.Random(7), MeasurementAges(3 * scrape, 4 * scrape), []  # noqa: S311 (the same each time)
     for number in range(int(seconds / scrape) + 1):
         now = number * scrape + drawn.uniform(0, 2)
         measured = ages.joined({"n1": rows(begin + now, computed(now, *pattern))}, {}, now)
@@ -148,7 +148,7 @@ def test_a_clock_that_is_set_back_begins_anew():
 def test_a_pod_with_whole_cards_is_told_like_one_with_shares():
     """Which cards it has only its node's exporter knows; compute is of the whole cards, memory of what they have."""
     pod = replace(POD, name="whole", request=Request(2, 0, whole=True), placement=Placement("n1", ()))
-    ages, spots = Ages(45.0, 60.0), [{"uuid": f"GPU-{at}", "card": str(at)} for at in range(2)]
+    ages, spots = MeasurementAges(45.0, 60.0), [{"uuid": f"GPU-{at}", "card": str(at)} for at in range(2)]
 
     def page(stamp):
         told = {"namespace": "ml", "pod": "whole", "container": "main", "node": "n1", "mode": "exclusive"}
@@ -184,6 +184,6 @@ def test_a_row_without_labels_costs_no_other_reading():
     A whole card of no pod, as a page may have it that is no exporter's of ours.
     """
     strange = Row(CONTAINER_USED.name, {"mode": "exclusive", "card": "0", "uuid": "GPU-1"}, GIB)
-    measured = Ages(45.0, 60.0).joined({"n1": [*rows(1e9, 0.0), strange]}, {}, 1.0)
+    measured = MeasurementAges(45.0, 60.0).joined({"n1": [*rows(1e9, 0.0), strange]}, {}, 1.0)
 
     assert {"burst", ""} == {spot.pod for spot in measured.samples}

@@ -16,8 +16,7 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.plan import Drain, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.scale_up import FleetGrowth
 from autoscaler.core.state import AutoscalerState
-from autoscaler.kube.persisted import Kept
-from autoscaler.kube.state_store import Remembered, decode, encode
+from autoscaler.kube.state import ControllerState, decode, encode
 
 NOW = 100_000.0
 LIMITS = Limits(min_replicas=1)
@@ -113,7 +112,7 @@ def test_removals_are_remembered_by_the_next_leader():
     Also where an older program wrote what is remembered.
     """
     memory = AutoscalerState(removals=(NOW - 10.0, NOW))
-    text = encode(Remembered(memory, Kept(), 1))
+    text = encode(ControllerState(memory, epoch=1))
     assert memory.removals == decode(text, NOW).memory.removals
     assert () == decode(text.replace("removals", "unknown"), NOW).memory.removals
     assert 2 == count_removals_left(memory.removals, replace(LIMITS, max_node_removals_per_hour=4), NOW)

@@ -16,7 +16,7 @@ from autoscaler.core.plan import Drain, RemoveNode
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.scale_down import explain_needed
 from autoscaler.core.state import AutoscalerState
-from autoscaler.kube.world import KubeWorld
+from autoscaler.kube.cluster import KubeCluster
 from isolation.contract.codec.pod import safe_to_evict, time_of
 from isolation.contract.names import EVICT, MIRROR, SAFE_TO_EVICT, SAFE_TO_EVICT_LOCAL_VOLUMES, USER_SAFE_TO_EVICT
 
@@ -174,7 +174,7 @@ def played(row):
 
     async def story(stand):
         pools = tuple(replace(one, drain_rules=row.rules) for one in stand.world._pools)
-        stand.world = KubeWorld(stand.world._parts, pools, LIMITS)
+        stand.world = KubeCluster(stand.world._parts, pools, LIMITS)
         steps, memory = [], AutoscalerState()
         for stand.seconds in (0.0, 700.0, 1100.0):
             await stand.heard()

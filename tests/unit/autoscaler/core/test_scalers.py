@@ -17,9 +17,9 @@ from autoscaler.core.limits import Limits
 from autoscaler.core.plan import CancelDrain, RemoveFailedNode, ScaleUp
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
+from autoscaler.kube.cluster import KubeCluster
 from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.core.config import ConfigError
-from autoscaler.kube.world import KubeWorld
 from isolation.contract.handover import Ours, Scaler
 
 POOL = "pools: [{{name: a, provider: scale, settings: {{name: a}}, {}}}]"
@@ -98,7 +98,7 @@ def test_a_failed_machine_is_given_up_by_who_ordered_or_drains_it(has_node, buys
 def drains(stand, who):
     """The stand's pool, drained by somebody from now on."""
     pools = tuple(replace(one, scale_down=who) for one in stand.world._pools)
-    stand.world = KubeWorld(stand.world._parts, pools, LIMITS, stand.world.kept)
+    stand.world = KubeCluster(stand.world._parts, pools, LIMITS, stand.world.state)
 
 
 @pytest.mark.parametrize("ours", [True, False])

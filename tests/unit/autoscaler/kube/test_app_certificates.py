@@ -12,7 +12,7 @@ from cryptography import x509
 from e2e.certificates import Authority
 
 from autoscaler.kube.options import Address, Grpc, MetricsApi, Options
-from autoscaler.kube.telemetry.certificates import Certificates
+from autoscaler.kube.telemetry.process import Certificates
 from isolation.contract.metrics.autoscaler import CERTIFICATE_ENDS
 from isolation.host.reloading_tls import CertificateFiles
 

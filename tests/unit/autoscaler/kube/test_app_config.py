@@ -73,8 +73,8 @@ def test_what_a_turn_has_read_is_told_until_the_turns_after_it():
     With scrapes quicker than turns a figure is older than three scrapes before the next turn reads another.
     """
     quick = "metrics: {source: exporter, scrape_interval_seconds: 1}\nlimits: {scan_interval_seconds: %s}"
-    assert [30.0, 3.0] == [read_config((quick % scan).encode()).told_seconds for scan in (10, 0.5)]
-    assert 45.0 == read_config(b"version: 1").told_seconds
+    assert [30.0, 3.0] == [read_config((quick % scan).encode()).fresh_seconds for scan in (10, 0.5)]
+    assert 45.0 == read_config(b"version: 1").fresh_seconds
 
 
 def test_what_keeps_a_pools_nodes_is_its_operators_word():

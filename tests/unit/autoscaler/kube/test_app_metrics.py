@@ -74,7 +74,7 @@ def everything(telemetry):
     telemetry.decided(reading, Plan(reading.at, done), Limits())
     for step in done:
         telemetry.stepped(step, "done", reading)
-    telemetry.turned("done")
+    telemetry.reconciled("done")
     telemetry.took("observe", 0.1)
     telemetry.wrote("done")
     telemetry.answered("Refresh", "OK", 0.1)

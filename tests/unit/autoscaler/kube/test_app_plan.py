@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `gpushare autoscaler plan` shows: steps with reasons, who waits, what is in doubt; a stranger's text is text."""
+"""What `gpushare autoscaler plan` shows: steps with reasons, pending pods, conditions; foreign text stays text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.core.telemetry_rows import Reading
-from autoscaler.kube.plan_view import Beside, as_json, prospect_of, show
+from autoscaler.kube.plan_view import Beside, as_json, make_prospect, show
 
 
 def prospect(*pods, memory=None, unanswered=None, **beside):
@@ -22,7 +22,7 @@ def prospect(*pods, memory=None, unanswered=None, **beside):
     turn = seen([pool("gpu-a", 2)], list(pods), at=1000.0)
     plan, after = decide(turn, Limits(), memory or AutoscalerState())
     reading = Reading(turn, after, Limits(), MetricsSnapshot(), unanswered=unanswered or {})
-    return prospect_of(reading, plan.steps, Beside(**beside))
+    return make_prospect(reading, plan.steps, Beside(**beside))
 
 
 def shown(found):
@@ -50,10 +50,12 @@ def test_steps_pods_and_pools_with_their_reasons():
 
 def test_what_keeps_it_from_acting_stands_first():
     """
-    Before the table: a dry run, a switch, a doubt; and a pool that rests.
+    Before the table: a dry run, a switch, a condition; and a pool that rests.
     """
     rests = AutoscalerState(closed={"gpu-a": Backoff(1040.0, 300.0)})
-    text = shown(prospect(pod(ask(12)), memory=rests, doubts=("node n is not well",), holds=("switched off",)))
+    text = shown(
+        prospect(pod(ask(12)), memory=rests, conditions=("node n is not well",), inhibited_by=("switched off",))
+    )
 
     assert ["the running autoscaler does not take these actions: switched off", "condition: node n is not well"] == (
         text.splitlines()[:2]
@@ -69,7 +71,7 @@ def test_a_strangers_text_neither_colours_nor_breaks_the_table():
     """
     odd = pod(ask(12), "odd")
     strange = "[red]x[/red]\x1b[2J\nnext"
-    text = shown(prospect(odd, unanswered={odd.uid: strange}, doubts=(strange,)))
+    text = shown(prospect(odd, unanswered={odd.uid: strange}, conditions=(strange,)))
 
     assert 2 == text.count("[red]x[/red]")
     assert "\x1b" not in text

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.observation import Nomination
 from autoscaler.core.state import AutoscalerState, Backoff
-from autoscaler.kube.persisted import Kept
-from autoscaler.kube.state_store import KEY, MOST_TEXT, Remembered, Saved, StateStore, decode, encode
-from autoscaler.kube.state_transfer import Heritage, merged
+from autoscaler.kube.state import MOST_TEXT, ControllerState, decode, encode, merge_memories
+from autoscaler.kube.state_store import KEY, Saved, StateConfigMap, StateStore
 from isolation.contract.codec.cursor import CodecError
 from isolation.kube.core.errors import RefusedError
 
@@ -73,9 +72,9 @@ def test_what_is_written_is_read_back(memory, epoch):
     Everything that outlives a turn, but the last answer to waiting pods, which the next turn gives anew.
     """
     machine = Machine("n", "p", MachineState.BOOTING, 17.0)
-    found = decode(encode(Remembered(memory, Kept(machines={"n": machine}), epoch)), NOW)
+    found = decode(encode(ControllerState(memory, {"n": machine}, epoch=epoch)), NOW)
 
-    assert (memory, epoch, {"n": machine}) == (found.memory, found.epoch, dict(found.kept.machines))
+    assert (memory, epoch, {"n": machine}) == (found.memory, found.epoch, dict(found.machines))
 
 
 def test_times_of_a_clock_that_was_ahead_are_now():
@@ -85,13 +84,11 @@ def test_times_of_a_clock_that_was_ahead_are_now():
     ahead = AutoscalerState(
         unneeded={"n": NOW + 9e5}, last_add=NOW + 9e5, moves=(NOW + 9e5,), closed={"p": Backoff(NOW + 9e5, 300.0)}
     )
-    found = decode(
-        encode(Remembered(ahead, Kept(machines={"n": Machine("n", "p", MachineState.BOOTING, NOW + 9e5)}))), NOW
-    )
+    found = decode(encode(ControllerState(ahead, {"n": Machine("n", "p", MachineState.BOOTING, NOW + 9e5)})), NOW)
 
     assert ({"n": NOW}, NOW, (NOW,)) == (found.memory.unneeded, found.memory.last_add, found.memory.moves)
     assert {"p": Backoff(NOW + 300, 300.0)} == found.memory.closed
-    assert NOW == found.kept.machines["n"].since
+    assert NOW == found.machines["n"].since
 
 
 @pytest.mark.parametrize(
@@ -130,11 +127,11 @@ def test_a_fleet_too_large_for_a_config_map_keeps_what_matters_most():
     """
     homes = {f"{i:06}-{'x' * 300}": Nomination("late", (0,)) for i in range(4_000)}
     late = {"late": Machine("late", "p", MachineState.BOOTING, 2.0)}
-    text = encode(Remembered(AutoscalerState(moves=(5.0,)), Kept(machines=late, homes=homes)))
+    text = encode(ControllerState(AutoscalerState(moves=(5.0,)), late, homes))
     found = decode(text, NOW)
 
     assert len(text) <= MOST_TEXT
-    assert ((5.0,), late, {}) == (found.memory.moves, dict(found.kept.machines), dict(found.kept.homes))
+    assert ((5.0,), late, {}) == (found.memory.moves, dict(found.machines), dict(found.homes))
 
 
 def test_nobodys_write_is_overwritten_unseen():
@@ -144,15 +141,15 @@ def test_nobodys_write_is_overwritten_unseen():
 
     async def story():
         maps = Maps()
-        ours = StateStore(maps, "s", "state")
-        first = await ours.load(NOW), await ours.save(Remembered(AutoscalerState(moves=(1.0,))))
-        same = await ours.save(Remembered(AutoscalerState(moves=(1.0,))))
-        other = StateStore(maps, "s", "state")
+        ours = StateConfigMap(maps, "s", "state")
+        first = await ours.load(NOW), await ours.save(ControllerState(AutoscalerState(moves=(1.0,))))
+        same = await ours.save(ControllerState(AutoscalerState(moves=(1.0,))))
+        other = StateConfigMap(maps, "s", "state")
         found = await other.load(NOW)
-        stolen = await other.save(Remembered(AutoscalerState(moves=(2.0,))))
-        late = await ours.save(Remembered(AutoscalerState(moves=(3.0,))))
+        stolen = await other.save(ControllerState(AutoscalerState(moves=(2.0,))))
+        late = await ours.save(ControllerState(AutoscalerState(moves=(3.0,))))
         after = await ours.load(NOW)
-        again = await ours.save(Remembered(AutoscalerState(moves=(3.0,))))
+        again = await ours.save(ControllerState(AutoscalerState(moves=(3.0,))))
         return first, same, found.memory.moves, stolen, late, after.memory.moves, again
 
     first, same, found, stolen, late, after, again = asyncio.run(story())
@@ -167,12 +164,12 @@ def test_two_that_find_nothing_do_not_both_begin():
 
     async def story():
         maps = Maps()
-        one, two = StateStore(maps, "s", "state"), StateStore(maps, "s", "state")
+        one, two = StateConfigMap(maps, "s", "state"), StateConfigMap(maps, "s", "state")
         await one.load(NOW)
         await two.load(NOW)
-        made = await one.save(Remembered()), await two.save(Remembered())
+        made = await one.save(ControllerState()), await two.save(ControllerState())
         del maps.stored["state"]
-        return made, await one.save(Remembered(AutoscalerState(moves=(1.0,))))
+        return made, await one.save(ControllerState(AutoscalerState(moves=(1.0,))))
 
     assert ((Saved.DONE, Saved.CONFLICT), Saved.CONFLICT) == asyncio.run(story())
 
@@ -186,10 +183,10 @@ def test_a_config_map_of_somebody_elses_is_said_and_can_be_replaced(data):
     async def story():
         maps = Maps()
         maps.put("state", data)
-        store = StateStore(maps, "s", "state")
+        store = StateConfigMap(maps, "s", "state")
         with pytest.raises(CodecError):
             await store.load(NOW)
-        return await store.save(Remembered()), maps.stored["state"]["data"]
+        return await store.save(ControllerState()), maps.stored["state"]["data"]
 
     saved, after = asyncio.run(story())
     assert (Saved.DONE, {*data, KEY}) == (saved, set(after))
@@ -204,7 +201,7 @@ def test_after_a_conflict_both_memories_count():
         moves=(2.0, 3.0), moved={"a": 2.0, "b": 2.0}, closed={"p": Backoff(20.0, 9.0)}, unneeded={"n": 1.0}
     )
 
-    both = merged(ours, theirs)
+    both = merge_memories(ours, theirs)
 
     assert ((1.0, 2.0, 3.0), {"a": 3.0, "b": 2.0}) == (both.moves, both.moved)
     assert ({"p": Backoff(20.0, 9.0)}, 4.0, {"n": 1.0}) == (both.closed, both.last_add, both.unneeded)
@@ -215,28 +212,29 @@ def test_what_was_written_over_and_what_was_lost_keep_it_still_for_a_while():
     A conflict is read anew and both count; what cannot be believed is begun anew, with no drain for a while; a server
     that does not answer is asked again, and nothing is done meanwhile.
     """
+    late = {"late": Machine("late", "p", MachineState.BOOTING, 2.0)}
 
     async def story():
         maps, clock = Maps(), [0.0]
-        heritage = Heritage(StateStore(maps, "s", "state"), lambda: clock[0])
-        first = heritage.trouble(), await heritage.taken(3, AutoscalerState(), NOW), heritage.epoch
-        await heritage.left(Remembered(AutoscalerState(moves=(1.0,))), 20.0)
-        maps.put("state", {KEY: encode(Remembered(AutoscalerState(moves=(2.0,))))})
-        outcome = await heritage.left(Remembered(AutoscalerState(moves=(1.0, 3.0))), 20.0)
-        during = heritage.epoch, heritage.trouble()
-        both = await heritage.taken(3, AutoscalerState(moves=(1.0, 3.0)), NOW)
-        still = heritage.trouble()
+        store = StateStore(StateConfigMap(maps, "s", "state"), lambda: clock[0])
+        first = store.trouble(), await store.load(3, ControllerState(), NOW), store.epoch
+        await store.save(ControllerState(AutoscalerState(moves=(1.0,))), 20.0)
+        maps.put("state", {KEY: encode(ControllerState(AutoscalerState(moves=(2.0,))))})
+        outcome = await store.save(ControllerState(AutoscalerState(moves=(1.0, 3.0))), 20.0)
+        during = store.epoch, store.trouble()
+        both = await store.load(3, ControllerState(AutoscalerState(moves=(1.0, 3.0)), late), NOW)
+        still = store.trouble()
         clock[0] = 21.0
-        over = heritage.trouble()
+        over = store.trouble()
         maps.put("state", {KEY: "hello"})
-        lost = await heritage.taken(4, AutoscalerState(moves=(1.0,)), NOW)
-        return first, outcome, during, both, still, over, lost, heritage.trouble()
+        lost = await store.load(4, ControllerState(AutoscalerState(moves=(1.0,)), late), NOW)
+        return first, outcome, during, both, still, over, lost, store.trouble()
 
     first, outcome, during, both, still, over, lost, quiet = asyncio.run(story())
     assert ("", None, 3) == first
     assert ("conflict", None) == (outcome, during[0])
     assert "another client wrote saved state ConfigMap s/state" in during[1]
-    assert ((1.0, 2.0, 3.0), None) == (both.memory.moves, both.kept)
+    assert ((1.0, 2.0, 3.0), late) == (both.memory.moves, both.machines)
     assert (during[1], "") == (still, over)
-    assert (AutoscalerState(last_add=NOW), Kept()) == (lost.memory, lost.kept)
+    assert ControllerState(AutoscalerState(last_add=NOW)) == lost
     assert "no actions are taken for 60 s" in quiet

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from autoscaler.kube.core.inhibition import Facts, Why, hold_of
+from autoscaler.kube.core.inhibition import Authority, Cause, find_inhibition
 from autoscaler.kube.switch import OLD_SECONDS, Position, Switch, position_of
 from isolation.kube.core.errors import RefusedError, UnreachableError
 
@@ -126,27 +126,27 @@ def facts(**more):
         "position": Position(),
         "where": "ConfigMap s/c",
         "dry_run": False,
-        "inherited": 3,
+        "loaded": 3,
     }
-    return Facts(**(given | more))
+    return Authority(**(given | more))
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
         ({}, None),
-        ({"stopping": True}, Why.STOPPING),
-        ({"epoch": None}, Why.STANDBY),
-        ({"position": Position(problem="no")}, Why.SWITCH),
-        ({"position": Position(enabled=False)}, Why.SWITCH),
+        ({"stopping": True}, Cause.STOPPING),
+        ({"epoch": None}, Cause.STANDBY),
+        ({"position": Position(problem="no")}, Cause.SWITCH),
+        ({"position": Position(enabled=False)}, Cause.SWITCH),
         ({"position": Position(enabled=True)}, None),
-        ({"dry_run": True}, Why.DRY_RUN),
+        ({"dry_run": True}, Cause.DRY_RUN),
         ({"dry_run": True, "position": Position(dry_run=False)}, None),
-        ({"position": Position(dry_run=True)}, Why.DRY_RUN),
-        ({"inherited": 2}, Why.STATE),
-        ({"inherited": None}, Why.STATE),
-        ({"trouble": "lost"}, Why.STATE),
-        ({"position": Position(enabled=False, dry_run=True)}, Why.SWITCH),
+        ({"position": Position(dry_run=True)}, Cause.DRY_RUN),
+        ({"loaded": 2}, Cause.STATE),
+        ({"loaded": None}, Cause.STATE),
+        ({"trouble": "lost"}, Cause.STATE),
+        ({"position": Position(enabled=False, dry_run=True)}, Cause.SWITCH),
     ],
     ids=range(13),
 )
@@ -154,5 +154,5 @@ def test_the_first_reason_that_stands_is_told(given, expected):
     """
     The switch overrules the option; whoever does not lead, or has not read what was remembered, does nothing.
     """
-    hold = hold_of(facts(**given))
-    assert expected == (None if hold is None else hold.why)
+    hold = find_inhibition(facts(**given))
+    assert expected == (None if hold is None else hold.cause)

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One turn around the loop: what may not be done is not done, and nobody rests for what nobody refused."""
+"""One reconcile cycle: what may not be done is not done, and nobody is backed off for what nobody refused."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
 from support.builders import ask
 from support.pools_builder import on_card, pod, pool, seen
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.plan import Evict, ScaleUp
-from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.core.config import Config, PoolConfig
-from autoscaler.kube.core.inhibition import Hold, Why
-from autoscaler.kube.guard import GuardedWorld, Manners
+from autoscaler.kube.core.inhibition import Cause, Inhibition
+from autoscaler.kube.cycle import Cycle
 from autoscaler.kube.telemetry.metrics import Telemetry
 from autoscaler.providers.registry import PoolSource
 from isolation.contract.codec.cursor import At
-from isolation.contract.model import Refusal
-from isolation.contract.model import Why as Code
+from isolation.contract.model import Refusal, Why
 from isolation.kube.core.errors import UnreachableError
 
 LIMITS = Limits(action_validation_delay_seconds=0.0)
@@ -58,12 +58,21 @@ class World:
         return answer
 
 
-def turned(world, hold=lambda: None):
-    """One turn: what became of it, and the memory."""
-    guard = GuardedWorld(world, Manners(hold, Telemetry(), lambda: 0.0))
-    before = AutoscalerState()
-    _, memory = asyncio.run(reconcile(guard, LIMITS, before, guard.decide))
-    return guard, guard.settled(memory, before)
+def new_cycle(world, inhibition=lambda: None):
+    """Around a world, as the reconciler makes it."""
+    return Cycle(world, LIMITS, Telemetry(), inhibition=inhibition, clock=lambda: 0.0)
+
+
+def reconciled(world, inhibition=lambda: None):
+    """One cycle that has ended, and the memory."""
+    cycle, before = new_cycle(world, inhibition), AutoscalerState()
+
+    async def story():
+        plan = await cycle.validate(await cycle.decide(await cycle.observe(), before))
+        left = await cycle.act(plan)
+        return cycle.settle(cycle.memory.acted(plan, LIMITS, left), before)
+
+    return cycle, asyncio.run(story())
 
 
 def test_with_nothing_in_the_way_all_of_it_is_done():
@@ -71,22 +80,42 @@ def test_with_nothing_in_the_way_all_of_it_is_done():
     Two nodes for two pods, remembered as bought.
     """
     world = World()
-    guard, memory = turned(world)
+    cycle, memory = reconciled(world)
 
     assert [ScaleUp, ScaleUp] == [type(step) for step in world.applied]
-    assert (2, 1000.0, 1) == (len(guard.turn.done), memory.last_add, len(world.expected))
+    assert (2, 1000.0, 1) == (len(cycle.done), memory.last_add, len(world.expected))
 
 
-@pytest.mark.parametrize("why", [Why.DRY_RUN, Why.SWITCH, Why.STANDBY, Why.STATE, Why.STOPPING])
-def test_with_a_hold_it_is_decided_and_not_done(why):
+def test_the_event_loop_goes_on_while_it_is_decided(monkeypatch):
+    """
+    The decision waits for something that only the loop can give: on the loop itself it would never end.
+    """
+    given = threading.Event()
+
+    def decide_later(*arguments):
+        assert given.wait(PATIENCE_SECONDS), "the event loop stood still"
+        return decide(*arguments)
+
+    monkeypatch.setattr("autoscaler.kube.cycle.decide", decide_later)
+    cycle = new_cycle(World())
+
+    async def story():
+        asyncio.get_running_loop().call_later(0.05, given.set)
+        return await cycle.decide(await cycle.observe(), AutoscalerState())
+
+    assert [ScaleUp, ScaleUp] == [type(step) for step in asyncio.run(story()).steps]
+
+
+@pytest.mark.parametrize("why", [Cause.DRY_RUN, Cause.SWITCH, Cause.STANDBY, Cause.STATE, Cause.STOPPING])
+def test_while_inhibited_it_is_decided_and_not_done(why):
     """
     The plan can be looked at, nothing is written, nothing is remembered as done.
     """
     world = World()
-    guard, memory = turned(world, lambda: Hold(why, "x"))
+    cycle, memory = reconciled(world, lambda: Inhibition(why, "x"))
 
-    assert ([], [], []) == (world.applied, world.expected, guard.turn.done)
-    assert [ScaleUp, ScaleUp] == [type(step) for step in guard.turn.decided.steps]
+    assert ([], [], []) == (world.applied, world.expected, cycle.done)
+    assert [ScaleUp, ScaleUp] == [type(step) for step in cycle.plan.steps]
     assert float("-inf") == memory.last_add
 
 
@@ -95,9 +124,9 @@ def test_a_right_that_ends_between_two_steps_stops_the_second():
     The Lease is asked about before each.
     """
     world = World()
-    guard, _ = turned(world, lambda: Hold(Why.STANDBY, "lost") if world.applied else None)
+    cycle, _ = reconciled(world, lambda: Inhibition(Cause.STANDBY, "lost") if world.applied else None)
 
-    assert (1, 1, 1) == (len(world.applied), len(guard.turn.done), len(guard.turn.withheld))
+    assert (1, 1, 1) == (len(world.applied), len(cycle.done), len(cycle.inhibited))
 
 
 class Wholesale(World):
@@ -108,7 +137,7 @@ class Wholesale(World):
         self.applied.append(tuple(steps))
         if self.answers:
             raise self.answers.pop(0)
-        return [None, *[Refusal(Code.NOT_READY, "no more of them")] * (len(steps) - 1)]
+        return [None, *[Refusal(Why.NOT_READY, "no more of them")] * (len(steps) - 1)]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +145,7 @@ class Wholesale(World):
     [
         pytest.param((), None, 1, (1, 1, 0, 0), id="the second is refused"),
         pytest.param((UnreachableError("no route"),), None, 1, (0, 0, 2, 0), id="nobody knows of either"),
-        pytest.param((), Hold(Why.STANDBY, "lost"), 0, (0, 0, 0, 0), id="nothing may be done"),
+        pytest.param((), Inhibition(Cause.STANDBY, "lost"), 0, (0, 0, 0, 0), id="nothing may be done"),
     ],
 )
 def test_purchases_done_as_one_are_told_one_by_one(answers, hold, calls, became):
@@ -124,9 +153,9 @@ def test_purchases_done_as_one_are_told_one_by_one(answers, hold, calls, became)
     Done, refused, broken off: each step counts as what became of it.
     """
     world = Wholesale(*answers)
-    guard, _ = turned(world, lambda: hold)
+    cycle, _ = reconciled(world, lambda: hold)
 
-    told = tuple(len(some) for some in (guard.turn.done, guard.turn.refused, guard.turn.failed, guard.turn.withheld))
+    told = tuple(len(some) for some in (cycle.done, cycle.refused, cycle.failed, cycle.inhibited))
     assert calls == len(world.applied)
     assert became == told
 
@@ -136,9 +165,9 @@ def test_a_step_that_breaks_off_ends_the_turn():
     What follows was planned on a cluster that could be told.
     """
     world = World(UnreachableError("no route"))
-    guard, memory = turned(world)
+    cycle, memory = reconciled(world)
 
-    assert (1, 1, 1) == (len(world.applied), len(guard.turn.failed), len(guard.turn.withheld))
+    assert (1, 1, 1) == (len(world.applied), len(cycle.failed), len(cycle.inhibited))
     assert float("-inf") == memory.last_add
 
 
@@ -146,28 +175,28 @@ def test_a_refused_step_does_not_stop_the_others():
     """
     A pool that somebody else changed is looked at anew in the next turn; the second purchase goes on.
     """
-    world = World(Refusal(Code.NOT_READY, "somebody was faster"))
-    guard, _ = turned(world)
+    world = World(Refusal(Why.NOT_READY, "somebody was faster"))
+    cycle, _ = reconciled(world)
 
-    assert (2, 1, 1) == (len(world.applied), len(guard.turn.refused), len(guard.turn.done))
+    assert (2, 1, 1) == (len(world.applied), len(cycle.refused), len(cycle.done))
 
 
 def test_only_a_refused_eviction_makes_its_owner_rest():
     """
     One that was withheld does not; one that broke off may have happened, and counts against the hour.
     """
-    steps = {name: Evict(name, "n", f"ReplicaSet/{name}", "x") for name in ("refused", "withheld", "broken")}
-    guard = GuardedWorld(World(), Manners(lambda: None, Telemetry(), lambda: 0.0))
-    guard.turn.seen = seen([POOL], [], [], at=1000.0)
-    guard.turn.refused.append((steps["refused"], "budget"))
-    guard.turn.withheld.append((steps["withheld"], "lost"))
-    guard.turn.failed.append((steps["broken"], "no route"))
+    steps = {name: Evict(name, "n", f"ReplicaSet/{name}", "x") for name in ("refused", "inhibited", "failed")}
+    cycle = new_cycle(World())
+    cycle.observation = seen([POOL], [], [], at=1000.0)
+    cycle.refused.append((steps["refused"], "budget"))
+    cycle.inhibited.append((steps["inhibited"], "lost"))
+    cycle.failed.append((steps["failed"], "no route"))
     rest = Backoff(1300.0, 300.0)
 
-    memory = guard.settled(AutoscalerState(refused={step.owner: rest for step in steps.values()}), AutoscalerState())
+    memory = cycle.settle(AutoscalerState(refused={step.owner: rest for step in steps.values()}), AutoscalerState())
 
     assert {"ReplicaSet/refused": rest} == memory.refused
-    assert ((1000.0,), {"ReplicaSet/broken": 1000.0}) == (memory.moves, memory.moved)
+    assert ((1000.0,), {"ReplicaSet/failed": 1000.0}) == (memory.moves, memory.moved)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from operator import attrgetter
 import pytest
 
 from autoscaler.apis.rpc.provider_groups import OrderingProvider, ProviderGroups
-from autoscaler.kube.composition import KnownPools, figures_of, offers_of, opened
+from autoscaler.kube.backends import KnownPools, open_backends, open_usage
 from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.usage_http import Exporters, Prometheus
@@ -36,7 +36,7 @@ CONFIGURED = attrgetter("ours")
 
 def wired(text, relay):
     """What a configuration opens."""
-    return opened(read_config(text.encode()), Access(), relay)
+    return open_backends(read_config(text.encode()), Access(), relay)
 
 
 def test_a_pool_of_cluster_autoscaler_is_ordered_and_offered_and_the_others_are_not():
@@ -45,7 +45,7 @@ def test_a_pool_of_cluster_autoscaler_is_ordered_and_offered_and_the_others_are_
     """
     relay = ProviderGroups(())
     found = wired(ORDERED, relay)
-    (offer,) = offers_of(found, None, CONFIGURED)
+    (offer,) = found.offers(None, CONFIGURED)
 
     assert ["gpu-a"] == list(found.ordered)
     assert ("gpu-a", 4, Mode.CGPU, "scale") == (offer.name, offer.max_nodes, offer.template.mode, offer.provider.name)
@@ -87,9 +87,9 @@ def test_a_pool_that_is_not_offered_any_more_leaves_nothing_behind():
     """
     Its orders neither; those of a pool that stays do.
     """
-    relay = ProviderGroups(offers_of(wired(ORDERED, ProviderGroups(())), None, CONFIGURED))
+    relay = ProviderGroups(wired(ORDERED, ProviderGroups(())).offers(None, CONFIGURED))
     relay.command("gpu-a", 3)
-    relay.offer(offers_of(wired(ORDERED, relay), None, CONFIGURED))
+    relay.offer(wired(ORDERED, relay).offers(None, CONFIGURED))
     kept = relay.commanded("gpu-a")
     relay.offer(())
 
@@ -103,7 +103,7 @@ def test_figures_come_from_where_the_configuration_says():
     asks = {"exporter": Exporters, "none": Nothing, "prometheus": Prometheus}
     for source, kind in asks.items():
         text = f"metrics: {{source: {source}, url: 'http://p:9090'}}\n"
-        assert isinstance(figures_of(read_config(text.encode()).metrics), kind)
+        assert isinstance(open_usage(read_config(text.encode()).metrics), kind)
 
 
 def test_the_expander_knows_no_pool_before_the_first_reading():

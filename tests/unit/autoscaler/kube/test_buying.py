@@ -11,7 +11,7 @@ from support.kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod
 from autoscaler.core.plan import ScaleUp
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
-from autoscaler.kube.core.conditions import Kind
+from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.providers.base import (
     ChangedError,
     DeniedError,
@@ -48,11 +48,11 @@ def test_a_purchase_of_unknown_outcome_is_looked_at_anew(trouble):
 
     async def story(stand):
         _, memory = await reconcile(stand.world, LIMITS, AutoscalerState())
-        return memory.closed, [doubt.kind for doubt in stand.world.doubts()]
+        return memory.closed, [condition.kind for condition in stand.world.conditions()]
 
     closed, kinds = run(Api([], [a_pod("p1")]), Machines(trouble=trouble), story)
     assert {} == closed
-    assert [Kind.PROVIDER] == kinds
+    assert [ConditionKind.PROVIDER] == kinds
 
 
 def test_a_machine_that_was_bought_is_expected_by_who_it_is_for_also_after_a_restart():
@@ -89,12 +89,16 @@ def test_a_pod_for_which_nodes_come_in_vain_is_not_bought_for_without_end():
                 machines.nodes.append(f"n{number}")
                 api.put("/api/v1/nodes", a_node(f"n{number}"), "ADDED")
                 await api.told()
-        return machines.target, dict(stand.world.unanswered()), [doubt.kind for doubt in stand.world.doubts()]
+        return (
+            machines.target,
+            dict(stand.world.unanswered()),
+            [condition.kind for condition in stand.world.conditions()],
+        )
 
     target, unanswered, kinds = run(api, machines, story, stale_seconds=1e9)
     assert 2 == target
     assert {"p1"} == unanswered.keys()
-    assert [Kind.UNMODELLED] == kinds
+    assert [ConditionKind.UNMODELLED] == kinds
 
 
 class Counter(Machines):
@@ -121,7 +125,7 @@ def bought_at_once(counter, count=5):
     async def story(stand):
         await stand.world.observe()
         refused = await stand.world.buy([ScaleUp("a", (), f"want {number}") for number in range(count)])
-        return [why is None for why in refused], sorted(stand.world.kept.machines), stand.world.doubts()
+        return [why is None for why in refused], sorted(stand.world.state.machines), stand.world.conditions()
 
     return run(two(), counter, story)
 
@@ -141,7 +145,7 @@ def test_a_turns_purchases_of_a_pool_are_as_few_calls_as_it_takes(sells, asked, 
     """
     counter = Counter("n1", "n2", **sells)
 
-    became, machines, doubts = bought_at_once(counter)
+    became, machines, conditions = bought_at_once(counter)
 
     assert asked == counter.asked
     assert [True] * done + [False] * (5 - done) == became
@@ -149,7 +153,7 @@ def test_a_turns_purchases_of_a_pool_are_as_few_calls_as_it_takes(sells, asked, 
         machines, key=lambda name: ("/" in name, name)
     )
     assert 2 + done == counter.target
-    assert (done < 5) is bool(doubts)
+    assert (done < 5) is bool(conditions)
 
 
 def test_purchases_on_an_old_target_are_refused_as_one():

@@ -10,10 +10,10 @@ from autoscaler.core.lifecycle import MachineState
 from autoscaler.core.plan import CancelDrain, Drain, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
-from autoscaler.kube.core.conditions import Kind
-from autoscaler.kube.watches import RESERVATIONS_PATH
+from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.providers.base import DeniedError, UnreachableError
 from isolation.contract.names import DRAIN, MIRROR, MOVED
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 
 
@@ -47,12 +47,12 @@ def test_a_mark_that_cannot_be_put_gives_the_homes_back():
 
     async def story(stand):
         await stand.world.observe()
-        return await stand.world.apply(drained()), stand.world.doubts()
+        return await stand.world.apply(drained()), stand.world.conditions()
 
     refused, doubts = run(api, Machines("n1", "n2"), story)
     assert refused is not None
     assert {} == api.kinds[RESERVATIONS_PATH]
-    assert [Kind.CONFLICT] == [doubt.kind for doubt in doubts]
+    assert [ConditionKind.CONFLICT] == [doubt.kind for doubt in doubts]
 
 
 def test_a_node_that_somebody_has_cordoned_is_not_marked():
@@ -136,7 +136,7 @@ def a_story_of_hearsay(hidden, *more):
         stand.seconds = LIMITS.node_delete_delay_after_taint_seconds + 1
         await stand.heard()
         plan, memory = await reconcile(stand.world, LIMITS, AutoscalerState())
-        said = [doubt.text for doubt in stand.world.doubts()]
+        said = [doubt.text for doubt in stand.world.conditions()]
         await stand.heard()
         after, _ = await reconcile(stand.world, LIMITS, memory)
         return plan.steps, said, after.steps, stand.machines.nodes

@@ -7,8 +7,8 @@ import pytest
 from support.kube_world_stand import LIMITS, Machines, a_node, a_pod, drained, home, run, two
 
 from autoscaler.core.plan import Evict, Move
-from autoscaler.kube.core.conditions import Kind
-from autoscaler.kube.watches import RESERVATIONS_PATH
+from autoscaler.kube.core.conditions import ConditionKind
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 from isolation.kube.core.errors import UnreachableError as SilentError
 
@@ -29,8 +29,10 @@ async def evicted(stand, answer=None, times=1):
         pytest.param(None, False, None, id="done"),
         pytest.param(RefusedError(404, "NotFound", "gone"), False, None, id="gone already"),
         pytest.param(RefusedError(409, "Conflict", "another UID"), False, None, id="another of that name"),
-        pytest.param(RefusedError(429, "TooManyRequests", "budget"), True, Kind.CONFLICT, id="a budget says no"),
-        pytest.param(RefusedError(500, "Internal", "two budgets"), True, Kind.EVICTION, id="the server fails"),
+        pytest.param(
+            RefusedError(429, "TooManyRequests", "budget"), True, ConditionKind.CONFLICT, id="a budget says no"
+        ),
+        pytest.param(RefusedError(500, "Internal", "two budgets"), True, ConditionKind.EVICTION, id="the server fails"),
     ],
 )
 def test_an_evictions_answer_is_understood(answer, refused, kind):
@@ -41,7 +43,7 @@ def test_an_evictions_answer_is_understood(answer, refused, kind):
 
     async def story(stand):
         (found,) = await evicted(stand, answer)
-        return found, {doubt.kind for doubt in stand.world.doubts()}
+        return found, {doubt.kind for doubt in stand.world.conditions()}
 
     found, kinds = run(api, Machines("n1", "n2"), story)
     assert refused is (found is not None)
@@ -58,9 +60,9 @@ def test_an_eviction_without_an_answer_is_not_a_refusal():
     async def story(stand):
         with pytest.raises(SilentError):
             await evicted(stand, SilentError("no answer"))
-        return [doubt.kind for doubt in stand.world.doubts()]
+        return [doubt.kind for doubt in stand.world.conditions()]
 
-    assert [Kind.NOT_READ] == run(api, Machines("n1", "n2"), story)
+    assert [ConditionKind.NOT_READ] == run(api, Machines("n1", "n2"), story)
 
 
 def test_after_a_failure_of_the_server_nobody_is_evicted_for_a_while():
@@ -76,12 +78,12 @@ def test_after_a_failure_of_the_server_nobody_is_evicted_for_a_while():
         held = await stand.world.apply(Evict("p1", "n1", "o", "to n2"))
         stand.seconds += LIMITS.max_pool_backoff_seconds + 1
         await stand.world.apply(Evict("p1", "n1", "o", "to n2"))
-        return before, held, [doubt.kind for doubt in stand.world.doubts()]
+        return before, held, [doubt.kind for doubt in stand.world.conditions()]
 
     before, held, kinds = run(api, Machines("n1", "n2"), story)
     assert [] == before
     assert held is not None
-    assert Kind.EVICTION in kinds
+    assert ConditionKind.EVICTION in kinds
 
 
 def test_nobody_is_evicted_without_a_home_that_stands():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.core.readings import CardKey
-from autoscaler.kube.usage import Ages, Row, spots_of
+from autoscaler.kube.usage import MeasurementAges, Row, spots_of
 from autoscaler.kube.usage_http import MOST_BYTES, Exporters, Prometheus, TellError, rows_of, vector_of
 from isolation.contract.metrics import CARD_BUSY_SECONDS, CONTAINER_COMPUTE_SECONDS, CONTAINER_USED, SAMPLE_TIME
 from isolation.contract.model import Ask, Placement, Pod, Request, Slice
@@ -42,7 +42,7 @@ def test_an_exposition_is_read_for_what_is_wanted():
     """
     One pod's memory and compute, one card's heat, the age; compute and heat from the second reading on.
     """
-    ages = Ages(30.0, 60.0)
+    ages = MeasurementAges(30.0, 60.0)
     first = ages.joined({"n1": rows(page(stamp=85.0))}, {}, 985.0)
     measured = ages.joined({"n1": rows(page())}, {}, 1000.0)
 
@@ -58,7 +58,7 @@ def test_figures_that_do_not_change_grow_old_whatever_their_clock_says():
     """
     The same stamp for 31 s: no heat, no use is told of that node any more, and it is named; a new one is fresh.
     """
-    ages = Ages(30.0, 60.0)
+    ages = MeasurementAges(30.0, 60.0)
     pod = Pod("p", "train", "ml", Request(1, GIB, asks=(Ask("main", GIB),)), Placement("n1", (Slice("GPU-1", 0, GIB),)))
     ages.joined({"n1": rows(page(stamp=85.0))}, {}, -15.0)
     first = ages.joined({"n1": rows(page())}, {}, 0.0)
@@ -77,7 +77,7 @@ def test_what_is_heard_first_is_as_old_as_the_wall_clock_says_until_it_changes(o
     An exporter that has hung for an hour is not fresh because we have just been started; one whose clock is wrong is
     taken at its word from its next measurement on.
     """
-    ages = Ages(30.0, 60.0)
+    ages = MeasurementAges(30.0, 60.0)
     first = ages.joined({"n1": rows(page(stamp=5000.0))}, {}, 7.0, 5000.0 + off)
     again = ages.joined({"n1": rows(page(stamp=5010.0))}, {}, 17.0, 5010.0 + off)
 
@@ -90,7 +90,7 @@ def test_a_nodes_word_about_another_is_not_taken():
     """
     Its exporter says that it is n2: nothing of it counts for n1.
     """
-    measured = Ages(30.0, 60.0).joined({"n1": rows(page(node="n2"))}, {}, 0.0)
+    measured = MeasurementAges(30.0, 60.0).joined({"n1": rows(page(node="n2"))}, {}, 0.0)
 
     assert ({}, {}) == (measured.samples, measured.heat)
 
@@ -101,7 +101,7 @@ def test_without_a_time_nothing_is_believed():
     """
     text = "\n".join(line for line in page().splitlines() if SAMPLE_TIME.name not in line)
 
-    measured = Ages(30.0, 60.0).joined({"n1": rows(text)}, {}, 0.0)
+    measured = MeasurementAges(30.0, 60.0).joined({"n1": rows(text)}, {}, 0.0)
 
     assert {"n1"} == measured.failed.keys()
     assert {} == measured.heat
@@ -112,7 +112,7 @@ def test_heat_that_is_no_part_of_a_whole_is_none(value):
     """
     Absent, never a number that somebody might act upon.
     """
-    ages = Ages(30.0, 60.0)
+    ages = MeasurementAges(30.0, 60.0)
     ages.joined({"n1": rows(page(stamp=85.0, heat=value))}, {}, 0.0)
     assert {} == ages.joined({"n1": rows(page(heat=value))}, {}, 15.0).heat
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autoscaler.kube import handover
 from autoscaler.kube.annotations import PodNote
-from autoscaler.kube.handover import AT_ONCE, Wish, written
+from autoscaler.kube.handover import AT_ONCE, AnnotationChange, written
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.codec.pod import safe_to_evict
 from isolation.contract.codec.pools import PublishedPool, decode_pools, encode_pools
@@ -169,7 +169,7 @@ class Server:
             raise error
 
 
-WISHES = [Wish(PodRef("default", f"p{number}", f"u{number}"), "1", {}) for number in range(50)]
+WISHES = [AnnotationChange(PodRef("default", f"p{number}", f"u{number}"), "1", {}) for number in range(50)]
 
 
 def test_a_server_that_does_not_answer_ends_the_pass_at_once():

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.observation import Nomination
-from autoscaler.kube.nominations import homes_of
-from autoscaler.kube.persisted import Kept, kept_of
-from autoscaler.kube.watches import Stored
-from isolation.contract.codec.cursor import At
+from autoscaler.kube.observe.nominations import match_reservations
+from autoscaler.kube.state import VERSION, ControllerState, decode, encode
+from autoscaler.kube.watches import StoredReservation
 from isolation.contract.codec.template import NodeTemplate
 from isolation.contract.model import Card, Mode, Placement, Pod, Request, Slice
 from isolation.contract.reservation import Reservation
 
 GIB = 1 << 30
+NOW = 1_800_000_000.0
 TEMPLATE = NodeTemplate(Mode.CGPU, cards=(Card("card/0", 0, 8 * GIB),), cpu_milli=4000, memory_bytes=GIB)
 
 
@@ -28,13 +28,10 @@ def test_what_is_kept_reads_back():
     Through JSON; who stands and is well is not kept, its node says how old it is.
     """
     coming = Machine("a/0", "a", MachineState.REQUESTED, 12.5)
-    kept = Kept(
-        {"a/0": coming, "n1": Machine("n1", "a", MachineState.READY, 1.0)},
-        {"p": Nomination("a/0", (0, 1))},
-        {"a": TEMPLATE},
-    )
+    machines = {"a/0": coming, "n1": Machine("n1", "a", MachineState.READY, 1.0)}
+    state = ControllerState(machines=machines, homes={"p": Nomination("a/0", (0, 1))}, profiles={"a": TEMPLATE})
 
-    read = kept_of(At(json.loads(json.dumps(kept.shown()))))
+    read = decode(encode(state), NOW)
 
     assert {"a/0": coming} == read.machines
     assert {"p": Nomination("a/0", (0, 1))} == read.homes
@@ -42,7 +39,7 @@ def test_what_is_kept_reads_back():
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
@@ -53,13 +50,15 @@ def test_a_broken_state_is_forgotten(thing):
     """
     Never an error: a restart must not hang on what somebody wrote into a ConfigMap.
     """
-    assert isinstance(kept_of(At(thing)), Kept)
+    text = json.dumps({"version": VERSION, "memory": {"last_add": 7.0}, "kept": thing}, allow_nan=False)
+
+    assert 7.0 == decode(text, NOW).memory.last_add
 
 
 def stored(name, moved, holder="rs", expires=100.0):
     """A reservation of ours."""
     place = Placement("to", (Slice("GPU-1", 0, GIB),))
-    return name, Stored(Reservation(name, holder, place, expires), 0.0, moved)
+    return name, StoredReservation(Reservation(name, holder, place, expires), 0.0, moved)
 
 
 def replica(uid, node="", reservation="", **more):
@@ -97,4 +96,4 @@ def test_homes_are_told_by_controller_and_shape(reservations, pods, expected):
     """
     A sibling that was robbed of its home has the one that was left over, and nobody else's.
     """
-    assert expected == homes_of(dict(reservations), dict(pods), {"from"}, now=10.0)
+    assert expected == match_reservations(dict(reservations), dict(pods), {"from"}, now=10.0)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.kube.annotations import Drain, NodeNote, drain_of
-from autoscaler.kube.observe.machines import Standing, fleet_of
+from autoscaler.kube.annotations import Drain, NodeNote, read_drain
+from autoscaler.kube.observe.machines import MachineInputs, join_machines
 from autoscaler.providers.base import Instance, InstanceState, PoolState
 from isolation.contract.model import Card, Mode, Node, Taint
 from isolation.contract.names import DRAIN
@@ -25,9 +25,9 @@ def node(name="n1", **more):
 def look(state, nodes=(), before=(), notes=None, busy=("n1",)):
     """One pool's machines."""
     known = {one.name: NodeNote(uid=one.name, created=900.0) for one in nodes} | (notes or {})
-    standing = Standing(1000.0, {one.name: one for one in nodes}, known, {one.name: one for one in before})
+    standing = MachineInputs(1000.0, {one.name: one for one in nodes}, known, {one.name: one for one in before})
     standing = replace(standing, busy=frozenset(busy), young_seconds=500.0)
-    return fleet_of(standing, {"a": state}, (), {"a": Mode.CGPU})
+    return join_machines(standing, {"a": state}, (), {"a": Mode.CGPU})
 
 
 def running(*names):
@@ -174,9 +174,9 @@ def test_a_pool_whose_provider_cannot_tell_keeps_its_machines():
         one.name: one
         for one in (Machine("a/0", "a", MachineState.REQUESTED, 10.0), Machine("n1", "a", MachineState.READY))
     }
-    standing = Standing(1000.0, {"n1": node()}, {}, before)
+    standing = MachineInputs(1000.0, {"n1": node()}, {}, before)
 
-    fleet = fleet_of(standing, {}, ["a"], {"a": Mode.CGPU})
+    fleet = join_machines(standing, {}, ["a"], {"a": Mode.CGPU})
 
     assert {"a/0": MachineState.REQUESTED, "n1": MachineState.READY} == {
         one.name: one.state for one in fleet.machines.values()
@@ -207,11 +207,11 @@ def test_a_mark_that_cannot_be_read_is_an_overdue_drain(text, expected):
     """
     So that it is called off, not waited for.
     """
-    assert expected == drain_of(text)
+    assert expected == read_drain(text)
 
 
 def test_a_mark_reads_back_as_it_was_written():
     """
     With its time and its reason.
     """
-    assert Drain(12.5, 'so "it" is') == drain_of(Drain(12.5, 'so "it" is').text())
+    assert Drain(12.5, 'so "it" is') == read_drain(Drain(12.5, 'so "it" is').text())

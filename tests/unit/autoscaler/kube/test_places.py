@@ -12,9 +12,8 @@ from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.observe.nominations import HOME_SECONDS
 from autoscaler.kube.planned_nodes import REFUSED_SECONDS
-from autoscaler.kube.watches import RESERVATIONS_PATH
 from isolation.contract.quantity import GIB
-from isolation.contract.reservation import PURCHASE, reservation_of
+from isolation.contract.reservation import PURCHASE, RESERVATIONS_PATH, reservation_of
 from isolation.kube.core.errors import RefusedError, UnreachableError
 
 PODS = "/api/v1/pods"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may be moved, who is guarded, and what of a waiting pod's constraints is honoured."""
+"""Who may be moved, who is find_guarded, and what of a waiting pod's constraints is honoured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.core.pools import Pool
 from autoscaler.kube.annotations import Notes, PodNote, Spread
-from autoscaler.kube.observe.pods import MOST_KINDS, guarded, movable, waiting
+from autoscaler.kube.observe.pods import MOST_KINDS, find_guarded, movable, waiting
 from autoscaler.kube.watches import Budget, Expression, _budget
 from isolation.contract.model import NAME_FIELD, Card, Mode, Node, Placement, Pod, Request, Requirement
 from isolation.contract.quantity import GIB
@@ -67,7 +67,7 @@ def test_budgets_guard_by_what_they_have_left_and_two_of_them_guard_for_good():
     ]
     pods = [pod("free"), pod("two", labels={"app": "web", "tier": "x"}), pod("none", namespace="other")]
 
-    found = guarded(pods, budgets)
+    found = find_guarded(pods, budgets)
 
     assert {"two", "none"} == found.keys()
     assert "PodDisruptionBudget none allows no disruption now" == found["none"]
@@ -207,7 +207,7 @@ def test_a_tenant_with_a_thousand_budgets_keeps_its_own_pods_from_moving_and_cos
     """
     budgets = [Budget("default", f"b{number}", 1, (("app", str(number)),)) for number in range(1000)]
 
-    found = guarded([pod("mine"), pod("theirs", namespace="other")], budgets)
+    found = find_guarded([pod("mine"), pod("theirs", namespace="other")], budgets)
 
     assert {"mine"} == found.keys()
 

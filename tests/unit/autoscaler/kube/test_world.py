@@ -16,10 +16,10 @@ from support.waiting import PATIENCE_SECONDS
 from autoscaler.core.plan import CancelDrain, Move, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
-from autoscaler.kube.core.conditions import DoubtError, Kind
+from autoscaler.kube.core.conditions import ConditionError, ConditionKind
 from autoscaler.kube.observe.snapshot import observe
-from autoscaler.kube.watches import RESERVATIONS_PATH
 from isolation.contract.names import DRAIN
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 
 
@@ -80,13 +80,13 @@ def test_a_clock_that_was_set_guards_every_pod_and_says_so():
         before = await stand.world.observe()
         stand.ahead = 3600.0
         after = await stand.world.observe()
-        return before, after, {doubt.kind for doubt in stand.world.doubts()}
+        return before, after, {condition.kind for condition in stand.world.conditions()}
 
     before, after, kinds = run(two(), Machines("n1", "n2"), story)
     assert {} == before.guarded
     assert {"p1", "p2"} == after.guarded.keys()
     assert before.at == after.at
-    assert Kind.CLOCK in kinds
+    assert ConditionKind.CLOCK in kinds
 
 
 def test_a_cluster_that_has_not_been_read_is_no_empty_cluster():
@@ -96,9 +96,9 @@ def test_a_cluster_that_has_not_been_read_is_no_empty_cluster():
 
     async def story():
         stand = Stand(two(), Machines("n1"))
-        with pytest.raises(DoubtError) as caught:
+        with pytest.raises(ConditionError) as caught:
             await stand.world.observe()
-        return caught.value.doubts, stand.world.doubts()
+        return caught.value.conditions, stand.world.conditions()
 
     raised, shown = asyncio.run(story())
     assert raised == shown
@@ -151,7 +151,7 @@ def test_the_event_loop_goes_on_while_an_observation_is_built(monkeypatch):
         assert given.wait(PATIENCE_SECONDS), "the event loop stood still"
         return observe(*arguments)
 
-    monkeypatch.setattr("autoscaler.kube.world.observe", build)
+    monkeypatch.setattr("autoscaler.kube.cluster.observe", build)
 
     async def story(stand):
         asyncio.get_running_loop().call_later(0.05, given.set)
@@ -171,7 +171,7 @@ def test_what_the_watches_say_meanwhile_is_not_in_an_observation(monkeypatch):
         assert changed.wait(PATIENCE_SECONDS)
         return observe(*arguments)
 
-    monkeypatch.setattr("autoscaler.kube.world.observe", build)
+    monkeypatch.setattr("autoscaler.kube.cluster.observe", build)
 
     async def story(stand):
         notes = stand.sources.notes

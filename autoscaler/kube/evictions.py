@@ -13,18 +13,16 @@ two budgets over one pod).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from autoscaler.kube.core.conditions import Doubt, Kind
-from autoscaler.kube.execution_context import RefusedStepError
-from autoscaler.kube.nominations import used_by
-from autoscaler.kube.watches import RESERVATIONS_PATH
+from autoscaler.kube.core.conditions import Condition, ConditionKind
+from autoscaler.kube.observe.nominations import used_by
+from autoscaler.kube.step_context import RefusedStepError
 from isolation.contract.model import FULL_CORE, Phase
 from isolation.contract.names import MOVED
-from isolation.contract.reservation import LONGEST_SECONDS, Reservation, manifest_of
+from isolation.contract.reservation import LONGEST_SECONDS, RESERVATIONS_PATH, Reservation, manifest_of
 from isolation.kube.core.errors import (
     ClusterError,
     ConflictError,
@@ -41,8 +39,8 @@ if TYPE_CHECKING:
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Reservation as Wanted
     from autoscaler.core.plan import Move
-    from autoscaler.kube.execution_context import Tools
-    from autoscaler.kube.observe.snapshot import Seen
+    from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.step_context import StepContext
     from isolation.contract.model import Placement, Pod
 
 log = logging.getLogger(__name__)
@@ -53,38 +51,32 @@ LEFT_SECONDS: Final = 30.0
 """A home must be kept for so long after the eviction, or the successor may come too late."""
 
 
-def name_of(uid: str, now: float) -> str:
+def name_reservation(uid: str, now: float) -> str:
     """Never the same twice: a bound pod names the one that it has used up for as long as it lives."""
     return f"{REASON}-{uid}-{int(now * 1000):x}"
 
 
-async def forgotten(tools: Tools, name: str) -> None:
-    """Delete a reservation; gone already is fine."""
-    with contextlib.suppress(NotFoundError):
-        await tools.write("DELETE", f"{RESERVATIONS_PATH}/{quote(name, safe='')}")
-
-
-class Moves:
+class Evictions:
     """See the module."""
 
-    def __init__(self, tools: Tools, limits: Limits) -> None:
-        self._tools, self._limits = tools, limits
+    def __init__(self, context: StepContext, limits: Limits) -> None:
+        self._context, self._limits = context, limits
         self._stopped: tuple[float, str] | None = None
 
-    def doubts(self) -> tuple[Doubt, ...]:
+    def conditions(self) -> tuple[Condition, ...]:
         """Why nobody is evicted."""
-        if self._stopped is None or self._tools.now() >= self._stopped[0]:
+        if self._stopped is None or self._context.now() >= self._stopped[0]:
             return ()
-        return (Doubt(Kind.EVICTION, f"{self._stopped[1]}; evictions are paused"),)
+        return (Condition(ConditionKind.EVICTION, f"{self._stopped[1]}; evictions are paused"),)
 
-    async def reserve(self, home: Wanted, seen: Seen) -> str:
+    async def reserve(self, home: Wanted, seen: ObservedCluster) -> str:
         """Keep the home; its name."""
         pod = seen.observation.pods.get(home.pod)
         if pod is None or not pod.owner_uid:
-            raise RefusedStepError(Kind.CONFLICT, f"pod {home.pod} has no controller that recreates it")
-        now = self._tools.now()
+            raise RefusedStepError(ConditionKind.CONFLICT, f"pod {home.pod} has no controller that recreates it")
+        now = self._context.now()
         made = Reservation(
-            name=name_of(pod.uid, now),
+            name=name_reservation(pod.uid, now),
             holder=pod.owner_uid,
             placement=home.placement,
             expires=min(home.until, now + LONGEST_SECONDS),
@@ -94,17 +86,19 @@ class Moves:
         thing = manifest_of(made)
         thing["metadata"]["annotations"] = {MOVED: pod.uid}
         try:
-            await self._tools.write("POST", RESERVATIONS_PATH, thing)
+            await self._context.write("POST", RESERVATIONS_PATH, thing)
         except RefusedError as exc:
-            raise RefusedStepError(Kind.CONFLICT, f"cannot reserve a target for {pod.key}: {exc.message}") from None
+            raise RefusedStepError(
+                ConditionKind.CONFLICT, f"cannot reserve a target for {pod.key}: {exc.message}"
+            ) from None
         return made.name
 
     async def forget(self, names: Iterable[str]) -> None:
         """Delete these; what is gone already is fine."""
         for name in names:
-            await forgotten(self._tools, name)
+            await self._context.delete_reservation(name)
 
-    async def move(self, step: Move, seen: Seen) -> None:
+    async def move(self, step: Move, seen: ObservedCluster) -> None:
         """Reserve, see that it holds, evict."""
         name = await self.reserve(step.reservation, seen)
         await asyncio.sleep(SEEN_SECONDS)
@@ -116,13 +110,13 @@ class Moves:
             await self.forget((name,))
             raise
 
-    async def evict(self, uid: str, why: str, seen: Seen, home: str = "") -> None:
+    async def evict(self, uid: str, why: str, seen: ObservedCluster, home: str = "") -> None:
         """Let one pod go to its home; gone already is done. `home`: the reservation, where it was just made."""
         pod = seen.observation.pods.get(uid)
         if pod is None:
             return
-        if stopped := self.doubts():
-            raise RefusedStepError(Kind.EVICTION, stopped[0].text)
+        if stopped := self.conditions():
+            raise RefusedStepError(ConditionKind.EVICTION, stopped[0].text)
         await self._home_stands(pod, home or seen.names.get(uid, ""))
         path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}/eviction"
         body = {
@@ -132,11 +126,11 @@ class Moves:
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
         try:
-            await self._tools.write("POST", path, body)
+            await self._context.write("POST", path, body)
         except RefusedError as exc:
             self._answered(pod, exc)
             return
-        await self._tools.events.pod(pod.key, uid, "Moving", f"Evicted, moving {why}")
+        await self._context.events.pod(pod.key, uid, "Moving", f"Evicted, moving {why}")
 
     def _answered(self, pod: Pod, exc: RefusedError) -> None:
         """Return where the pod is gone; else raise what it means."""
@@ -145,34 +139,34 @@ class Moves:
         said = exc.message or exc.reason
         if isinstance(exc, ServerError):
             text = f"eviction of {pod.key} failed on the API server: {said}"
-            self._stopped = (self._tools.now() + self._limits.max_pool_backoff_seconds, text)
+            self._stopped = (self._context.now() + self._limits.max_pool_backoff_seconds, text)
             log.error("%s; pausing evictions for %.0f s", text, self._limits.max_pool_backoff_seconds)
-            raise RefusedStepError(Kind.EVICTION, text)
-        kind = Kind.CONFLICT if isinstance(exc, TooManyRequestsError) else Kind.EVICTION
+            raise RefusedStepError(ConditionKind.EVICTION, text)
+        kind = ConditionKind.CONFLICT if isinstance(exc, TooManyRequestsError) else ConditionKind.EVICTION
         raise RefusedStepError(kind, f"eviction of {pod.key} refused: {said}")
 
     async def _home_stands(self, pod: Pod, name: str) -> None:
         """Whether the home is still stored, for nobody else yet, with room on its cards: asked past the watch."""
-        sources = self._tools.sources
+        sources = self._context.sources
         stored = sources.reservations.all().get(name)
         if stored is None:
-            raise RefusedStepError(Kind.CONFLICT, f"{pod.key} has no reserved target")
-        if not await self._tools.stored(RESERVATIONS_PATH, name):
-            raise RefusedStepError(Kind.CONFLICT, f"the reservation for {pod.key} no longer exists")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"{pod.key} has no reserved target")
+        if not await self._context.stored(RESERVATIONS_PATH, name):
+            raise RefusedStepError(ConditionKind.CONFLICT, f"the reservation for {pod.key} no longer exists")
         if name in used_by({name: stored}, sources.notes.pods.values()):
-            raise RefusedStepError(Kind.CONFLICT, f"another replica used the reservation for {pod.key}")
-        if stored.made.expires < self._tools.now() + LEFT_SECONDS:
-            raise RefusedStepError(Kind.CONFLICT, f"the reservation for {pod.key} expires too soon")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"another replica used the reservation for {pod.key}")
+        if stored.made.expires < self._context.now() + LEFT_SECONDS:
+            raise RefusedStepError(ConditionKind.CONFLICT, f"the reservation for {pod.key} expires too soon")
         if full := self._crowded(stored.made.placement):
-            raise RefusedStepError(Kind.CONFLICT, f"the reserved target of {pod.key} is gone: {full}")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"the reserved target of {pod.key} is gone: {full}")
 
     def _crowded(self, place: Placement) -> str:
         """Why a reserved place is none, by what is held on its cards now; empty: it is one."""
-        sources = self._tools.sources
+        sources = self._context.sources
         node = sources.notes.nodes.get(place.node)
         if node is None or not node.ready or node.cordoned:
             return f"node {place.node} is not schedulable"
-        kept, now = sources.reservations.all(), self._tools.now()
+        kept, now = sources.reservations.all(), self._context.now()
         used = used_by(kept, sources.notes.pods.values())
         slices = [
             part

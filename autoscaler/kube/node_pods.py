@@ -68,7 +68,7 @@ async def lost_with(lists: Lists, node: str, now: float) -> list[str]:
     return sorted(key for raw in page.items or () if (key := _lost(raw, now)))
 
 
-async def node_of(lists: Lists, machine: str) -> str:
+async def find_node(lists: Lists, machine: str) -> str:
     """The node of a machine, by its name or its provider's ID, as stored at this moment; empty: none. ClusterError."""
     query = {"limit": _PAGE}
     while True:
@@ -90,7 +90,7 @@ class Occupants:
 
     async def __call__(self, machine: str, node: str) -> str:
         """Key of a pod; empty: nobody. By the machine's ID, where its node is not known. Raises ClusterError."""
-        node = node or await node_of(self._lists, machine)
+        node = node or await find_node(self._lists, machine)
         return next(iter(await lost_with(self._lists, node, self._wall())), "") if node else ""
 
 

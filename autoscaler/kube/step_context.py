@@ -7,12 +7,15 @@ Decides that no write leaves without being allowed, and how an answer of the API
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
 
-from autoscaler.kube.core.conditions import Kind
-from autoscaler.kube.last_look import lost_with
-from isolation.kube.core.errors import MalformedError
+from autoscaler.kube.core.conditions import ConditionKind
+from autoscaler.kube.node_pods import lost_with
+from isolation.contract.reservation import RESERVATIONS_PATH
+from isolation.kube.core.errors import MalformedError, NotFoundError
 from isolation.kube.core.wire import identity_of, page_of
 from isolation.kube.writes import decode_object
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 class RefusedStepError(Exception):
     """A step that is not taken, on its way to becoming a value."""
 
-    def __init__(self, kind: Kind, text: str, pool: str = "", node: str = "") -> None:
+    def __init__(self, kind: ConditionKind, text: str, pool: str = "", node: str = "") -> None:
         self.kind, self.pool, self.node = kind, pool, node
         super().__init__(text)
 
@@ -43,7 +46,7 @@ class Events(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class StepContext:
     """See the module."""
 
     access: Access
@@ -57,12 +60,17 @@ class Tools:
         """Raise where we may not act (any more)."""
         why = self.fence()
         if why:
-            raise RefusedStepError(Kind.CONFLICT, f"actions inhibited: {why}")
+            raise RefusedStepError(ConditionKind.CONFLICT, f"actions inhibited: {why}")
 
     async def write(self, method: str, path: str, body: object = None, kind: str = "json") -> None:
         """One write, if it is still ours to make."""
         self.allowed()
         await self.access.send(method, path, body, kind)
+
+    async def delete_reservation(self, name: str) -> None:
+        """One that is gone already is fine."""
+        with contextlib.suppress(NotFoundError):
+            await self.write("DELETE", f"{RESERVATIONS_PATH}/{quote(name, safe='')}")
 
     async def read(self, path: str) -> dict[str, Any]:
         """One object of this moment, past every cache."""

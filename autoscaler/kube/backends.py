@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-From a configuration to what it is about: providers of its pools, whoever measures, and what cluster-autoscaler sees.
+What a configuration opens: the providers of its pools, the source of usage, and what cluster-autoscaler may scale.
 
 Decides nothing about pods. What is opened here is closed here; a configuration that no provider can serve opens
 nothing and leaves what is open as it is.
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from autoscaler.apis.rpc.provider_groups import ProviderGroups
     from autoscaler.core.observation import Observation
     from autoscaler.core.pools import Pool
+    from autoscaler.kube.cluster import UsageSource
     from autoscaler.kube.core.config import Config, PoolConfig
     from autoscaler.kube.core.config import Figures as FiguresConfig
     from autoscaler.kube.usage import Measured
-    from autoscaler.kube.world import Figures
     from autoscaler.providers.base import Provider
     from autoscaler.providers.registry import OrderTracker, Providers
     from isolation.contract.handover import Ours
@@ -33,41 +33,60 @@ if TYPE_CHECKING:
     from isolation.kube.access import Access
 
 
-class Watched:
-    """Figures, of which the last reading can be looked at."""
+class RecordedUsage:
+    """A source of usage whose latest answer can be looked at."""
 
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+    def __init__(self, source: UsageSource) -> None:
+        self._source = source
         self.last: Measured | None = None
 
     async def read(self, addresses: Mapping[str, str]) -> Measured:
-        """See `autoscaler.kube.world.Figures`."""
-        self.last = await self._figures.read(addresses)
+        """See `autoscaler.kube.cluster.UsageSource`."""
+        self.last = await self._source.read(addresses)
         return self.last
 
     async def close(self) -> None:
         """Let connections go."""
-        if isinstance(self._figures, Exporters | Prometheus):
-            await self._figures.__aexit__()
+        if isinstance(self._source, Exporters | Prometheus):
+            await self._source.__aexit__()
 
 
 @dataclass(frozen=True, slots=True)
-class Wired:
+class Backends:
     """What one configuration has opened."""
 
     config: Config
     providers: Providers
-    figures: Watched
+    usage: RecordedUsage
     ordered: Mapping[str, Provider]
-    """Pools that are ordered of cluster-autoscaler, with who is asked for machines in the end."""
+    """Pools that cluster-autoscaler is asked to scale, each with the provider that makes its machines."""
 
     async def close(self) -> None:
         """All of it."""
         await self.providers.close()
-        await self.figures.close()
+        await self.usage.close()
+
+    def offers(self, observation: Observation | None, ours: Callable[[PoolConfig], Ours]) -> list[OfferedPool]:
+        """What cluster-autoscaler may scale; `ours`: what our loop does for a pool at this moment."""
+        known = observation.pools if observation is not None else {}
+        needed = find_needed(observation) if observation is not None else {}
+        return [
+            OfferedPool(
+                name=pool.name,
+                provider=self.ordered[pool.name],
+                # spare nodes count where we keep them ready: it would give back what we buy again
+                min_nodes=known[pool.name].min_nodes if pool.name in known and ours(pool).buys else pool.min_nodes,
+                max_nodes=pool.max_nodes,
+                template=known[pool.name].template if pool.name in known else _template(pool),
+                ours=ours(pool),
+                needed=needed,
+            )
+            for pool in self.config.pools
+            if pool.source.provider == ORDERED
+        ]
 
 
-def opened(config: Config, access: Access, relay: ProviderGroups | None) -> Wired:
+def open_backends(config: Config, access: Access, relay: ProviderGroups | None) -> Backends:
     """What the configuration needs; the registry's ConfigError, and MissingError where an SDK is not installed."""
     ordered: dict[str, Provider] = {}
 
@@ -79,11 +98,11 @@ def opened(config: Config, access: Access, relay: ProviderGroups | None) -> Wire
         return ordering
 
     providers = open_providers(config.sources, access, order=None if relay is None else order(relay))
-    return Wired(config, providers, Watched(figures_of(config.metrics)), ordered)
+    return Backends(config, providers, RecordedUsage(open_usage(config.metrics)), ordered)
 
 
-def figures_of(wanted: FiguresConfig) -> Figures:
-    """Whoever measures."""
+def open_usage(wanted: FiguresConfig) -> UsageSource:
+    """Where usage is read."""
     if wanted.source == "prometheus":
         return Prometheus(wanted.url, wanted.scrape_interval_seconds)
     if wanted.source == "none":
@@ -91,32 +110,12 @@ def figures_of(wanted: FiguresConfig) -> Figures:
     return Exporters(wanted.port, wanted.scrape_interval_seconds)
 
 
-def offers_of(wired: Wired, seen: Observation | None, ours: Callable[[PoolConfig], Ours]) -> list[OfferedPool]:
-    """What cluster-autoscaler may scale; `ours`: what our loop does for a pool at this moment."""
-    known = seen.pools if seen is not None else {}
-    needed = needed_by(seen) if seen is not None else {}
-    return [
-        OfferedPool(
-            name=pool.name,
-            provider=wired.ordered[pool.name],
-            # spare nodes count where we keep them ready: it would give back what we buy again
-            min_nodes=known[pool.name].min_nodes if pool.name in known and ours(pool).buys else pool.min_nodes,
-            max_nodes=pool.max_nodes,
-            template=known[pool.name].template if pool.name in known else _template(pool),
-            ours=ours(pool),
-            needed=needed,
-        )
-        for pool in wired.config.pools
-        if pool.source.provider == ORDERED
-    ]
-
-
-def needed_by(seen: Observation) -> dict[str, str]:
+def find_needed(observation: Observation) -> dict[str, str]:
     """Nodes by name, for whom they are kept who is not there yet: pods that wait for a purchase, or are on the move."""
-    waiting = {home.machine: uid for uid, home in seen.nominations.items()}
-    moving = {home.placement.node: uid for uid, home in seen.reserved.items()}
+    waiting = {home.machine: uid for uid, home in observation.nominations.items()}
+    moving = {home.placement.node: uid for uid, home in observation.reserved.items()}
     return {
-        node: f"pod {seen.pods[uid].key}" if uid in seen.pods else "a pod that moves there"
+        node: f"pod {observation.pods[uid].key}" if uid in observation.pods else "a pod that moves there"
         for node, uid in (waiting | moving).items()
     }
 
@@ -130,8 +129,8 @@ class KnownPools:
     """See `autoscaler.apis.rpc.expander.Known`."""
 
     def __init__(self) -> None:
-        self.seen: Observation | None = None
+        self.observation: Observation | None = None
 
     def pools(self) -> Mapping[str, Pool]:
-        """As of the latest reading."""
-        return {} if self.seen is None else self.seen.pools
+        """As of the latest observation that there was."""
+        return {} if self.observation is None else self.observation.pools

@@ -27,12 +27,12 @@ from autoscaler.core.plan import (
     ScaleUp,
     get_action,
 )
-from autoscaler.kube.core.conditions import Doubt, Kind
-from autoscaler.kube.drain_marks import Marks
-from autoscaler.kube.execution_context import RefusedStepError, Tools
-from autoscaler.kube.last_look import node_of
-from autoscaler.kube.moves import Moves
-from autoscaler.kube.planned_nodes import Places
+from autoscaler.kube.core.conditions import Condition, ConditionKind
+from autoscaler.kube.drain_marks import DrainMarks
+from autoscaler.kube.evictions import Evictions
+from autoscaler.kube.node_pods import find_node
+from autoscaler.kube.planned_nodes import PlannedNodes
+from autoscaler.kube.step_context import RefusedStepError, StepContext
 from autoscaler.providers.base import ChangedError, DeniedError, OutOfStockError, ProviderError
 from isolation.contract.model import Refusal, Why
 from isolation.kube.core.errors import ClusterError, UnreachableError
@@ -42,32 +42,33 @@ if TYPE_CHECKING:
 
     from autoscaler.core.limits import Limits
     from autoscaler.core.plan import Step
-    from autoscaler.kube.observe.snapshot import Seen
-    from autoscaler.kube.persisted import Kept
+    from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.state import ControllerState
 
 log = logging.getLogger(__name__)
-__all__ = ["Actor", "Tools"]
-_MOST_DOUBTS: Final = 20
-_NOBODY: Final = Refusal(Why.NOT_READY, "its pods no longer wait")
+
+_MOST_CONDITIONS: Final = 20
+_NO_POD_WAITS: Final = Refusal(Why.NOT_READY, "its pods no longer wait")
 
 
-class Actor:
-    """Carries out steps; knows what this turn has done already."""
+class Executor:
+    """Carries out steps; knows what this cycle has done already."""
 
-    def __init__(self, tools: Tools, limits: Limits) -> None:
-        self._tools, self._limits = tools, limits
-        self._marks, self._moves, self._places = Marks(tools), Moves(tools, limits), Places(tools, limits)
+    def __init__(self, context: StepContext, limits: Limits) -> None:
+        self._context, self._limits = context, limits
+        self._marks, self._evictions = DrainMarks(context), Evictions(context, limits)
+        self._planned_nodes = PlannedNodes(context, limits)
         self._targets: dict[str, int] = {}
         self._slots: dict[str, int] = {}
         self._bought: list[tuple[str, ScaleUp]] = []
         self._back: set[str] = set()
-        self._doubts: list[Doubt] = []
+        self._conditions: list[Condition] = []
         self.dry: dict[str, str] = {}
         """Pools whose provider would not sell, and what it said; until the plan has given them up for a while."""
         self.irremovable: dict[str, str] = {}
         """Drained nodes that stay, and what the API server said against it, until their drain is called off"""
 
-    def begin(self, seen: Seen, *, recheck: bool = False) -> None:
+    def begin(self, seen: ObservedCluster, *, recheck: bool = False) -> None:
         """
         A new reading: what was done before is in it.
 
@@ -75,29 +76,29 @@ class Actor:
         """
         if not recheck:
             self._targets = dict(seen.targets)
-        self._slots, self._bought, self._back, self._doubts = {}, [], set(), []
+        self._slots, self._bought, self._back, self._conditions = {}, [], set(), []
         draining = {name for name, one in seen.observation.machines.items() if one.state is MachineState.DRAINING}
         self.irremovable = {name: why for name, why in self.irremovable.items() if name in draining}
 
-    def doubts(self) -> tuple[Doubt, ...]:
+    def conditions(self) -> tuple[Condition, ...]:
         """What steps since the last reading ran into, and what keeps evictions from being made."""
-        return (*self._doubts, *self._moves.doubts())
+        return (*self._conditions, *self._evictions.conditions())
 
-    async def apply(self, step: Step, seen: Seen) -> Refusal | None:
+    async def apply(self, step: Step, seen: ObservedCluster) -> Refusal | None:
         """Do it; why not, where that was refused."""
         if isinstance(step, ScaleUp):
             return (await self.buy((step,), seen))[0]
         try:
             await self._do(step, seen)
         except (RefusedStepError, ProviderError, ClusterError) as exc:
-            refused = self._told(step, exc)
+            refused = self._refuse(step, exc)
             if isinstance(exc, UnreachableError) and isinstance(step, Evict | Move):
                 raise  # it may have happened: whoever counts evictions counts it
             return refused
         log.info("%s: %s", _name(step), step.reason)
         return None
 
-    async def buy(self, steps: Sequence[ScaleUp], seen: Seen) -> list[Refusal | None]:
+    async def buy(self, steps: Sequence[ScaleUp], seen: ObservedCluster) -> list[Refusal | None]:
         """
         So many machines for one pool in as few calls as it takes; for each step why not, where that was refused.
 
@@ -108,71 +109,71 @@ class Actor:
         bought: list[ScaleUp] = []
         trouble = None
         try:
-            async for some in self._grown(steps):
+            async for some in self._grow(steps):
                 for step in some:
-                    self._stands(step, seen)
+                    self._name_machine(step, seen)
                 bought += some
         except (RefusedStepError, ProviderError, ClusterError) as exc:
             trouble = exc
         for step in bought:
             log.info("%s: %s", _name(step), step.reason)
-            await self._say_bought(step, seen)
-        refused = _NOBODY if trouble is None else self._told(steps[0], trouble)
+            await self._report_purchase(step, seen)
+        refused = _NO_POD_WAITS if trouble is None else self._refuse(steps[0], trouble)
         return [None if any(step is one for one in bought) else refused for step in steps]
 
-    def _told(self, step: Step, exc: Exception) -> Refusal:
-        """An error as a value, and as a doubt."""
+    def _refuse(self, step: Step, exc: Exception) -> Refusal:
+        """An error as a value, and as a condition for the reports."""
         if isinstance(exc, RefusedStepError):
-            return self._refused(Doubt(exc.kind, str(exc), pool=exc.pool, node=exc.node))
+            return self._note(Condition(exc.kind, str(exc), pool=exc.pool, node=exc.node))
         if isinstance(exc, ProviderError):
             if isinstance(step, ScaleUp) and isinstance(exc, OutOfStockError | DeniedError):
                 self.dry[step.pool] = str(exc)
             pool = step.pool if isinstance(step, ScaleUp | RemoveFailedNode | CancelScaleUp) else ""
-            return self._refused(Doubt(Kind.PROVIDER, f"{_name(step)}: {exc}", pool=pool))
-        return self._refused(Doubt(Kind.NOT_READ, f"{_name(step)}: {exc}"))
+            return self._note(Condition(ConditionKind.PROVIDER, f"{_name(step)}: {exc}", pool=pool))
+        return self._note(Condition(ConditionKind.NOT_READ, f"{_name(step)}: {exc}"))
 
-    def _refused(self, doubt: Doubt) -> Refusal:
-        log.warning("step refused: %s", doubt.text)
-        if len(self._doubts) < _MOST_DOUBTS:
-            self._doubts.append(doubt)
-        return Refusal(Why.NOT_READY, doubt.text)
+    def _note(self, condition: Condition) -> Refusal:
+        log.warning("step refused: %s", condition.text)
+        if len(self._conditions) < _MOST_CONDITIONS:
+            self._conditions.append(condition)
+        return Refusal(Why.NOT_READY, condition.text)
 
-    def remembered(self, kept: Kept) -> Kept:
+    def record(self, state: ControllerState) -> ControllerState:
         """Machines that were just bought stand among the others at once, and who waits for them too."""
         bought, self._bought = self._bought, []
         machines: dict[str, Machine] = {}
         homes: dict[str, Nomination] = {}
         for name, step in bought:
-            machines[name] = Machine(name, step.pool, MachineState.REQUESTED, self._tools.now())
+            machines[name] = Machine(name, step.pool, MachineState.REQUESTED, self._context.now())
             homes |= {uid: Nomination(name, cards) for uid, cards in zip(step.pods, step.places, strict=False)}
         back, self._back = self._back, set()
         if not machines and not back:
-            return kept
-        stay = {name: machine for name, machine in kept.machines.items() if name not in back}
-        return replace(kept, machines=stay | machines, homes={**kept.homes, **homes})
+            return state
+        stay = {name: machine for name, machine in state.machines.items() if name not in back}
+        return replace(state, machines=stay | machines, homes={**state.homes, **homes})
 
-    async def tidy(self, seen: Seen) -> None:
-        """Reservations of ours that have had their day; trouble costs a turn."""
+    async def tidy(self, seen: ObservedCluster) -> None:
+        """Delete our reservations that are over; trouble costs a cycle."""
         try:
-            await self._moves.forget(seen.over)
+            await self._evictions.forget(seen.over)
         except (RefusedStepError, ClusterError) as exc:
             log.info("cannot delete expired reservations: retrying later: %s", exc)
 
-    async def keep_places(self, kept: Kept, seen: Seen) -> None:
-        """The scheduler is told who has a place on a machine that is coming."""
-        await self._places.keep(kept.homes, kept.machines, seen.observation.pods)
+    async def reserve_planned(self, state: ControllerState, seen: ObservedCluster) -> None:
+        """Reserve, for the scheduler, what pods are nominated for on machines that are coming."""
+        await self._planned_nodes.reserve(state.homes, state.machines, seen.observation.pods)
 
     # -- one kind of step each -------------------------------------------------------------------
 
-    async def _do(self, step: Step, seen: Seen) -> None:
+    async def _do(self, step: Step, seen: ObservedCluster) -> None:
         if isinstance(step, Drain):
             await self._drain(step, seen)
         elif isinstance(step, CancelDrain):
             await self._keep(step, seen)
         elif isinstance(step, Evict):
-            await self._moves.evict(step.pod, step.reason, seen)
+            await self._evictions.evict(step.pod, step.reason, seen)
         elif isinstance(step, Move):
-            await self._moves.move(step, seen)
+            await self._evictions.move(step, seen)
         elif isinstance(step, RemoveNode):
             await self._delete(step, seen)
         elif isinstance(step, RemoveFailedNode):
@@ -180,7 +181,7 @@ class Actor:
         elif isinstance(step, CancelScaleUp):
             await self._take_back(step)
 
-    async def _grown(self, steps: Sequence[ScaleUp]) -> AsyncGenerator[Sequence[ScaleUp], None]:
+    async def _grow(self, steps: Sequence[ScaleUp]) -> AsyncGenerator[Sequence[ScaleUp], None]:
         """
         For which of the steps, all of one pool, it has grown: call by call, until all have their machine.
 
@@ -190,11 +191,13 @@ class Actor:
         while left := [step for step in left if self._wanted(step)]:
             target = self._targets.get(pool)
             if target is None:
-                raise RefusedStepError(Kind.PROVIDER, f"pool {pool}: provider state unknown: no scale-up", pool=pool)
+                raise RefusedStepError(
+                    ConditionKind.PROVIDER, f"pool {pool}: provider state unknown: no scale-up", pool=pool
+                )
             part = min(part, len(left))
-            self._tools.allowed()
+            self._context.allowed()
             try:
-                now = await self._tools.providers.grow(pool, part, seen=target)
+                now = await self._context.providers.grow(pool, part, seen=target)
             except (OutOfStockError, DeniedError):
                 if part == 1:
                     raise
@@ -206,14 +209,14 @@ class Actor:
             left = left[got:]
             if got < part:
                 text = f"pool {pool}: provider added {got} of {part} requested nodes"
-                raise RefusedStepError(Kind.PROVIDER, text, pool=pool)
+                raise RefusedStepError(ConditionKind.PROVIDER, text, pool=pool)
 
     def _wanted(self, step: ScaleUp) -> bool:
         """Whether any of its pods still waits at this moment: steps before it may have taken long."""
-        pods = map(self._tools.sources.notes.pods.get, step.pods)
+        pods = map(self._context.sources.notes.pods.get, step.pods)
         return not step.pods or any(pod and pod.placement is None and not pod.deleting for pod in pods)
 
-    def _stands(self, step: ScaleUp, seen: Seen) -> None:
+    def _name_machine(self, step: ScaleUp, seen: ObservedCluster) -> None:
         """A machine that was asked for has a name of ours until it has its own."""
         number = self._slots.get(step.pool, 0)
         taken = seen.observation.machines.keys()
@@ -222,101 +225,103 @@ class Actor:
         self._slots[step.pool] = number + 1
         self._bought.append((f"{step.pool}/{number}", step))
 
-    async def _say_bought(self, step: ScaleUp, seen: Seen) -> None:
+    async def _report_purchase(self, step: ScaleUp, seen: ObservedCluster) -> None:
         for uid in step.pods:
             pod = seen.observation.pods.get(uid)
             if pod is not None:
                 note = f"Scaling up pool {step.pool}: {step.reason}"
-                await self._tools.events.pod(pod.key, uid, "TriggeredScaleUp", note)
+                await self._context.events.pod(pod.key, uid, "TriggeredScaleUp", note)
 
-    async def _discard(self, step: RemoveFailedNode, seen: Seen) -> None:
+    async def _discard(self, step: RemoveFailedNode, seen: ObservedCluster) -> None:
         if step.node == f"{step.pool}/dry":
             self.dry.pop(step.pool, None)
             return
         if step.node in seen.fleet.slots:
-            self._tools.allowed()
-            await self._tools.providers.cancel(step.pool, 1)
+            self._context.allowed()
+            await self._context.providers.cancel(step.pool, 1)
             return
-        node = step.node if step.has_node else await node_of(self._tools.access, step.node)
+        node = step.node if step.has_node else await find_node(self._context.access, step.node)
         await self._empty(node or step.node)
         if not node:
-            self._tools.allowed()
+            self._context.allowed()
             await self._remove(step.pool, (step.node,))
             return
         # somebody may be bound there at this moment: from here on it goes the way of a node that is drained
         uid = seen.uids.get(node, "")
         await self._marks.put(node, uid, step.reason, failed=True)
-        await self._tools.events.node(node, uid, "ProvisioningFailed", step.reason, warning=True)
+        await self._context.events.node(node, uid, "ProvisioningFailed", step.reason, warning=True)
 
     async def _take_back(self, step: CancelScaleUp) -> None:
-        self._tools.allowed()
-        if not await self._tools.providers.take_back(step.pool, 1):
+        self._context.allowed()
+        if not await self._context.providers.take_back(step.pool, 1):
             text = f"pool {step.pool}: the order has been carried out in the meantime"
-            raise RefusedStepError(Kind.CONFLICT, text, pool=step.pool)
+            raise RefusedStepError(ConditionKind.CONFLICT, text, pool=step.pool)
         self._back.add(step.node)
 
     async def _empty(self, node: str) -> None:
         """Raise where a pod would be lost with the node, by the API server's own word at this moment."""
-        late = await self._tools.lost_with(node)
+        late = await self._context.lost_with(node)
         if late:
-            raise RefusedStepError(Kind.CONFLICT, _not_empty(node, late), node=node)
+            raise RefusedStepError(ConditionKind.CONFLICT, _not_empty(node, late), node=node)
 
     def _against(self, node: str, why: str) -> RefusedStepError:
-        """What keeps a drained node from being removed, so that the next turn calls its drain off."""
+        """What keeps a drained node from being removed, so that the next cycle calls its drain off."""
         self.irremovable[node] = why
-        return RefusedStepError(Kind.CONFLICT, why, node=node)
+        return RefusedStepError(ConditionKind.CONFLICT, why, node=node)
 
     async def _remove(self, pool: str, names: Sequence[str]) -> None:
-        gone = await self._tools.providers.remove(pool, names)
+        gone = await self._context.providers.remove(pool, names)
         missing = set(names) - set(gone)
         if missing:
-            raise RefusedStepError(Kind.CONFLICT, f"pool {pool} no longer has {', '.join(sorted(missing))}", pool=pool)
+            raise RefusedStepError(
+                ConditionKind.CONFLICT, f"pool {pool} no longer has {', '.join(sorted(missing))}", pool=pool
+            )
 
-    async def _drain(self, step: Drain, seen: Seen) -> None:
+    async def _drain(self, step: Drain, seen: ObservedCluster) -> None:
         made: list[str] = []
         try:
             for home in step.reservations:
-                made.append(await self._moves.reserve(home, seen))  # noqa: PERF401 (those made before one fails count)
+                made.append(await self._evictions.reserve(home, seen))  # noqa: PERF401 (those made before one fails count)
             await self._marks.put(step.node, seen.uids.get(step.node, ""), step.reason)
         except (RefusedStepError, ClusterError):
             # nothing is begun by halves; what cannot be taken back now lapses by itself
             try:
-                await self._moves.forget(made)
+                await self._evictions.forget(made)
             except (RefusedStepError, ClusterError) as exc:
                 log.info("cannot delete reservations of a failed drain: they expire later: %s", exc)
             raise
-        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "Draining", step.reason)
+        await self._context.events.node(step.node, seen.uids.get(step.node, ""), "Draining", step.reason)
 
-    async def _keep(self, step: CancelDrain, seen: Seen) -> None:
+    async def _keep(self, step: CancelDrain, seen: ObservedCluster) -> None:
         here = seen.observation.on.get(step.node, {})
         staying = {uid for uid, pod in here.items() if not pod.deleting}
-        await self._moves.forget(tuple(name for uid, name in seen.names.items() if uid in staying))
+        await self._evictions.forget(tuple(name for uid, name in seen.names.items() if uid in staying))
         await self._marks.take(step.node)
         self.irremovable.pop(step.node, None)
-        await self._tools.events.node(step.node, seen.uids.get(step.node, ""), "DrainCancelled", step.reason)
+        await self._context.events.node(step.node, seen.uids.get(step.node, ""), "DrainCancelled", step.reason)
 
-    async def _delete(self, step: RemoveNode, seen: Seen) -> None:
+    async def _delete(self, step: RemoveNode, seen: ObservedCluster) -> None:
         """
         The taint is old enough that no bind can be under way any more: who is not on the list now never will be.
 
         An answer of the provider that was lost may yet come true: such a node stays sealed until it is gone.
         """
         node, uid = step.node, seen.uids.get(step.node, "")
-        self._tools.allowed()
+        self._context.allowed()
         delay = self._limits.node_delete_delay_after_taint_seconds
-        if not await self._marks.seal(node, uid, self._tools.now() - delay):
+        if not await self._marks.seal(node, uid, self._context.now() - delay):
             raise self._against(node, f"node {node} no longer carries the drain taint")
-        late = await self._tools.lost_with(node)
+        late = await self._context.lost_with(node)
         if late:
             await self._marks.open(node)
             raise self._against(node, _not_empty(node, late))
-        self._tools.allowed()
+        self._context.allowed()
         try:
             await self._remove(seen.observation.machines[node].pool, (node,))
         except (RefusedStepError, DeniedError, ChangedError):
             await self._marks.open(node)
             raise
-        await self._tools.events.node(step.node, uid, "NodeRemoved", step.reason)
+        await self._context.events.node(step.node, uid, "NodeRemoved", step.reason)
 
 
 def _not_empty(node: str, pods: Sequence[str]) -> str:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kubernetes as the loop's world: watched objects, providers and exporters as one observation, steps as API calls.
+Kubernetes as the loop sees it: watched objects, providers and exporters as one observation, steps as API calls.
 
 Decides the order: what is awaited comes first, then everything is copied at one moment, and the observation is built
 from the copy in a thread, so that the event loop goes on. What it says is decided in `observe`, how a step is done in
 `execute`. Where the cluster is unknown (never read, silent for too long, too many nodes not ready) there is no
-observation at all, but a `DoubtError`.
+observation at all, but a `ConditionError`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
 from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot, pod_uses
-from autoscaler.kube.core.conditions import Doubt, DoubtError, Kind
-from autoscaler.kube.execute import Actor
-from autoscaler.kube.execution_context import Tools
+from autoscaler.kube.core.conditions import Condition, ConditionError, ConditionKind
+from autoscaler.kube.executor import Executor
 from autoscaler.kube.observe.snapshot import Snapshot, observe
-from autoscaler.kube.persisted import Kept
+from autoscaler.kube.state import ControllerState
+from autoscaler.kube.step_context import StepContext
 from autoscaler.providers.base import ProviderError
 from isolation.kube.election import boottime
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from autoscaler.core.observation import Nomination, Observation
     from autoscaler.core.plan import ScaleUp, Step
     from autoscaler.kube.core.config import PoolConfig
-    from autoscaler.kube.execution_context import Events
-    from autoscaler.kube.observe.snapshot import Seen
+    from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.step_context import Events
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Sources
     from autoscaler.providers.registry import Providers, ProvidersReading
@@ -47,21 +47,21 @@ STEP_SECONDS: Final = 5.0
 """A wall clock that is so far from where it should be was set."""
 
 
-class Figures(Protocol):
-    """Who measures cards and pods (`figures_http.Exporters`, `figures_http.Prometheus`, `figures.Nothing`)."""
+class UsageSource(Protocol):
+    """Where usage of cards and pods is read (`usage_http.Exporters`, `usage_http.Prometheus`, `usage.Nothing`)."""
 
     async def read(self, addresses: Mapping[str, str]) -> Measured:
-        """The latest of these nodes, by name with their addresses; never an error: what cannot be told is absent."""
+        """The latest of these nodes, by name with their addresses; never an error: what is unknown is absent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a world is made of; all of it outlives it."""
+class ClusterParts:
+    """What a cluster is observed and changed by; all of it outlives it."""
 
     access: Access
     sources: Sources
     providers: Providers
-    figures: Figures
+    usage: UsageSource
     events: Events
     fence: Callable[[], str]
     """Asked right before each write: why we may not act any more; empty: we may."""
@@ -75,52 +75,54 @@ class Parts:
     stale_seconds: float = STALE_SECONDS
 
 
-class KubeWorld:
+class KubeCluster:
     """Implements `autoscaler.core.reconcile.World`."""
 
-    def __init__(self, parts: Parts, pools: Sequence[PoolConfig], limits: Limits, kept: Kept | None = None) -> None:
+    def __init__(
+        self, parts: ClusterParts, pools: Sequence[PoolConfig], limits: Limits, state: ControllerState | None = None
+    ) -> None:
         self._parts, self._pools, self._limits = parts, tuple(pools), limits
         self._wall, self._since = parts.now(), parts.steady()
-        self.kept = kept or Kept()
-        """What has to outlive this process besides `Memory`; to be stored after each turn (`kept.shown`)."""
-        self.seen: Seen | None = None
-        """The latest reading, with what could not be told of it."""
-        tools = Tools(parts.access, parts.sources, parts.providers, parts.events, parts.fence, self.now)
-        self._actor = Actor(tools, limits)
-        self._blocked: tuple[Doubt, ...] = ()
+        self.state = state or ControllerState()
+        """What outlives this process; to be saved after each cycle."""
+        self.observed: ObservedCluster | None = None
+        """The latest observation, with what is unknown of it."""
+        context = StepContext(parts.access, parts.sources, parts.providers, parts.events, parts.fence, self.now)
+        self._executor = Executor(context, limits)
+        self._blocked: tuple[Condition, ...] = ()
         self._settled = False
 
     def now(self) -> float:
         """Seconds since the epoch, on a clock that does not jump while this process lives."""
         return self._wall + self._parts.steady() - self._since
 
-    def doubts(self) -> tuple[Doubt, ...]:
+    def conditions(self) -> tuple[Condition, ...]:
         """Why nothing, or not everything, may be done now."""
         if self._blocked:
             return self._blocked
-        told = self.seen.doubts if self.seen is not None else ()
-        return (*told, *self._actor.doubts())
+        told = self.observed.conditions if self.observed is not None else ()
+        return (*told, *self._executor.conditions())
 
     def unanswered(self) -> Mapping[str, str]:
         """By UID of waiting pods: why nothing is bought for them whatever they ask."""
-        return self.seen.unanswered if self.seen is not None else {}
+        return self.observed.unanswered if self.observed is not None else {}
 
     async def observe(self) -> Observation:
-        """One reading; DoubtError where there is none that one may act on."""
+        """One reading; ConditionError where there is none that one may act on."""
         sources, parts = self._parts.sources, self._parts
         recheck, self._settled = self._settled, False
         self._check()
-        reading, measured = await asyncio.gather(parts.providers.read(), parts.figures.read(sources.addresses()))
-        unknown = [pool.name for pool in self._pools if pool.profile is None and pool.name not in self.kept.asked]
+        reading, measured = await asyncio.gather(parts.providers.read(), parts.usage.read(sources.addresses()))
+        unknown = [pool.name for pool in self._pools if pool.profile is None and pool.name not in self.state.asked]
         for pool in unknown:
-            self.kept = await _asked(self.kept, parts.providers, pool)
+            self.state = await _ask_template(self.state, parts.providers, pool)
         self._check()
         snapshot = self._snapshot(reading, measured)
         seen, picture = await asyncio.to_thread(self._build, snapshot, parts.steady(), recheck=recheck)
-        self.seen, self.kept, self._blocked = seen, seen.kept, ()
-        if any(doubt.blocks for doubt in seen.doubts):
-            self._block(seen.doubts)
-        self._actor.begin(seen, recheck=recheck)
+        self.observed, self.state, self._blocked = seen, seen.state, ()
+        if any(condition.blocks for condition in seen.conditions):
+            self._block(seen.conditions)
+        self._executor.begin(seen, recheck=recheck)
         if picture is not None and parts.board is not None:
             parts.board.put(picture)
         return seen.observation
@@ -132,32 +134,32 @@ class KubeWorld:
 
     async def nominate(self, homes: Mapping[str, Nomination]) -> None:
         """Remember who goes where; also the moment to tidy away what nobody needs any more."""
-        self.kept = replace(self.kept, homes=dict(homes))
-        if self.seen is not None:
-            await self._actor.tidy(self.seen)
-            await self._actor.keep_places(self.kept, self.seen)
+        self.state = replace(self.state, homes=dict(homes))
+        if self.observed is not None:
+            await self._executor.tidy(self.observed)
+            await self._executor.reserve_planned(self.state, self.observed)
 
     async def apply(self, step: Step) -> Refusal | None:
         """Do one thing, and say why."""
-        if self.seen is None:
+        if self.observed is None:
             raise RuntimeError("nothing has been observed yet")
-        refused = await self._actor.apply(step, self.seen)
-        await self._remember()
+        refused = await self._executor.apply(step, self.observed)
+        await self._record()
         return refused
 
     async def buy(self, steps: Sequence[ScaleUp]) -> list[Refusal | None]:
         """Several machines for one pool as one purchase; see `autoscaler.core.reconcile.Grouping`."""
-        if self.seen is None:
+        if self.observed is None:
             raise RuntimeError("nothing has been observed yet")
-        refused = await self._actor.buy(steps, self.seen)
-        await self._remember()
+        refused = await self._executor.buy(steps, self.observed)
+        await self._record()
         return refused
 
-    async def _remember(self) -> None:
-        """What was just bought, and for whom; the scheduler is told too."""
-        before, self.kept = self.kept, self._actor.remembered(self.kept)
-        if self.kept is not before and self.seen is not None:
-            await self._actor.keep_places(self.kept, self.seen)
+    async def _record(self) -> None:
+        """What was just bought, and for whom; the scheduler learns it by reservations."""
+        before, self.state = self.state, self._executor.record(self.state)
+        if self.state is not before and self.observed is not None:
+            await self._executor.reserve_planned(self.state, self.observed)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -174,14 +176,14 @@ class KubeWorld:
             states=reading.states,
             failed=reading.failed,
             measured=measured,
-            dry=dict(self._actor.dry),
-            irremovable=dict(self._actor.irremovable),
+            dry=dict(self._executor.dry),
+            irremovable=dict(self._executor.irremovable),
             held_still=self._clock_step(),
         )
 
-    def _build(self, snapshot: Snapshot, at: float, *, recheck: bool) -> tuple[Seen, MetricsSnapshot | None]:
+    def _build(self, snapshot: Snapshot, at: float, *, recheck: bool) -> tuple[ObservedCluster, MetricsSnapshot | None]:
         """In a thread: touches nothing but the snapshot. A recheck is not published."""
-        seen = observe(snapshot, self._pools, self._limits, self.kept)
+        seen = observe(snapshot, self._pools, self._limits, self.state)
         if recheck or self._parts.board is None:
             return seen, None
         found, measured = seen.observation, snapshot.measured
@@ -197,15 +199,15 @@ class KubeWorld:
         missing, age = self._parts.sources.missing(), self._parts.sources.age()
         if missing:
             text = f"waiting for the initial list of: {missing}; no actions are taken"
-            self._block((Doubt(Kind.NOT_READ, text, blocks=True),))
+            self._block((Condition(ConditionKind.NOT_READ, text, blocks=True),))
         if age is None or age > self._parts.stale_seconds:
             old = "no message received from the API server"
             old += " yet" if age is None else f" for {age:.0f} s"
-            self._block((Doubt(Kind.NOT_READ, f"{old}; no actions are taken", blocks=True),))
+            self._block((Condition(ConditionKind.NOT_READ, f"{old}; no actions are taken", blocks=True),))
 
-    def _block(self, doubts: tuple[Doubt, ...]) -> None:
-        self._blocked = doubts
-        raise DoubtError(doubts)
+    def _block(self, conditions: tuple[Condition, ...]) -> None:
+        self._blocked = conditions
+        raise ConditionError(conditions)
 
     def _clock_step(self) -> str:
         """Why nothing may be moved, where the wall clock is not where it should be."""
@@ -215,11 +217,11 @@ class KubeWorld:
         return f"the wall clock jumped by {step:+.0f} s: no pods are moved until it is correct or this process restarts"
 
 
-async def _asked(kept: Kept, providers: Providers, pool: str) -> Kept:
+async def _ask_template(state: ControllerState, providers: Providers, pool: str) -> ControllerState:
     """What the provider says of a fresh node, asked once for each pool; an error is asked again."""
     try:
         found = await providers.template(pool)
     except ProviderError:
-        return kept
-    profiles = {**kept.profiles} if found is None else {pool: found, **kept.profiles}
-    return replace(kept, profiles=profiles, asked=kept.asked | {pool})
+        return state
+    profiles = {**state.profiles} if found is None else {pool: found, **state.profiles}
+    return replace(state, profiles=profiles, asked=state.asked | {pool})
