@@ -49,9 +49,9 @@ _STATES: Final = {
 class CloudProvider:
     """Answers 12 of the 15 methods; the other three say UNIMPLEMENTED."""
 
-    def __init__(self, state: NodeGroups, manners: CallPolicy | None = None) -> None:
+    def __init__(self, state: NodeGroups, policy: CallPolicy | None = None) -> None:
         self._state = state
-        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, manners or CallPolicy())
+        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, policy or CallPolicy())
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._index = GroupIndex(())
 
