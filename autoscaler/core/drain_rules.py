@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which pods keep their node and their place: cluster-autoscaler's rules, one by one, and where we are stricter.
+Which pods may not be moved and so keep their node: cluster-autoscaler's rules, and where this autoscaler is stricter.
 
 Decides from what a pod and its owner's annotations say; two rules are switched by pool, as cluster-autoscaler's flags
-of the same names do it for all. What a disruption budget says, and whether a home can be reserved, is decided
-elsewhere (`budget`, `kube.observe_pods`). Pure. The table beside cluster-autoscaler's own is docs/autoscaler.md.
+of the same names do it for all. What a disruption budget allows, and whether there is room elsewhere, is
+decided elsewhere (`disruption_budget`, `kube.observe.pods`). Pure. The comparison with cluster-autoscaler's own rules
+is in docs/autoscaler.md.
 
 Source: kubernetes/autoscaler, cluster-autoscaler/FAQ.md ("What types of pods can prevent CA from removing a node?") and
 simulator/drainability/rules.
@@ -44,7 +45,7 @@ class DrainRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrainHints:
-    """What a pod's owner says about moving it."""
+    """What a pod's annotations and volumes say about moving it."""
 
     safe: bool | None = None
     """`codec_pod.safe_to_evict`."""

@@ -53,7 +53,7 @@ class PoolExpander:
         """For each pool that has one free: rank and price for the demand that its node serves, name, slots."""
         for name in sorted(free):
             slots = (
-                fill_node(Bin(self.templates.blank(name)), groups, partial(self.templates.hosts, name))
+                fill_node(Bin(self.templates.new_node(name)), groups, partial(self.templates.hosts, name))
                 if free[name] > 0
                 else []
             )

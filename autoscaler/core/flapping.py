@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the autoscaler undid of its own doing: one thing done and undone within an hour.
+Flapping: actions of the autoscaler that it undid within an hour.
 
-Decides what counts: a node emptied that became usable not long before, a drain called off, a pod moved again.
-Counts from what was seen and done, not from what a decider says of itself. That a pool buys for new pods after
-it gave a node back is no flap: nobody can know who comes. What stood already when it first looked, it does not
-judge.
+Decides what counts: a drain of a node that became usable not long before, a cancelled drain, a pod moved again. Counts
+from what was observed and done, not from what a decider says of itself. A scale-up for new pods after a scale-down is
+no flapping: it could not be foreseen. Nodes that existed at the first observation do not count.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ _LONG_AGO: Final = float("-inf")
 
 
 class FlapDetector:
-    """Remembers since when nodes are usable, and what was done to whom, as long as that can be undone too soon."""
+    """Remembers since when nodes are usable, and drains and moves for as long as undoing them would be flapping."""
 
     def __init__(self) -> None:
         self._usable: dict[str, float] = {}
         self._drained: dict[str, float] = {}
         self._moved: dict[str, float] = {}
         """When a pod of an owner was last moved."""
-        self._looked = False
+        self._observed = False
         self._within = 0.0
         self._pools: dict[str, str] = {}
-        self._born: dict[str, float] = {}
+        self._created: dict[str, float] = {}
 
     def observe(self, observation: Observation, plan: Plan, within: float) -> None:
-        """Each turn: what a plan is made on, and how soon is too soon; seconds."""
-        begun = observation.at if self._looked else _LONG_AGO
-        self._looked, self._within = True, within
+        """Before a plan's steps: the observation it was made from; undone `within` so many seconds is flapping."""
+        begun = observation.at if self._observed else _LONG_AGO
+        self._observed, self._within = True, within
         self._usable = {
             name: self._usable.get(name, begun)
             for name, machine in observation.machines.items()
@@ -50,10 +49,10 @@ class FlapDetector:
             name: observation.machines[name].pool for name in map(_node, plan.steps) if name in observation.machines
         }
         moving = {step.pod for step in plan.steps if isinstance(step, Evict | Move)}
-        self._born = {uid: observation.pods[uid].created for uid in moving if uid in observation.pods}
+        self._created = {uid: observation.pods[uid].created for uid in moving if uid in observation.pods}
 
     def record(self, step: Step, at: float) -> str | None:
-        """A step of that plan was taken: the pool in which it undid something, None if it did not."""
+        """A step of that plan was done: the pool in which it undid something; None: it undid nothing."""
         before = _LONG_AGO
         if isinstance(step, Drain):
             before = self._usable.get(step.node, _LONG_AGO)
@@ -63,7 +62,7 @@ class FlapDetector:
         elif isinstance(step, Evict | Move):
             before = self._moved.get(step.owner, _LONG_AGO)
             # replicas of one owner move one after the other; the same one was made after the move before
-            if self._born.get(step.pod, _LONG_AGO) < before:
+            if self._created.get(step.pod, _LONG_AGO) < before:
                 before = _LONG_AGO
             self._moved[step.owner] = at
         return self._pools.get(_node(step), "") if at - before < self._within else None

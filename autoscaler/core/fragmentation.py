@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Pods that sums over a node's cards call placeable and no card set does.
+Fragmented pods: pending although the sum of a node's free cards would fit them, because no single cards do.
 
-Whoever counts nodes' sums takes such a pod for placeable and leaves it waiting for ever; here it
-is seen for what it is. Pure. Whether something is coming for the pod is `demand`'s business.
+An autoscaler that counts sums takes such a pod ("phantom") for placeable and never adds a node for it. Pure. What is
+done for the pod is decided in `scale_up`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def find_fragmented(observation: Observation, pods: Iterable[Pod]) -> tuple[Pod,
     asked = {shape: pod.request for shape, pod in sharing}
     by_sum: set[Shape] = set()
     by_card: set[Shape] = set()
-    for room in _rooms(observation) if asked else ():
+    for room in _list_free(observation) if asked else ():
         for shape, request in asked.items():
-            if shape not in by_card and room.in_sum(request) and templates.hosts(room.pool, request):
-                if room.on_cards(request):
+            if shape not in by_card and room.fits_sum(request) and templates.hosts(room.pool, request):
+                if room.fits_cards(request):
                     by_card.add(shape)
                 else:
                     by_sum.add(shape)
@@ -40,7 +40,7 @@ def find_fragmented(observation: Observation, pods: Iterable[Pod]) -> tuple[Pod,
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _FreeNode:
     """What is free on one node."""
 
     pool: str
@@ -51,7 +51,7 @@ class _Room:
     memory_bytes: int
     pods: int
 
-    def in_sum(self, request: Request) -> bool:
+    def fits_sum(self, request: Request) -> bool:
         """Whether the node has room when its cards are added up."""
         return (
             self.card_bytes >= request.cards * request.card_bytes
@@ -61,14 +61,14 @@ class _Room:
             and self.pods > 0
         )
 
-    def on_cards(self, request: Request) -> bool:
+    def fits_cards(self, request: Request) -> bool:
         """Whether as many single cards as asked for have room."""
         fitting = sum(free >= request.card_bytes and core >= request.card_core for free, core in self.cards)
         return fitting >= request.cards
 
 
-def _rooms(observation: Observation) -> Iterator[_Room]:
-    """Nodes that take pods, less all that is held there, homes that are kept included."""
+def _list_free(observation: Observation) -> Iterator[_FreeNode]:
+    """What is free on the nodes that take pods, less reservations."""
     kept: dict[str, list[Request]] = {}
     for home in observation.reserved.values():
         kept.setdefault(home.placement.node, []).append(home.request)
@@ -76,7 +76,7 @@ def _rooms(observation: Observation) -> Iterator[_Room]:
         if observation.is_usable(name) and observation.machines[name].pool in observation.pools:
             node, cards = observation.engine.nodes[name], observation.engine.room(name)
             held = [*(pod.request for pod in pods.values()), *kept.get(name, ())]
-            yield _Room(
+            yield _FreeNode(
                 observation.machines[name].pool,
                 cards,
                 sum(max(0, free) for free, _ in cards),

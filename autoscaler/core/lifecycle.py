@@ -3,8 +3,7 @@
 The states of a machine from purchase to return, and the only ways from one to the next.
 
 A node is usable when its cards are registered, not when its kubelet says Ready: in between it
-would be counted as room that no pod can have. Pure; what a state looks like outside is the
-world's business.
+would be counted as room that no pod can have. Pure; how a state is observed is not known here.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class MachineState(StrEnum):
-    """Where a machine stands."""
+    """A machine's state."""
 
     REQUESTED = "requested"
-    """Asked of the provider, which has not answered with a machine yet."""
+    """Requested from the provider, which has not created it yet."""
     BOOTING = "booting"
     NO_DEVICES = "no-devices"
     """The node is there, its cards are not."""
     READY = "ready"
     DRAINING = "draining"
-    """Cordoned; its pods move to the homes reserved for them."""
+    """Cordoned; its pods move to their reservations."""
     DELETING = "deleting"
     GONE = "gone"
     FAILED = "failed"
@@ -49,10 +48,10 @@ TRANSITIONS: Final = MappingProxyType(
         MachineState.GONE: frozenset(),
     }
 )
-"""The whole table: what is not here does not happen."""
+"""All legal transitions."""
 
 COMING: Final = frozenset({MachineState.REQUESTED, MachineState.BOOTING, MachineState.NO_DEVICES})
-"""Paid for and not usable yet: counted as room, so that nothing is bought twice."""
+"""Not usable yet, but counted as capacity, so that nothing is ordered twice."""
 STANDING: Final = COMING | {MachineState.READY, MachineState.DRAINING}
 """What counts towards the size of a pool."""
 

@@ -3,7 +3,7 @@
 What the autoscaler is about to do, step by step, each with a reason fit for an Event.
 
 A plan is made from one observation and carried out after the cluster has settled:
-`still_valid` keeps the steps that a fresh observation still supports. Pure.
+`still_valid` keeps the steps that a latest observation still supports. Pure.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScaleUp:
-    """One more node for a pool."""
+    """Add one node to a pool."""
 
     pool: str
     pods: tuple[str, ...]
-    """UIDs of the pods that wait for it; empty: to reach the pool's smallest size."""
+    """UIDs of the pending pods it is for; empty: to reach the pool's minimum size."""
     reason: str
     places: tuple[tuple[int, ...], ...] = ()
     """For each of them, the positions of its cards on that node."""
     fragmented_pods: int = 0
-    """Of these, pods that node sums would have called placeable and left waiting for ever."""
+    """Number of these that would fit by the sum over a node's cards (`fragmentation`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelScaleUp:
-    """Take back the order for one machine, which nobody has begun to carry out."""
+    """Cancel the order for one machine, which no provider has begun to carry out."""
 
     node: str
-    """The machine's name among the others."""
+    """The name of the requested machine."""
     pool: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class CancelDrain:
-    """Call a drain off: the node takes pods again."""
+    """Cancel a drain: the node takes pods again."""
 
     node: str
     reason: str
@@ -57,7 +57,7 @@ class CancelDrain:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Take a node out of service and reserve a home for every pod on it, before any is evicted."""
+    """Taint a node and make a reservation for every pod on it, before any is evicted."""
 
     node: str
     reservations: tuple[Reservation, ...]
@@ -66,7 +66,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Move one pod to the home reserved for it: its controller makes it again."""
+    """Evict one pod that has a reservation: its controller creates the successor."""
 
     pod: str
     node: str
@@ -76,7 +76,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Reserve a home for one pod, then evict it; its node stays."""
+    """Make a reservation for one pod, then evict it; its node stays."""
 
     pod: str
     node: str
@@ -87,14 +87,14 @@ class Move:
     """`make_room`, `defragment` or `mitigate_hot_card`."""
     reason: str
     pods: tuple[str, ...] = ()
-    """UIDs of the waiting pods for which it makes room."""
+    """UIDs of the pending pods for which it makes room."""
     card: str = ""
-    """The hot card that it relieves."""
+    """UUID of the hot card that the pod leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """Give an empty, drained node back."""
+    """Remove an empty, drained node."""
 
     node: str
     reason: str
@@ -102,7 +102,7 @@ class RemoveNode:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFailedNode:
-    """Give up on a machine that did not become usable, and on its pool for a while."""
+    """Remove a machine that did not become usable, and stop adding to its pool for a while."""
 
     node: str
     pool: str
@@ -133,19 +133,19 @@ def get_action(step: Step) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps of one turn, in the order in which they are taken."""
+    """The steps of one cycle, in the order in which they are done."""
 
     at: float
     steps: tuple[Step, ...] = ()
     capped: tuple[str, ...] = ()
-    """Fleet-wide limits that keep something from being done, each with what."""
+    """What fleet-wide limits prevent, for people."""
     nominations: Mapping[str, Nomination] = field(default_factory=dict)
-    """Where waiting pods go on machines that are still coming, by UID: an expectation, not a step."""
+    """Pending pods' places on machines that are still coming, by UID: an expectation, not a step."""
 
-    def still_valid(self, fresh: Observation) -> Plan:
-        """The steps that hold on a later observation; what does not is left for the next turn."""
-        check = _Check(fresh)
-        return replace(self, at=fresh.at, steps=tuple(step for step in self.steps if check.holds(step)))
+    def still_valid(self, latest: Observation) -> Plan:
+        """The steps that still hold on a later observation; the others are left to the next cycle."""
+        check = _Check(latest)
+        return replace(self, at=latest.at, steps=tuple(step for step in self.steps if check.holds(step)))
 
 
 def list_names(pods: Iterable[Pod]) -> str:
@@ -157,89 +157,89 @@ def list_names(pods: Iterable[Pod]) -> str:
 class _Check:
     """Steps are checked in order, each against what the ones before it will have changed."""
 
-    def __init__(self, fresh: Observation) -> None:
-        self._fresh = fresh
-        self._trial: Engine | None = None
-        self._waiting = {pod.uid for pod in fresh.pending}
-        self._size = fresh.sizes()
+    def __init__(self, latest: Observation) -> None:
+        self._latest = latest
+        self._simulation: Engine | None = None
+        self._pending = {pod.uid for pod in latest.pending}
+        self._size = latest.sizes()
 
     def holds(self, step: Step) -> bool:
         """Whether the step may still be taken."""
         if isinstance(step, ScaleUp):
-            return self._buy(step)
+            return self._may_scale_up(step)
         if isinstance(step, Drain):
-            return self._drain(step)
+            return self._may_drain(step)
         if isinstance(step, Move):
-            return self._move(step)
-        machine = self._fresh.machines.get(step.node)
-        return machine is not None and self._on_machine(step, machine.state)
+            return self._may_move(step)
+        machine = self._latest.machines.get(step.node)
+        return machine is not None and self._holds_on_machine(step, machine.state)
 
-    def _on_machine(
+    def _holds_on_machine(
         self, step: CancelScaleUp | CancelDrain | Evict | RemoveNode | RemoveFailedNode, state: MachineState
     ) -> bool:
         if isinstance(step, CancelScaleUp):
-            return state is MachineState.REQUESTED and step.pool in self._fresh.ordered
+            return state is MachineState.REQUESTED and step.pool in self._latest.ordered
         if isinstance(step, RemoveFailedNode):
             return state in COMING or state is MachineState.FAILED
         if isinstance(step, Evict):
             # a node that stays: a single move that was cut off between its reservation and its eviction
             return (
                 state in {MachineState.DRAINING, MachineState.READY}
-                and self._there(step)
-                and step.pod in self._fresh.reserved
+                and self._is_present(step)
+                and step.pod in self._latest.reserved
             )
         if state is not MachineState.DRAINING or isinstance(step, CancelDrain):
             return state is MachineState.DRAINING
-        return not self._fresh.blocking_removal(step.node)
+        return not self._latest.blocking_removal(step.node)
 
-    def _there(self, step: Evict | Move) -> bool:
-        pod = self._fresh.on.get(step.node, {}).get(step.pod)
+    def _is_present(self, step: Evict | Move) -> bool:
+        pod = self._latest.on.get(step.node, {}).get(step.pod)
         return pod is not None and not pod.deleting
 
-    def _move(self, step: Move) -> bool:
-        if not self._there(step) or step.pod in self._fresh.reserved:
+    def _may_move(self, step: Move) -> bool:
+        if not self._is_present(step) or step.pod in self._latest.reserved:
             return False
-        # a rescue is for somebody: no longer if that pod has its place
-        if step.pods and self._waiting.isdisjoint(step.pods):
+        # room is made for a pending pod: no longer needed once it is placed
+        if step.pods and self._pending.isdisjoint(step.pods):
             return False
         return self._reserve((step.reservation,))
 
-    def _buy(self, step: ScaleUp) -> bool:
-        pool = self._fresh.pools.get(step.pool)
+    def _may_scale_up(self, step: ScaleUp) -> bool:
+        pool = self._latest.pools.get(step.pool)
         if pool is None or self._size[step.pool] >= (pool.max_nodes if step.pods else pool.min_nodes):
             return False
-        if step.pods and self._waiting.isdisjoint(step.pods):
+        if step.pods and self._pending.isdisjoint(step.pods):
             return False
         self._size[step.pool] += 1
         return True
 
-    def _drain(self, step: Drain) -> bool:
-        here = self._fresh.on.get(step.node, {})
+    def _may_drain(self, step: Drain) -> bool:
+        here = self._latest.on.get(step.node, {})
         staying = {uid for uid, pod in here.items() if not pod.deleting and not belongs_to_node(pod)}
-        # a pod that came meanwhile has no home: the node is left alone until the next turn
-        if not self._fresh.is_usable(step.node) or staying != {home.pod for home in step.reservations}:
+        # a pod that came meanwhile has no reservation: the node is left alone until the next cycle
+        if not self._latest.is_usable(step.node) or staying != {reservation.pod for reservation in step.reservations}:
             return False
         return self._reserve(step.reservations)
 
-    def _reserve(self, homes: tuple[Reservation, ...]) -> bool:
-        """Take these homes off the trial; False, and nothing taken, where one is no more."""
-        if not homes:
+    def _reserve(self, reservations: tuple[Reservation, ...]) -> bool:
+        """Hold these reservations in the simulation; False, and none held, where one no longer fits."""
+        if not reservations:
             return True
-        trial = self._trial = self._trial or self._fresh.engine.fork()
+        simulation = self._simulation = self._simulation or self._latest.engine.fork()
         taken: list[str] = []
-        for home in homes:
-            if not self._fresh.is_usable(home.placement.node) or not _held(trial, home):
+        for reservation in reservations:
+            if not self._latest.is_usable(reservation.placement.node) or not _hold(simulation, reservation):
                 for hold in taken:
-                    trial.release(hold)
+                    simulation.release(hold)
                 return False
-            taken.append(home.hold)
+            taken.append(reservation.hold)
         return True
 
 
-def _held(trial: Engine, home: Reservation) -> bool:
-    """Take a home, if it is still there."""
+def _hold(simulation: Engine, reservation: Reservation) -> bool:
+    """Hold a reservation, if there is still room."""
     try:
-        trial.hold(home.hold, home.request, home.placement)
+        simulation.hold(reservation.hold, reservation.request, reservation.placement)
     except PlacementError:
         return False
     return True

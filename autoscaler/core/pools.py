@@ -33,15 +33,15 @@ class Pool:
     min_nodes: int = 0
     max_nodes: int = 1000
     price: float = 1.0
-    """Of one node, in any currency that all pools share."""
+    """Per node and hour, in any currency that all pools share."""
     priority: int = 0
-    """A pool of a higher one is asked first, whatever it costs; among equals the price decides."""
+    """Pools of a higher priority grow first, whatever they cost; among equals the price decides."""
     buys: bool = True
-    """Whether we buy its nodes; otherwise cluster-autoscaler does, and we never do."""
+    """Whether this autoscaler adds its nodes; otherwise only cluster-autoscaler does."""
     drains: bool = True
-    """Whether we drain and remove its nodes and move their pods; otherwise cluster-autoscaler alone does."""
+    """Whether this autoscaler drains and removes its nodes and moves their pods; otherwise cluster-autoscaler does."""
     known: bool = True
-    """Whether its provider can tell; where not, the bounds are what stands, and it neither grows nor shrinks."""
+    """Whether its provider answered; if not, its bounds are its current size: it neither grows nor shrinks."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -52,13 +52,13 @@ class Pool:
             raise PoolError(f"pool {self.name}: price {self.price} must be greater than 0")
 
     def node(self, name: str) -> Node:
-        """A fresh node of this pool; the cards get identities that follow from the node's name."""
+        """A new node of this pool; its cards' UUIDs are derived from its name."""
         cards = tuple(replace(card, uuid=card_uuid(name, card.index)) for card in self.template.cards)
         return replace(self.template, name=name, cards=cards, pool=self.name, ready=True, cordoned=False)
 
 
 def card_uuid(node: str, index: int) -> str:
-    """An identity for a card that does not exist yet: stable, and different on every node."""
+    """A UUID for a card that does not exist yet: stable, and different on every node."""
     digest = hashlib.blake2b(f"{node}/{index}".encode(), digest_size=16).digest()
     return f"GPU-{UUID(bytes=digest)}"
 

@@ -289,7 +289,7 @@ def _explain(expander: PoolExpander, groups: list[PodGroup], found: Demand, grow
     for group in groups:
         if not group.pods:
             continue
-        never = expander.templates.why_none(group.request)
+        never = expander.templates.explain_unplaceable(group.request)
         if never is not None:
             found.unplaceable |= {pod.uid: never for pod in group.pods}
             continue

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the autoscaler remembers from turn to turn: since when, how often, and who could not deliver.
+What the autoscaler remembers from cycle to cycle: since when, how often, and what is in backoff.
 
-A value: a turn gets one and returns the next. Everything else is observed anew each time, so a
-restart loses patience and nothing more. Pure.
+A value: a cycle gets one and returns the next. Everything else is observed again in each cycle, so a restart without it
+only waits longer before it acts. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Who could not deliver, or would not let go, and until when it is left alone."""
+    """Of a pool whose scale-up failed, or an owner whose eviction was refused: until when it is left alone."""
 
     until: float
     seconds: float
@@ -33,12 +33,12 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerState:
-    """Everything that outlives a turn."""
+    """Everything that outlives a cycle."""
 
     unneeded: Mapping[str, float] = field(default_factory=dict)
-    """Since when each superfluous node has been so."""
+    """Since when each unneeded node has been so."""
     last_add: float = float("-inf")
-    """When a node was last bought, or kept after all."""
+    """When a node was last added, or its drain cancelled."""
     moves: tuple[float, ...] = ()
     """When pods were evicted, in the last hour."""
     removals: tuple[float, ...] = ()
@@ -46,19 +46,19 @@ class AutoscalerState:
     moved: Mapping[str, float] = field(default_factory=dict)
     """When a pod of an owner was last evicted."""
     closed: Mapping[str, Backoff] = field(default_factory=dict)
-    """Pools that could not deliver, by name."""
+    """Pools whose scale-up failed, by name."""
     refused: Mapping[str, Backoff] = field(default_factory=dict)
-    """Owners whose pod the cluster would not let go."""
+    """Owners whose pod's eviction was refused."""
     hot: Mapping[str, float] = field(default_factory=dict)
     """Since when each hot card has been so, by UUID."""
     defragmenting: bool = False
-    """Whether the high mark was passed and the low one has not been reached yet."""
+    """Whether `defragment_start_ratio` was passed and `defragment_stop_ratio` has not been reached yet."""
     demand: Demand | None = None
-    """The last answer for every waiting pod: for people."""
+    """The last answer for every pending pod: for people."""
 
     def budget(self, observation: Observation, limits: Limits, replicas: Mapping[str, int]) -> Budget:
         """How much disruption is left; `replicas` are running pods by owner."""
-        resting = {owner: rest.until for owner, rest in self.refused.items() if observation.at < rest.until}
+        in_backoff = {owner: backoff.until for owner, backoff in self.refused.items() if observation.at < backoff.until}
         pods = sum(map(len, observation.on.values()))
         promised = sum(uid in observation.pods and not observation.pods[uid].deleting for uid in observation.reserved)
         return Budget(
@@ -70,47 +70,47 @@ class AutoscalerState:
             replicas,
             observation.guarded,
             observation.blocked,
-            resting,
+            in_backoff,
             promised,
         )
 
     def pools_in_backoff(self, now: float) -> frozenset[str]:
-        """Pools that are not asked for nodes now."""
+        """Pools that get no nodes now."""
         return frozenset(name for name, backoff in self.closed.items() if now < backoff.until)
 
     def record(self, plan: Plan, limits: Limits, refused: Collection[Step] = ()) -> AutoscalerState:
-        """What to remember of the steps that were taken, and of those the cluster would not have."""
+        """The state after the steps of a plan, less those that the cluster refused."""
         done = [step for step in plan.steps if step not in refused] if refused else list(plan.steps)
         gone = [step for step in done if isinstance(step, Evict | Move)]
         removed = [step for step in done if is_removal(step)]
         added = any(isinstance(step, ScaleUp | CancelDrain) for step in done)
         failed = sorted({step.pool for step in done if isinstance(step, RemoveFailedNode)})
-        # what is measured next is of before the move: a card that was relieved must be hot anew for as long
-        relieved = {step.card for step in gone if isinstance(step, Move)}
+        # what is measured next is from before the move: the card must be hot for the whole time again
+        mitigated = {step.card for step in gone if isinstance(step, Move)}
         stuck = sorted({step.owner for step in refused if isinstance(step, Evict | Move)})
         moved = {owner: at for owner, at in self.moved.items() if plan.at - at < limits.move_cooldown_seconds}
-        resting = {owner: rest for owner, rest in self.refused.items() if plan.at - rest.until < HOUR}
+        in_backoff = {owner: backoff for owner, backoff in self.refused.items() if plan.at - backoff.until < HOUR}
         return replace(
             self,
             last_add=plan.at if added else self.last_add,
             moves=(*(at for at in self.moves if plan.at - at < HOUR), *(plan.at for _ in gone)),
             removals=(*(at for at in self.removals if plan.at - at < HOUR), *(plan.at for _ in removed)),
             moved=moved | {step.owner: plan.at for step in gone},
-            closed={**self.closed, **{pool: _longer(self.closed.get(pool), limits, plan.at) for pool in failed}},
-            hot={uuid: at for uuid, at in self.hot.items() if uuid not in relieved} if relieved else self.hot,
-            refused=resting | {owner: _longer(self.refused.get(owner), limits, plan.at) for owner in stuck},
+            closed={**self.closed, **{pool: _extend(self.closed.get(pool), limits, plan.at) for pool in failed}},
+            hot={uuid: at for uuid, at in self.hot.items() if uuid not in mitigated} if mitigated else self.hot,
+            refused=in_backoff | {owner: _extend(self.refused.get(owner), limits, plan.at) for owner in stuck},
         )
 
 
 def is_removal(step: Step) -> bool:
-    """Whether a machine goes: what was only asked for is none yet, and a failed one with a node is tainted first."""
+    """Whether a machine is removed: one only requested is none yet, and a failed one with a node is tainted first."""
     if isinstance(step, RemoveNode):
         return True
     return isinstance(step, RemoveFailedNode) and not step.has_node and not step.node.startswith(f"{step.pool}/")
 
 
-def _longer(before: Backoff | None, limits: Limits, now: float) -> Backoff:
-    # who has been well for long enough starts again with the shortest rest
+def _extend(before: Backoff | None, limits: Limits, now: float) -> Backoff:
+    # after long enough without a failure the backoff starts again with the shortest
     if before is None or now - before.until > limits.max_pool_backoff_seconds:
         return Backoff(now + limits.initial_pool_backoff_seconds, limits.initial_pool_backoff_seconds)
     seconds = min(2 * before.seconds, limits.max_pool_backoff_seconds)

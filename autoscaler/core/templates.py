@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What nodes could host if they were empty: the placement engine decides, as it will for real ones.
+What a new, empty node of each pool could host: the placement engine decides, as it will for the real node.
 
-So selectors, taints, modes and card models bind a purchase as they bind a pod. Pure; answers
-are remembered because they never change.
+So selectors, taints, modes and card models count for a scale-up as they do for a placement. Pure; answers are cached
+because they never change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node, Placement, Request
 
 SHAPES_KEPT: Final = 65536
-"""Distinct requests whose answers are remembered."""
+"""Maximum number of distinct requests whose answers are cached."""
 
 
 class EmptyNode:
@@ -58,7 +58,7 @@ class EmptyNode:
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The most that a fresh node of any pool has; at least 1, to divide by."""
+    """The largest amounts of a new node of any pool; at least 1, to divide by."""
 
     cards: int
     card_bytes: int
@@ -67,43 +67,43 @@ class Largest:
 
 
 class Templates:
-    """Fresh nodes of every pool, for what-ifs; remembers answers, which never change."""
+    """A new node of every pool, for simulations."""
 
     def __init__(self, pools: Iterable[Pool]) -> None:
-        self._fresh = {pool.name: EmptyNode(pool.node(f"{pool.name}+1")) for pool in pools}
-        self._all = Engine(self.blanks)
-        self._never: dict[Shape, Refusal | None] = {}
+        self._nodes = {pool.name: EmptyNode(pool.node(f"{pool.name}+1")) for pool in pools}
+        self._all = Engine(self.new_nodes)
+        self._unplaceable: dict[Shape, Refusal | None] = {}
         self.largest = Largest(
-            cards=max((len(node.cards) for node in self.blanks), default=1) or 1,
-            card_bytes=max((card.allocatable_bytes for node in self.blanks for card in node.cards), default=1) or 1,
-            cpu_milli=max((node.cpu_milli for node in self.blanks), default=1) or 1,
-            memory_bytes=max((node.memory_bytes for node in self.blanks), default=1) or 1,
+            cards=max((len(node.cards) for node in self.new_nodes), default=1) or 1,
+            card_bytes=max((card.allocatable_bytes for node in self.new_nodes for card in node.cards), default=1) or 1,
+            cpu_milli=max((node.cpu_milli for node in self.new_nodes), default=1) or 1,
+            memory_bytes=max((node.memory_bytes for node in self.new_nodes), default=1) or 1,
         )
 
     @property
-    def blanks(self) -> tuple[Node, ...]:
-        """A fresh node of each pool."""
-        return tuple(empty.node for empty in self._fresh.values())
+    def new_nodes(self) -> tuple[Node, ...]:
+        """A new node of each pool."""
+        return tuple(empty.node for empty in self._nodes.values())
 
-    def blank(self, pool: str) -> Node:
-        """A fresh node."""
-        return self._fresh[pool].node
+    def new_node(self, pool: str) -> Node:
+        """A new node of the pool."""
+        return self._nodes[pool].node
 
     def hosts(self, pool: str, request: Request) -> bool:
         """Whether an empty node of the pool could take the pod."""
-        return self._fresh[pool].hosts(request)
+        return self._nodes[pool].hosts(request)
 
-    def why_none(self, request: Request) -> Refusal | None:
+    def explain_unplaceable(self, request: Request) -> Refusal | None:
         """Why no pool could ever host the pod; None where one could."""
         key = get_shape(request)
-        if key not in self._never:
-            if len(self._never) >= SHAPES_KEPT:
-                self._never.clear()
-            self._never[key] = _never(self._all.place(request))
-        return self._never[key]
+        if key not in self._unplaceable:
+            if len(self._unplaceable) >= SHAPES_KEPT:
+                self._unplaceable.clear()
+            self._unplaceable[key] = _unplaceable(self._all.place(request))
+        return self._unplaceable[key]
 
 
-def _never(answer: Placement | Refusal) -> Refusal | None:
+def _unplaceable(answer: Placement | Refusal) -> Refusal | None:
     if not isinstance(answer, Refusal):
         return None
     # what to change stands first: a screen may have room for no more
@@ -117,5 +117,5 @@ def _never(answer: Placement | Refusal) -> Refusal | None:
 
 @lru_cache(maxsize=4)
 def get_templates(pools: tuple[Pool, ...]) -> Templates:
-    """The same pools give the same templates: a pure answer that is dear to find again every turn."""
+    """Cached: the same pools give the same templates, which are expensive to build in every cycle."""
     return Templates(pools)

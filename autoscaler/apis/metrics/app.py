@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The metrics APIs as one part of a process: served while a block lasts, looked after in the background.
+The metrics APIs as one part of a process: served while a block lasts, checked in the background.
 
-Decides what must be known (whose certificates vouch, that nobody else has the APIs) and how often each is looked
-at again. What is wrong with it is said in readiness and in the log, and never keeps it from serving: the namespace
-controller deletes no namespace of the cluster while the discovery of one registered group fails. The figures are
-somebody else's (`readings.Readings`).
+Decides what must be known (the CA of the front proxy, that no other server has the APIs) and how often each is checked.
+A failed check shows in readiness and in the log, and never stops serving: the namespace controller deletes no namespace
+of the cluster while the discovery of one registered group fails. The values come from a `SnapshotSource`.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ FRESH_SECONDS: Final = 45.0
 _CONFIG_MAP: Final = f"/api/v1/namespaces/{quote(NAMESPACE)}/configmaps/{quote(CONFIG_MAP)}"
 _READ_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 5.0
-"""After something went wrong."""
+"""After a failed check."""
 _NEVER: Final = float("-inf")
 _WRONG: Final = (ClusterError, TrustError, TlsError, ServedElsewhereError, OSError)
 
@@ -71,11 +70,11 @@ class MetricsApiSettings:
     """Who signed our certificate, for the APIServices; None: they have it by other means (cert-manager)."""
     service: ServiceRef = SERVICE
     enter: bool = True
-    """Whether the APIServices that are missing are made; else they are looked at only."""
+    """Whether missing APIServices are created; else they are only checked."""
 
 
 class _Checks:
-    """What is looked at again and again."""
+    """The periodic checks."""
 
     def __init__(self, access: Access, tls: MetricsTls, settings: MetricsApiSettings) -> None:
         self._access, self._tls, self._settings = access, tls, settings
@@ -85,7 +84,7 @@ class _Checks:
         return "; ".join(filter(None, self.wrong.values()))
 
     async def trust(self) -> None:
-        """Whose certificates vouch; raises ClusterError, TrustError, TlsError."""
+        """Read the front proxy's CA; raises ClusterError, TrustError, TlsError."""
         found = decode_object(await self._access.send("GET", _CONFIG_MAP, seconds=_READ_SECONDS))
         self._tls.set_trust(parse_trust(found))
         self.wrong["trust"] = ""
@@ -99,7 +98,7 @@ class _Checks:
         self.wrong["entry"] = f"missing APIServices: {', '.join(missing)}" if missing else ""
 
     async def start(self) -> None:
-        """Both, once; what is wrong is looked at again later."""
+        """Run both once; a failed one is repeated later."""
         for name, look in (("trust", self.trust), ("entry", self.entry)):
             try:
                 await look()
@@ -107,14 +106,14 @@ class _Checks:
                 self._note(name, exc)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Repeat until cancelled."""
         due = {"trust": TRUST_SECONDS, "entry": ENTRY_SECONDS}
         looks = {"trust": self.trust, "entry": self.entry}
         last = dict.fromkeys(due, time.monotonic())
         while True:
             await asyncio.sleep(FILES_SECONDS)
             if self._tls.refresh():
-                last["entry"] = _NEVER  # kube-apiserver must know the authority of what it is shown
+                last["entry"] = _NEVER  # kube-apiserver must have the CA of the new certificate
             for name, look in looks.items():
                 pause = _AGAIN_SECONDS if self.wrong[name] else due[name]
                 if time.monotonic() - last[name] >= pause:

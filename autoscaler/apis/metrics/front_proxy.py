@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who asks: the user that kube-apiserver vouches for, in the headers of a request that it has forwarded.
+The authenticated user: the headers of a request that kube-apiserver's front proxy has forwarded.
 
-Pure. Decides which certificate may vouch and what the headers say; without such a certificate the headers
-are anybody's words and count for nothing. Rights are asked for elsewhere (`rights`).
+Pure. Decides which client certificate is the front proxy's and what the headers mean; without such a certificate the
+headers are ignored. Authorization is decided in `rights`.
 
 Source: Kubernetes documentation, "Configure the Aggregation Layer"; the ConfigMap
 kube-system/extension-apiserver-authentication.
@@ -31,12 +31,12 @@ _MOST_EXTRA: Final = 64
 
 
 class TrustError(ValueError):
-    """The ConfigMap names nobody who may vouch."""
+    """The ConfigMap names no usable CA of a front proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontProxyTrust:
-    """Who may vouch, and in which headers."""
+    """The CA and names of the front proxy, and its headers."""
 
     authority: str
     """PEM."""
@@ -49,7 +49,7 @@ class FrontProxyTrust:
     """Prefixes."""
 
     def allows(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a verified certificate (as `ssl` tells it) may vouch."""
+        """Whether a verified certificate (in `ssl`'s form) is the front proxy's."""
         if not certificate:
             return False
         if not self.names:
@@ -60,7 +60,7 @@ class FrontProxyTrust:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks."""
+    """A user, as kube-apiserver authenticated it."""
 
     name: str
     uid: str = ""
@@ -91,7 +91,7 @@ def parse_trust(config_map: object) -> FrontProxyTrust:
 
 
 def parse_user(trust: FrontProxyTrust, headers: Iterable[tuple[str, str]]) -> User | None:
-    """Whom the headers name; None where they name nobody, or too much."""
+    """The user in the headers; None: no user, or too many headers."""
     given: dict[str, list[str]] = {}
     for key, value in headers:
         given.setdefault(key.lower(), []).append(value)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which server each metrics API has: ours is entered where there is none, and nobody's is taken over.
+Which server each metrics API has: ours is registered where there is none, and no other server is replaced.
 
 A cluster has one server for each of these groups, for all its versions: whoever adds a newer version of a
 group takes the clients of the older one with it. So a group of which anybody else serves any version is
@@ -29,12 +29,12 @@ _PRIORITY: Final = 100
 
 
 class ServedElsewhereError(Exception):
-    """Somebody else serves a group."""
+    """Another server has the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceRef:
-    """Where kube-apiserver finds us."""
+    """The Service by which kube-apiserver reaches this server."""
 
     namespace: str
     name: str
@@ -55,7 +55,7 @@ class RegistrationChange:
 
 
 def build_api_services(groups: Iterable[str], service: ServiceRef, authority: bytes | None) -> list[dict[str, Any]]:
-    """The APIServices that make us the server of these groups."""
+    """The APIServices that make the Service the server of these groups."""
     made = []
     for group in sorted(groups):
         for rank, version in enumerate(reversed(VERSIONS[group])):
@@ -113,7 +113,7 @@ def plan_changes(
 
 async def register(access: Access, wish: list[dict[str, Any]], service: ServiceRef, *, write: bool) -> list[str]:
     """
-    See that nobody else has the groups, and enter ourselves where `write`; the names of what is still missing.
+    Check that no other server has the groups, and register where `write`; the names of what is still missing.
 
     Raises TakenError, ClusterError.
     """
@@ -127,7 +127,7 @@ async def register(access: Access, wish: list[dict[str, Any]], service: ServiceR
             else:
                 await access.send("PATCH", f"{PATH}/{change.name}", change.body, "merge-patch")
         except ConflictError:
-            # somebody was faster: another replica of ours, or another server, which this says
+            # created meanwhile: by another replica, or by another server, which raises
             plan_changes(await _existing(access), wish, service)
     return []
 

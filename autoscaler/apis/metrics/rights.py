@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether a user may read a metric: asked of kube-apiserver (SubjectAccessReview), remembered for ten seconds.
+Whether a user may read a metric: a SubjectAccessReview of kube-apiserver, cached for ten seconds.
 
-Decides nothing about rights. What is remembered is bounded; whoever asks while the same question is under
-way waits for the one answer. Without an answer there is no right.
+kube-apiserver decides; the cache is bounded, and equal requests at the same time share one review. Without an answer
+access is denied.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _MOST_AT_ONCE: Final = 16
 
 
 class Authorizer:
-    """Answers about rights, as they were at most ten seconds ago."""
+    """Authorization as it was at most ten seconds ago."""
 
     def __init__(self, access: Access, clock: Callable[[], float]) -> None:
         self._access, self._clock = access, clock
         self._kept: OrderedDict[tuple[User, ResourceAttributes], tuple[float, str | None]] = OrderedDict()
         self._asking: dict[tuple[User, ResourceAttributes], asyncio.Task[str | None]] = {}
-        self._gate = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._limit = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def refusal(self, user: User, wish: ResourceAttributes) -> str | None:
-        """Why not; None: allowed. Raises ClusterError where nobody could tell."""
+        """Why not; None: allowed. Raises ClusterError where kube-apiserver gives no answer."""
         key = (user, wish)
         kept = self._kept.get(key)
         if kept is not None and 0 <= self._clock() - kept[0] < KEPT_SECONDS:
@@ -48,7 +48,7 @@ class Authorizer:
         if task is None:
             task = self._asking[key] = asyncio.create_task(self._ask(user, wish))
             task.add_done_callback(lambda done: self._asked(key, done))
-        # one that hangs up must not take the answer from the others
+        # a client that disconnects must not cancel the review for the others
         return await asyncio.shield(task)
 
     def _asked(self, key: tuple[User, ResourceAttributes], done: asyncio.Task[str | None]) -> None:
@@ -61,13 +61,13 @@ class Authorizer:
             self._kept.popitem(last=False)
 
     async def _ask(self, user: User, wish: ResourceAttributes) -> str | None:
-        async with self._gate:
+        async with self._limit:
             text = await self._access.send("POST", PATH, build_review(user, wish), seconds=_ASK_SECONDS)
         return parse_review(text)
 
 
 def build_review(user: User, wish: ResourceAttributes) -> dict[str, Any]:
-    """The question, as kube-apiserver takes it."""
+    """The SubjectAccessReview."""
     attributes = {
         "verb": wish.verb,
         "group": wish.group,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The metrics APIs over HTTP: who asks, whether they may, what they get.
+The metrics APIs over HTTP: authenticate, authorize, reply.
 
-Decides the order of questions and the status of an answer; identities, rights and figures are decided
-elsewhere. Probes are for everybody, everything else is for users that the front proxy vouches for.
-Discovery is every such user's, as it is on kube-apiserver itself.
+Decides the order of the checks and the status of a reply; users, rights and values are decided elsewhere. Probes are
+open to every client, everything else to users that the front proxy authenticated. Every such user may read discovery,
+as on kube-apiserver itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IDLE_SECONDS: Final = 75.0
 _ENDING_SECONDS: Final = 2.0
 _HEADERS: Final = MOST_GROUPS + 256
 """Every group of a user is a header of its own."""
-_NOBODY: Final = StatusReply(
+_UNAUTHENTICATED: Final = StatusReply(
     HTTPStatus.UNAUTHORIZED,
     "send the request through kube-apiserver: its front proxy certificate and X-Remote-User identify the user",
 )
@@ -66,28 +66,28 @@ class MetricsApiServer:
         """`unready`: why readiness is denied; empty: ready. `closed`: the same for figures."""
         self._tls, self._rights, self._readings = tls, rights, readings
         self._groups, self._now, self._unready, self._closed = groups, now, unready, closed
-        self.heard: WeakSet[object] = WeakSet()
+        self.active: WeakSet[object] = WeakSet()
         """Connections that have asked something."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
         transport = request.transport
         if transport is None:
-            return _response(_NOBODY)  # gone already
-        self.heard.add(transport)
+            return _response(_UNAUTHENTICATED)  # gone already
+        self.active.add(transport)
         if request.path in _PROBES:
             wrong = self._unready() if request.path == "/readyz" else ""
             status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
             return web.Response(text=f"{wrong or 'ok'}\n", status=status)
         if self._tls.is_outdated(transport.get_extra_info("ssl_object")):
-            transport.abort()  # the front proxy comes again, and is checked anew
-            return _response(_NOBODY)
-        return _response(await self._answered(request))
+            transport.abort()  # the front proxy connects again, and is verified again
+            return _response(_UNAUTHENTICATED)
+        return _response(await self._reply_to(request))
 
-    async def _answered(self, request: web.BaseRequest) -> JsonReply | StatusReply:
+    async def _reply_to(self, request: web.BaseRequest) -> JsonReply | StatusReply:
         user = self._user(request)
         if user is None:
-            return _NOBODY
+            return _UNAUTHENTICATED
         if request.method != "GET":
             return StatusReply(HTTPStatus.METHOD_NOT_ALLOWED, f"method {request.method[:20]} is not allowed; use GET")
         asked = parse_request(request.raw_path, self._groups)
@@ -131,7 +131,7 @@ async def serve(server: MetricsApiServer, tls: MetricsTls, host: str, port: int)
 
     def connected() -> web.RequestHandler:
         made = web_server()
-        loop.call_later(_SILENT_SECONDS, _end_silent, server.heard, made)
+        loop.call_later(_SILENT_SECONDS, _end_silent, server.active, made)
         return made
 
     sockets = await loop.create_server(
@@ -144,9 +144,9 @@ async def serve(server: MetricsApiServer, tls: MetricsTls, host: str, port: int)
         await web_server.shutdown(_ENDING_SECONDS)
 
 
-def _end_silent(heard: WeakSet[object], connection: web.RequestHandler) -> None:
+def _end_silent(active: WeakSet[object], connection: web.RequestHandler) -> None:
     """A connection that asks nothing costs a file, of which a process has few."""
-    if connection.transport is not None and connection.transport not in heard:
+    if connection.transport is not None and connection.transport not in active:
         connection.force_close()
 
 

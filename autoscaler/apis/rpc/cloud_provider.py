@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Our pools as a cloud provider of a real cluster-autoscaler (`--cloud-provider=externalgrpc`).
+The pools as a cloud provider of cluster-autoscaler (`--cloud-provider=externalgrpc`).
 
-Decides what may be done to a group: never above its largest size, never below its smallest with machines
-that run, never to a machine of another group; all of a request or nothing of it. When to grow or to shrink is
-cluster-autoscaler's decision, or ours through the smallest size that a group is given.
+Decides what may be done to a group: never above its maximum size, never below its minimum with running machines, never
+to a machine of another group; all of a request or nothing of it. When to grow or to shrink is cluster-autoscaler's
+decision, or our loop's through the minimum size of a group.
 
 Prices and options of groups are not implemented, on purpose: prices are weighed per card by our expander, and
 whoever answers the options sends a start-up time of 0 to versions whose message has no field for it, after which
@@ -49,9 +49,9 @@ _STATES: Final = {
 class CloudProvider:
     """Answers 12 of the 15 methods; the other three say UNIMPLEMENTED."""
 
-    def __init__(self, state: NodeGroups, manners: CallPolicy | None = None) -> None:
+    def __init__(self, state: NodeGroups, policy: CallPolicy | None = None) -> None:
         self._state = state
-        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, manners or CallPolicy())
+        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, policy or CallPolicy())
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._index = GroupIndex(())
 
@@ -77,13 +77,13 @@ class CloudProvider:
         return self._service.handler(answers)
 
     async def finish(self, seconds: float) -> None:
-        """Let what was begun come to its end."""
+        """Wait at most so long for the calls that have begun."""
         await self._service.finish(seconds)
 
-    # -- what there is -------------------------------------------------------------------------
+    # -- reads -----------------------------------------------------------------------------------
 
-    def _indexed(self) -> GroupIndex:
-        """Of the groups as they are now: made once for as long as they stay the same."""
+    def _get_index(self) -> GroupIndex:
+        """Of the current groups: built once for as long as they stay the same."""
         groups = self._state.groups()
         if groups is not self._index.groups:
             self._index = GroupIndex(groups)
@@ -93,7 +93,7 @@ class CloudProvider:
         return _answer("NodeGroups", nodeGroups=[_group_message(group) for group in self._state.groups()])
 
     def _group_of(self, request: Any) -> Any:
-        return self._indexed().of(request.node.providerID, request.node.name)
+        return self._get_index().of(request.node.providerID, request.node.name)
 
     async def _gpu_label(self, _request: Any) -> Any:
         return _answer("GPULabel", label=WHOLE_CARDS)
@@ -117,7 +117,7 @@ class CloudProvider:
         return _answer("NodeGroupTargetSize", targetSize=self._group(request.id).target)
 
     async def _nodes(self, request: Any) -> Any:
-        instances = [_instance_message(one) for one in self._group(request.id).instances]
+        instances = [_instance_message(instance) for instance in self._group(request.id).instances]
         return _answer("NodeGroupNodes", instances=instances)
 
     async def _template(self, request: Any) -> Any:
@@ -132,7 +132,7 @@ class CloudProvider:
     async def _not_served(self, _request: Any) -> Any:
         raise StatusError(UNIMPLEMENTED, "not implemented by design: cluster-autoscaler uses its own flags")
 
-    # -- what is done --------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------
 
     async def _increase(self, request: Any) -> Any:
         async with self._one_at_a_time[self._group(request.id).name]:
@@ -150,13 +150,15 @@ class CloudProvider:
     async def _delete(self, request: Any) -> Any:
         async with self._one_at_a_time[self._group(request.id).name]:
             group = self._group(request.id)
-            leaving = _leaving(group, request.nodes)
-            running = sum(not one.trouble and one.standing is not InstancePhase.DELETING for one in leaving)
-            if running and group.target - len(leaving) < group.min_nodes:
-                why = f"target size {group.target} minus {len(leaving)} is below its minimum {group.min_nodes}"
+            instances = _find_instances(group, request.nodes)
+            running = sum(
+                not instance.trouble and instance.standing is not InstancePhase.DELETING for instance in instances
+            )
+            if running and group.target - len(instances) < group.min_nodes:
+                why = f"target size {group.target} minus {len(instances)} is below its minimum {group.min_nodes}"
                 raise StatusError(REFUSED, f"{_name(group)}: {why}")
-            if leaving:
-                await self._state.remove(group.name, leaving)
+            if instances:
+                await self._state.remove(group.name, instances)
         return _answer("NodeGroupDeleteNodes")
 
     async def _decrease(self, request: Any) -> Any:
@@ -164,14 +166,16 @@ class CloudProvider:
             group, by = self._group(request.id), -request.delta
             if by <= 0:
                 raise StatusError(INVALID, f"delta is {request.delta}; it must be negative")
-            there = sum(one.standing is not InstancePhase.DELETING and not one.trouble for one in group.instances)
+            there = sum(
+                instance.standing is not InstancePhase.DELETING and not instance.trouble for instance in group.instances
+            )
             if group.target - by < there:
                 raise StatusError(REFUSED, f"{_name(group)} has {there} existing nodes; name the nodes to delete")
             await self._state.lower(group.name, by)
         return _answer("NodeGroupDecreaseTargetSize")
 
     def _group(self, name: str) -> NodeGroup:
-        found = self._indexed().by_group.get(name)
+        found = self._get_index().by_group.get(name)
         if found is None:
             raise StatusError(NOT_FOUND, f"pool {show(name)} does not exist")
         return found
@@ -193,21 +197,21 @@ class GroupIndex:
         self._by_id: dict[str, int] = {}
         self._by_name: dict[str, int] = {}
         for at, group in enumerate(groups):
-            for one in group.instances:
-                self._by_id.setdefault(one.id, at)
-                self._by_name.setdefault(one.id, at)
-                self._by_name.setdefault(one.node, at)
+            for instance in group.instances:
+                self._by_id.setdefault(instance.id, at)
+                self._by_name.setdefault(instance.id, at)
+                self._by_name.setdefault(instance.node, at)
         self._by_id.pop("", None)
         self._by_name.pop("", None)
 
     def of(self, provider_id: str, name: str) -> Any:
         """The answer to NodeGroupForNode."""
-        nobody = len(self.groups)
-        return self._answers[min(self._by_id.get(provider_id, nobody), self._by_name.get(name, nobody))]
+        no_group = len(self.groups)
+        return self._answers[min(self._by_id.get(provider_id, no_group), self._by_name.get(name, no_group))]
 
 
-def _leaving(group: NodeGroup, nodes: Sequence[Any]) -> list[GroupInstance]:
-    """The machines meant, each once, all of this group; one that is being deleted already needs nothing."""
+def _find_instances(group: NodeGroup, nodes: Sequence[Any]) -> list[GroupInstance]:
+    """The machines to delete, each once, all of this group; less those that are being deleted already."""
     found: dict[str, GroupInstance] = {}
     for node in nodes:
         instance = group.find(node.providerID, node.name)
@@ -232,12 +236,12 @@ def _group_message(group: NodeGroup) -> Any:
     return wire.NodeGroup(id=group.name, minSize=group.floor, maxSize=group.max_nodes, debug=debug)
 
 
-def _instance_message(one: GroupInstance) -> Any:
-    status: dict[str, Any] = {"instanceState": _STATES[one.standing]}
-    if one.trouble:
+def _instance_message(instance: GroupInstance) -> Any:
+    status: dict[str, Any] = {"instanceState": _STATES[instance.standing]}
+    if instance.trouble:
         # trouble without a state is dropped on the other side, and only of a machine that is coming is it read
         status["instanceState"] = wire.CREATING
-        kind = wire.OUT_OF_RESOURCES if one.out_of_stock else wire.OTHER_ERROR
-        code = "OutOfStock" if one.out_of_stock else "Failed"
-        status["errorInfo"] = {"errorCode": code, "errorMessage": one.trouble, "instanceErrorClass": kind}
-    return wire.Instance(id=one.id, status=status)
+        kind = wire.OUT_OF_RESOURCES if instance.out_of_stock else wire.OTHER_ERROR
+        code = "OutOfStock" if instance.out_of_stock else "Failed"
+        status["errorInfo"] = {"errorCode": code, "errorMessage": instance.trouble, "instanceErrorClass": kind}
+    return wire.Instance(id=instance.id, status=status)

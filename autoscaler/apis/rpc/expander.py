@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The gRPC expander for cluster-autoscaler (`--expander=grpc`): reads the options, answers with the best.
+The gRPC expander for cluster-autoscaler (`--expander=grpc`): reads the expansion options, replies with the best.
 
-Decides what counts as readable; what is best is decided by `options`. An empty answer means that no option is
-any good: cluster-autoscaler then buys nothing (from 1.32 on; before, it took an empty answer for none and went
-on by itself: kubernetes/autoscaler pull request 7351). An error means no advice at all, in every version: so
-nothing is an error that can be answered.
+Decides what counts as readable; which option is best is decided by `core.options`. An empty reply means that no option
+helps: cluster-autoscaler then adds nothing (from 1.32 on; before, it went on with a choice of its own:
+kubernetes/autoscaler pull request 7351). An error means no advice at all, in every version: so whatever can be
+answered is no error.
 """
 
 from __future__ import annotations
@@ -31,53 +31,53 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MOST_BYTES: Final = 64 << 20
-"""Of one question: some ten thousand pods, each named again in every option that would help it."""
+"""Of one request: about ten thousand pods, each repeated in every option that would help it."""
 
 
 class ExpanderPools(Protocol):
-    """What we know of the pools ourselves."""
+    """The configured pools."""
 
     def pools(self) -> Mapping[str, Pool]:
-        """By the name of the node group; one that is not here is judged by what cluster-autoscaler says of it."""
+        """By the name of the node group; other groups are scored by what cluster-autoscaler sends."""
 
 
 class Expander:
     """Answers BestOptions."""
 
-    def __init__(self, known: ExpanderPools, manners: CallPolicy | None = None) -> None:
+    def __init__(self, known: ExpanderPools, policy: CallPolicy | None = None) -> None:
         self._known = known
-        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, manners or CallPolicy())
+        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, policy or CallPolicy())
 
     def handler(self) -> Any:
         """For the server."""
         return self._service.handler({"BestOptions": self._best})
 
     async def finish(self, seconds: float) -> None:
-        """Let what was begun come to its end."""
+        """Wait at most so long for the calls that have begun."""
         await self._service.finish(seconds)
 
     async def _best(self, request: Any) -> Any:
         # thousands of pods are read: not on the loop that holds the Lease
-        chosen, verdicts = await asyncio.to_thread(_judged, request, dict(self._known.pools()))
-        for verdict in verdicts:
-            if verdict.vetoed:
-                log.info("expander rejected node group %s: %s", show(verdict.group), verdict.reason)
+        chosen, scores = await asyncio.to_thread(_score, request, dict(self._known.pools()))
+        for score in scores:
+            if score.vetoed:
+                log.info("reject node group %s: %s", show(score.group), score.reason)
         answer = wire.METHODS["BestOptions"][1]
         return answer(options=[wire.Option(nodeGroupId=v.group, nodeCount=v.nodes, debug=v.reason) for v in chosen])
 
 
-def _judged(request: Any, pools: Mapping[str, Pool]) -> tuple[tuple[OptionScore, ...], tuple[OptionScore, ...]]:
+def _score(request: Any, pools: Mapping[str, Pool]) -> tuple[tuple[OptionScore, ...], tuple[OptionScore, ...]]:
     nodes = {**request.nodeMap, **request.nodeBytesMap}
     read: dict[bytes, Request | Refusal | None] = {}
     options = []
-    for one in request.options:
-        pool = pools.get(one.nodeGroupId)
-        asked = list(_requests(one.podBytes or one.pod, read))
+    for option in request.options:
+        pool = pools.get(option.nodeGroupId)
+        asked = list(_requests(option.podBytes or option.pod, read))
         options.append(
             ExpansionOption(
-                group=one.nodeGroupId,
-                node=_node(nodes.get(one.nodeGroupId, b"")) if pool is None else pool.template,
-                # what no fleet could serve helps nobody, wherever it is bought
+                group=option.nodeGroupId,
+                node=_node(nodes.get(option.nodeGroupId, b"")) if pool is None else pool.template,
+                # pods that no pool can host count for no option
                 pods=tuple(each for each in asked if isinstance(each, Request)),
                 unread=asked.count(None),
                 refused=sum(isinstance(each, Refusal) for each in asked),
@@ -88,7 +88,7 @@ def _judged(request: Any, pools: Mapping[str, Pool]) -> tuple[tuple[OptionScore,
 
 
 def _requests(pods: Iterable[bytes], read: dict[bytes, Request | Refusal | None]) -> Iterable[Request | Refusal | None]:
-    """What each pod asks for; None where it cannot be read. The same pod stands in many options."""
+    """Each pod's request; None where it cannot be read. The same pod is in many options: `read` caches."""
     for raw in pods:
         if raw not in read:
             read[raw] = _request(raw)

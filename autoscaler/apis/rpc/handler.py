@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How a question on a gRPC port becomes an answer or an error: who may ask, for how long, what a failure is called.
+How a gRPC call becomes a reply or an error: which clients may call, the deadline, the status code of a failure.
 
-Decides the status code; what is answered is the service's business. Whatever was begun is carried to its end
-when its caller hangs up or its time is over: half an action would be worse than an answer that nobody hears.
+What is replied is decided by each service. A call that has begun is finished even if its client disconnects or its
+deadline passes: half an action would be worse than a reply that is lost.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     Answer = Callable[[Any], Awaitable[Any] | Any]
-    """What comes from memory may come at once: a task for each call would cost more than the answer."""
+    """May be synchronous where it only reads memory: a task for each call would cost more than the reply."""
 
 log = logging.getLogger(__name__)
 ANSWER_SECONDS: Final = 4.0
-"""cluster-autoscaler hangs up after 5 s and then learns no reason."""
-_LONGEST_SAID: Final = 500
+"""cluster-autoscaler gives up after 5 s, and then gets no reason."""
+_MOST_CHARACTERS: Final = 500
 _NAMES: Final = ("x509_common_name", "x509_subject_alternative_name")
 
 NOT_FOUND: Final = grpc.StatusCode.NOT_FOUND
@@ -40,7 +40,7 @@ UNAVAILABLE: Final = grpc.StatusCode.UNAVAILABLE
 
 
 class StatusError(Exception):
-    """The answer is this status."""
+    """The call ends with this status."""
 
     def __init__(self, code: grpc.StatusCode, why: str) -> None:
         super().__init__(why)
@@ -48,23 +48,23 @@ class StatusError(Exception):
 
 
 class CallCounter(Protocol):
-    """Where it is noted how questions were answered."""
+    """Counts calls."""
 
     def answered(self, method: str, code: str, seconds: float) -> None:
-        """One answer, by the name of its status."""
+        """One call, by the name of its status."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """How a port answers."""
+    """The rules for calls of one service."""
 
     seconds: float = ANSWER_SECONDS
     callers: frozenset[str] | None = None
-    """Names in client certificates that may ask; None: whoever reaches the port."""
+    """Names in client certificates that may call; None: every client."""
     tally: CallCounter | None = None
 
-    def serves(self, callers: Mapping[str, Any]) -> bool:
-        """Whether the peer with this authentication may ask."""
+    def allows(self, callers: Mapping[str, Any]) -> bool:
+        """Whether the peer with this authentication may call."""
         if self.callers is None:
             return True
         found = (name for key in _NAMES for name in callers.get(key, ()))
@@ -72,32 +72,32 @@ class CallPolicy:
 
 
 class MethodHandlers:
-    """One service: methods by name, each with what it takes; answers through `CallPolicy`."""
+    """The methods of one service by name, each with its message types, under a `CallPolicy`."""
 
-    def __init__(self, name: str, methods: Mapping[str, tuple[Any, Any]], manners: CallPolicy) -> None:
-        self.name, self._methods, self._manners = name, methods, manners
+    def __init__(self, name: str, methods: Mapping[str, tuple[Any, Any]], policy: CallPolicy) -> None:
+        self.name, self._methods, self._policy = name, methods, policy
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def handler(self, answers: Mapping[str, Answer], streams: Mapping[str, Callable[[Any], Any]] | None = None) -> Any:
-        """For the server; a method without an answer says UNIMPLEMENTED."""
+        """For the server; a method without an implementation is UNIMPLEMENTED."""
         handlers = {}
         for name, (asked, _) in self._methods.items():
             if streams and name in streams:
                 handlers[name] = grpc.unary_stream_rpc_method_handler(
-                    self._streamed(name, streams[name]), asked.FromString, _serialize
+                    self._stream(name, streams[name]), asked.FromString, _serialize
                 )
             elif name in answers:
                 handlers[name] = grpc.unary_unary_rpc_method_handler(
-                    self._answered(name, answers[name]), asked.FromString, _serialize
+                    self._call(name, answers[name]), asked.FromString, _serialize
                 )
         return grpc.method_handlers_generic_handler(self.name, handlers)
 
     async def finish(self, seconds: float) -> None:
-        """Let what was begun come to its end, for so long."""
+        """Wait at most so long for the calls that have begun."""
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=seconds)
 
-    def _answered(self, name: str, answer: Answer) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _call(self, name: str, answer: Answer) -> Callable[[Any, Any], Awaitable[Any]]:
         async def run(request: Any, context: Any) -> Any:
             began = time.monotonic()
             code, why, said = grpc.StatusCode.OK, "", None
@@ -108,49 +108,49 @@ class MethodHandlers:
                     said = await self._within(said, context.time_remaining())
             except Exception as exc:  # noqa: BLE001 (whatever it is becomes a status; `_status` logs what is a fault)
                 code, why = _status(name, exc)
-            if self._manners.tally is not None:
-                self._manners.tally.answered(f"{self.name}/{name}", code.name, time.monotonic() - began)
+            if self._policy.tally is not None:
+                self._policy.tally.answered(f"{self.name}/{name}", code.name, time.monotonic() - began)
             if code is not grpc.StatusCode.OK:
                 await context.abort(code, why)
             return said
 
         return run
 
-    def _streamed(self, name: str, answer: Callable[[Any], AsyncIterator[Any]]) -> Callable[[Any, Any], Any]:
+    def _stream(self, name: str, answer: Callable[[Any], AsyncIterator[Any]]) -> Callable[[Any, Any], Any]:
         async def run(request: Any, context: Any) -> AsyncIterator[Any]:
             try:
                 self._check(context)
-                async for one in answer(request):
-                    yield one
+                async for reply in answer(request):
+                    yield reply
             except Exception as exc:  # noqa: BLE001 (likewise)
                 await context.abort(*_status(name, exc))
 
         return run
 
     def _check(self, context: Any) -> None:
-        if not self._manners.serves(context.auth_context()):
+        if not self._policy.allows(context.auth_context()):
             raise StatusError(
                 grpc.StatusCode.PERMISSION_DENIED,
                 "the client certificate has no name that is allowed to call this method",
             )
 
     async def _within(self, answer: Awaitable[Any], left: float | None) -> Any:
-        """The answer, if it comes in time; a caller that hangs up ends the waiting, not the doing."""
+        """The reply, if it comes in time; a client that disconnects ends the waiting, not the action."""
         task = asyncio.ensure_future(answer)
         self._under_way.add(task)
         task.add_done_callback(self._ended)
-        return await asyncio.wait_for(asyncio.shield(task), min(self._manners.seconds, left or self._manners.seconds))
+        return await asyncio.wait_for(asyncio.shield(task), min(self._policy.seconds, left or self._policy.seconds))
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # seen: the waiter, if there still is one, has it too
+            task.exception()  # retrieved, or asyncio would log it; a waiting call raises it too
 
 
 def _status(name: str, exc: Exception) -> tuple[grpc.StatusCode, str]:
-    """What a failure is called on the wire; a fault of ours is told to the log alone."""
-    # what a provider said may be anything: it ends up in logs and Events of others
-    why = "".join(letter if letter.isprintable() else " " for letter in str(exc)[:_LONGEST_SAID])
+    """The status of a failure; the details of an internal error go to the log only."""
+    # a provider's text may be anything, and ends up in logs and Events of other programs
+    why = "".join(letter if letter.isprintable() else " " for letter in str(exc)[:_MOST_CHARACTERS])
     match exc:
         case StatusError():
             return exc.code, why
@@ -163,7 +163,7 @@ def _status(name: str, exc: Exception) -> tuple[grpc.StatusCode, str]:
         case TimeoutError():
             return grpc.StatusCode.DEADLINE_EXCEEDED, f"{name}: timed out; the operation may still complete"
         case _:
-            log.error("gRPC method %s failed", name, exc_info=exc)
+            log.error("gRPC call failed: method=%s", name, exc_info=exc)
             return grpc.StatusCode.INTERNAL, f"{name} failed; see the log of the autoscaler"
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-KEDA's external scaler: our figures for ScaledObjects.
+KEDA's external scaler: metrics of pods and pools for ScaledObjects.
 
-Decides that what cannot be told is an error and never 0: KEDA then leaves the replicas as they are. Which
-figures there are, `trigger` knows. A stream says at once whether there is something to do, and again when that
-changes; while it cannot be told it is silent.
+An unknown value is an error and never 0: KEDA then leaves the replicas as they are. Which metrics there are is decided
+in `core.keda_trigger`. A stream sends at once whether the trigger is active, and again when that changes; while it is
+unknown nothing is sent.
 
-A trigger that makes no sense gets a spec all the same: KEDA puts what IsActive and GetMetrics refuse on the
-ScaledObject, and what GetMetricSpec refuses only into its log (2.20.2, pkg/scalers/external_scaler.go).
+An invalid trigger gets a spec all the same: KEDA puts errors of IsActive and GetMetrics on the ScaledObject, and errors
+of GetMetricSpec only into its log (2.20.2, pkg/scalers/external_scaler.go).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from autoscaler.apis.metrics.core.readings import SnapshotSource
 
 FRESH_SECONDS: Final = 45.0
-"""Three scrapes of 15 s, where nobody says how often is scraped."""
+"""Three scrapes of 15 s, the default interval."""
 LOOK_SECONDS: Final = 2.0
 MOST_STREAMS: Final = 512
 REFUSED_METRIC: Final = "gpushare-trigger-refused"
-"""Stands in the spec of a trigger that names no metric of ours; nobody is told a value of it."""
+"""Metric name in the spec of an invalid trigger; it never has a value."""
 
 
 class ExternalScaler:
@@ -50,14 +50,14 @@ class ExternalScaler:
     def __init__(
         self,
         readings: SnapshotSource,
-        manners: CallPolicy | None = None,
+        policy: CallPolicy | None = None,
         *,
         fresh_seconds: float = FRESH_SECONDS,
         look_seconds: float = LOOK_SECONDS,
         steady: Callable[[], float] = boottime,
     ) -> None:
         self._readings, self._fresh, self._look, self._steady = readings, fresh_seconds, look_seconds, steady
-        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, manners or CallPolicy())
+        self._service = MethodHandlers(wire.SERVICE, wire.METHODS, policy or CallPolicy())
         self._streams = 0
 
     def handler(self) -> Any:
@@ -66,12 +66,12 @@ class ExternalScaler:
         return self._service.handler(answers, {"StreamIsActive": self._stream})
 
     async def finish(self, seconds: float) -> None:
-        """Let what was begun come to its end."""
+        """Wait at most so long for the calls that have begun."""
         await self._service.finish(seconds)
 
     async def _is_active(self, request: Any) -> Any:
         trigger = _trigger(request)
-        return _answer("IsActive", result=self._figure(trigger) > trigger.activation)
+        return _answer("IsActive", result=self._require_value(trigger) > trigger.activation)
 
     async def _spec(self, request: Any) -> Any:
         try:
@@ -91,12 +91,12 @@ class ExternalScaler:
         trigger = _trigger(request.scaledObjectRef)
         if request.metricName not in ("", trigger.metric):
             raise StatusError(INVALID, f"metricName does not match the trigger: its metric is {trigger.metric}")
-        value = self._figure(trigger)
-        told = {"metricName": trigger.metric, "metricValue": math.ceil(value), "metricValueFloat": value}
-        return _answer("GetMetrics", metricValues=[told])
+        value = self._require_value(trigger)
+        reply = {"metricName": trigger.metric, "metricValue": math.ceil(value), "metricValueFloat": value}
+        return _answer("GetMetrics", metricValues=[reply])
 
     async def _stream(self, request: Any) -> AsyncIterator[Any]:
-        trigger, told = _trigger(request), None
+        trigger, sent = _trigger(request), None
         if self._streams >= MOST_STREAMS:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -105,21 +105,21 @@ class ExternalScaler:
         self._streams += 1
         try:
             while True:
-                value = self._now(trigger)
-                if not isinstance(value, UnknownValue) and (value > trigger.activation) is not told:
-                    told = value > trigger.activation
-                    yield _answer("StreamIsActive", result=told)
+                value = self._compute(trigger)
+                if not isinstance(value, UnknownValue) and (value > trigger.activation) is not sent:
+                    sent = value > trigger.activation
+                    yield _answer("StreamIsActive", result=sent)
                 await asyncio.sleep(self._look)
         finally:
             self._streams -= 1
 
-    def _figure(self, trigger: KedaTrigger) -> float:
-        value = self._now(trigger)
+    def _require_value(self, trigger: KedaTrigger) -> float:
+        value = self._compute(trigger)
         if isinstance(value, UnknownValue):
             raise StatusError(UNAVAILABLE, f"{trigger.metric}: {value.reason}")
         return value
 
-    def _now(self, trigger: KedaTrigger) -> float | UnknownValue:
+    def _compute(self, trigger: KedaTrigger) -> float | UnknownValue:
         return compute_value(trigger, self._readings.latest(), Clocks(self._steady(), 0.0, self._fresh))
 
 

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which gRPC ports are open, and who may ask what on each.
+Which gRPC ports are open, and which clients may call which service.
 
-    8086  cloud provider and KEDA's scaler. With an authority for clients, each by its own list of names: who may
-          read figures may not delete nodes.
-    8087  the expander: cluster-autoscaler's client for it shows no certificate, so this port asks for none.
+    8086  cloud provider and KEDA's external scaler. With a CA for clients, each service has its own list of names:
+          a client that may read metrics may not delete nodes.
+    8087  the expander: cluster-autoscaler's client for it has no certificate, so this port requires none.
           It gives advice and changes nothing.
-
-Decides this and nothing else; what is not given is not served.
 """
 
 from __future__ import annotations
@@ -84,8 +82,8 @@ async def serve_ports(
         )
     if readings is not None:
         callers = settings.figures_callers if named else None
-        manners = CallPolicy(callers=callers, tally=tally)
-        services.append(ExternalScaler(readings, manners, fresh_seconds=settings.fresh_seconds))
+        policy = CallPolicy(callers=callers, tally=tally)
+        services.append(ExternalScaler(readings, policy, fresh_seconds=settings.fresh_seconds))
     first = GrpcPort(settings.host, settings.number, settings.files, most_calls=_CALLS + MOST_STREAMS)
     files = settings.files
     if files is not None and settings.anyone_asks:

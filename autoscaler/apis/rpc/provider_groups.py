@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Pools behind providers, as cluster-autoscaler sees and changes them, and the orders that our own loop gives it.
+Provider pools as cluster-autoscaler's node groups, and the orders that our own loop gives to cluster-autoscaler.
 
-Decides what was meant by an increase (a size, not a step: what somebody else has bought meanwhile is not
-bought twice) and how long an order stands: until the target has reached it, and only while our loop keeps
-saying so (`confirm`): who stood still does not know for whom it ordered. What a machine is worth, nobody here
-knows. What is told comes from the last whole look; when a look fails nothing is done on old knowledge, because
-cluster-autoscaler leaves out a loop whose Refresh failed.
+Decides what an increase means (a size, not a step: what was added meanwhile is not added twice) and how long an order
+is valid: until the target size has reached it, and only while our loop confirms it (`confirm`), since a loop that
+stands still no longer knows which pods it ordered for. Reads come from the last complete refresh; after a failed one
+nothing is done on old data, because cluster-autoscaler skips a loop whose Refresh failed.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     Occupied = Callable[[str, str], Awaitable[str]]
-    """From a machine's ID and its node (empty: not known) to a pod that would be lost with it; empty: none."""
+    """From a machine's ID and its node (empty: unknown) to a pod that would be lost with it; empty: none."""
 
-_STANDINGS: Final = {
+_PHASES: Final = {
     base.InstanceState.COMING: InstancePhase.CREATING,
     base.InstanceState.RUNNING: InstancePhase.RUNNING,
     base.InstanceState.LEAVING: InstancePhase.DELETING,
     base.InstanceState.FAILED: InstancePhase.CREATING,
 }
 _MISSING: Final = "gpushare-missing://"
-"""Id of a machine that was ordered and is not to be had: cluster-autoscaler backs off where it sees such a one."""
+"""ID prefix of a machine that was ordered and cannot be had: cluster-autoscaler backs off where it sees one."""
 
 
 def _nothing() -> Mapping[str, str]:
@@ -66,12 +65,12 @@ class OfferedPool:
     min_nodes: int = 0
     max_nodes: int = 1000
     template: Node | None = None
-    """A fresh node, as configured or remembered."""
+    """A new node, as configured or learned."""
     others: Mapping[str, str] = field(default_factory=_nothing, hash=False)
     ours: Ours = field(default_factory=partial(Ours, buys=True, drains=True))
     """What our own loop does for this pool at this moment."""
     needed: Mapping[str, str] = field(default_factory=_nothing, hash=False)
-    """Nodes that our loop keeps for somebody who is not there yet, and for whom; where it drains."""
+    """Nodes that our loop keeps for pods that are not there yet, and which; where it drains."""
 
 
 class ProviderGroups:
@@ -85,13 +84,13 @@ class ProviderGroups:
         self._known: dict[str, base.PoolState] = {}
         self._commanded: dict[str, int] = {}
         self._until = math.inf
-        """So long the orders stand."""
+        """Until when orders are valid."""
         self._growing: Counter[str] = Counter()
         """The sizes to which pools are being brought at this moment."""
         self._changes: Counter[str] = Counter()
-        self._looking: asyncio.Task[None] | None = None
-        self._told_of: tuple[bool, tuple[NodeGroup, ...]] | None = None
-        """What `groups` says until something changes, and whether orders stood."""
+        self._refreshing: asyncio.Task[None] | None = None
+        self._cached: tuple[bool, tuple[NodeGroup, ...]] | None = None
+        """Reply of `groups` until something changes, and whether orders were valid."""
 
     # -- our own loop --------------------------------------------------------------------------
 
@@ -101,7 +100,7 @@ class ProviderGroups:
 
         So do their orders, where our loop buys: where it does not any more, cluster-autoscaler sees the pods and buys.
         """
-        self._told_of = None
+        self._cached = None
         self._offers = {offer.name: offer for offer in offers}
         for name in self._known.keys() - self._offers.keys():
             del self._known[name]
@@ -112,134 +111,129 @@ class ProviderGroups:
         return pool in self._offers and self._offers[pool].ours.buys
 
     def command(self, pool: str, size: int) -> None:
-        """Have cluster-autoscaler bring the pool to this size; 0 takes the order back."""
+        """Order this size from cluster-autoscaler; 0 cancels the order."""
         if pool not in self._offers:
             raise NodeGroupError(f"pool {pool} does not exist")
-        self._told_of = None
+        self._cached = None
         self._commanded.pop(pool, None)
         if size > 0:
             self._commanded[pool] = size
 
     def commanded(self, pool: str) -> int:
-        """The size ordered and not reached yet; 0: no order stands."""
+        """The size ordered and not reached yet; 0: no order."""
         return self._commanded.get(pool, 0)
 
     def open_orders(self, pool: str, target: int) -> int:
-        """Of a pool that its provider has at this target: machines ordered that nobody has begun to buy."""
+        """Machines ordered that cluster-autoscaler has not begun to add, where the provider has this target size."""
         return max(0, self.commanded(pool) - max(target, self._growing[pool]))
 
     def confirm(self, seconds: float) -> None:
-        """Every order still has somebody to serve; cluster-autoscaler is told of them for so long."""
+        """The orders are still needed; they are valid for so long."""
         self._until = self._steady() + seconds
-
-    def learn(self, pool: str, template: Node) -> None:
-        """What a fresh node looks like, from one that was seen."""
-        self._told_of = None
-        self._offers[pool] = replace(self._offers[pool], template=template)
 
     # -- cluster-autoscaler --------------------------------------------------------------------
 
     def groups(self) -> tuple[NodeGroup, ...]:
-        """Every pool that was seen at least once; the same object for as long as nothing has changed."""
+        """Every pool that was read at least once; the same object for as long as nothing has changed."""
         stand = self._steady() <= self._until
-        if self._told_of is None or self._told_of[0] is not stand:
+        if self._cached is None or self._cached[0] is not stand:
             found = (self._group(o, self._known[o.name], stand) for o in self._offers.values() if o.name in self._known)
-            self._told_of = stand, tuple(found)
-        return self._told_of[1]
+            self._cached = stand, tuple(found)
+        return self._cached[1]
 
     async def refresh(self) -> None:
-        """Ask every provider; one look at a time, whoever asks while it runs waits for the same."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(self._look())
-        await asyncio.shield(self._looking)
+        """Read every provider; concurrent calls share one refresh."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.ensure_future(self._refresh_all())
+        await asyncio.shield(self._refreshing)
 
     async def grow(self, group: str, by: int) -> None:
-        """See `State`."""
+        """See `NodeGroups`."""
         provider, seen = self._offers[group].provider, self._known[group].target
         wanted = self._growing[group] = seen + by
         try:
-            target = await _asked(provider.grow(group, by, seen))
+            target = await _call(provider.grow(group, by, seen))
         except ChangedError:
             target = await self._target(group)
             if target < wanted:
-                target = await _asked(provider.grow(group, wanted - target, target))
+                target = await _call(provider.grow(group, wanted - target, target))
         finally:
             del self._growing[group]
-        self._told(group, target)
+        self._set_target(group, target)
 
     async def remove(self, group: str, instances: Sequence[GroupInstance]) -> None:
-        """See `State`."""
+        """See `NodeGroups`."""
         provider = self._offers[group].provider
-        real = [one.id for one in instances if not one.id.startswith(_MISSING)]
-        for one in instances:
-            if one.id in real:
-                self._refuse_needed(self._offers[group], one)
-                await self._refuse_occupied(one)
+        real = [instance.id for instance in instances if not instance.id.startswith(_MISSING)]
+        for instance in instances:
+            if instance.id in real:
+                self._refuse_needed(self._offers[group], instance)
+                await self._refuse_occupied(instance)
         if real:
-            gone = set(await _asked(provider.remove(group, real)))
+            gone = set(await _call(provider.remove(group, real)))
             known = self._known[group]
-            left = {one.id for one in known.nodes if {one.id, one.node} & gone}
+            left = {instance.id for instance in known.nodes if {instance.id, instance.node} & gone}
             nodes = tuple(replace(n, state=base.InstanceState.LEAVING) if n.id in left else n for n in known.nodes)
-            self._knows(replace(known, nodes=nodes))
-            self._told(group, max(0, known.target - len(left)))
+            self._store(replace(known, nodes=nodes))
+            self._set_target(group, max(0, known.target - len(left)))
         missing = len(instances) - len(real)
         if missing:
             await self.lower(group, missing)
 
     async def lower(self, group: str, by: int) -> None:
-        """See `State`; an order that did not come is not given again by us."""
+        """See `NodeGroups`; an order that was not fulfilled is not repeated."""
         self._commanded.pop(group, None)
-        self._told_of = None
-        self._told(group, await _asked(self._offers[group].provider.cancel(group, by)))
+        self._cached = None
+        self._set_target(group, await _call(self._offers[group].provider.cancel(group, by)))
 
     # -- inside --------------------------------------------------------------------------------
 
     @staticmethod
-    def _refuse_needed(offer: OfferedPool, one: GroupInstance) -> None:
-        """Raise where our loop has bought the node for somebody, or moves somebody there: it would be bought again."""
-        if offer.ours.drains and one.node and one.node in offer.needed:
-            raise NodeGroupError(f"node {one.node} is kept for {offer.needed[one.node]}; no node was deleted")
+    def _refuse_needed(offer: OfferedPool, instance: GroupInstance) -> None:
+        """Raise where our loop added the node for a pod, or moves one there: it would be added again."""
+        if offer.ours.drains and instance.node and instance.node in offer.needed:
+            raise NodeGroupError(f"node {instance.node} is kept for {offer.needed[instance.node]}; no node was deleted")
 
-    async def _refuse_occupied(self, one: GroupInstance) -> None:
-        """Raise where a pod would be lost with the machine: whoever asks believes its own watch."""
+    async def _refuse_occupied(self, instance: GroupInstance) -> None:
+        """Raise where a pod would be lost with the machine: cluster-autoscaler's own watch may be behind."""
         try:
-            pod = "" if self._occupied is None else await self._occupied(one.id, one.node)
+            pod = "" if self._occupied is None else await self._occupied(instance.id, instance.node)
         except ClusterError as exc:
             raise NodeGroupError(
-                f"cannot tell which pods are on {one.node or one.id}: {exc}; no node was deleted"
+                f"cannot tell which pods are on {instance.node or instance.id}: {exc}; no node was deleted"
             ) from exc
         if pod:
-            raise NodeGroupError(f"pod {pod} is on {one.node or one.id}; no node was deleted")
+            raise NodeGroupError(f"pod {pod} is on {instance.node or instance.id}; no node was deleted")
 
-    async def _look(self) -> None:
+    async def _refresh_all(self) -> None:
         providers = list({id(offer.provider): offer.provider for offer in self._offers.values()}.values())
         before = self._changes.copy()
-        for states in await asyncio.gather(*(_asked(provider.pools()) for provider in providers)):
+        for states in await asyncio.gather(*(_call(provider.pools()) for provider in providers)):
             for state in states:
-                # what was changed meanwhile is newer than this look
+                # what was changed meanwhile is newer than this refresh
                 if state.name in self._offers and self._changes[state.name] == before[state.name]:
-                    self._knows(state)
-                    self._reached(state.name)
+                    self._store(state)
+                    self._drop_reached_order(state.name)
 
     async def _target(self, group: str) -> int:
-        for state in await _asked(self._offers[group].provider.pools()):
+        for state in await _call(self._offers[group].provider.pools()):
             if state.name == group:
-                self._knows(state)
+                self._store(state)
                 return state.target
         raise NodeGroupError(f"pool {group} no longer exists at its provider")
 
-    def _told(self, group: str, target: int) -> None:
+    def _set_target(self, group: str, target: int) -> None:
         self._changes[group] += 1
         if group not in self._known:
-            return  # not offered any more
-        self._knows(replace(self._known[group], target=target))
-        self._reached(group)
+            return  # no longer offered
+        self._store(replace(self._known[group], target=target))
+        self._drop_reached_order(group)
 
-    def _knows(self, state: base.PoolState) -> None:
-        self._told_of = None
+    def _store(self, state: base.PoolState) -> None:
+        self._cached = None
         self._known[state.name] = state
 
-    def _reached(self, group: str) -> None:
+    def _drop_reached_order(self, group: str) -> None:
         if self._known[group].target >= self.commanded(group):
             self._commanded.pop(group, None)
 
@@ -259,7 +253,7 @@ class ProviderGroups:
 
 
 class OrderingProvider:
-    """The same pools as a provider for our own loop: to buy is to order, cluster-autoscaler does it."""
+    """The same pools as a provider for our own loop: scale-ups become orders, which cluster-autoscaler fulfils."""
 
     name = "externalgrpc"
 
@@ -267,7 +261,7 @@ class OrderingProvider:
         self._relay, self._inner = relay, inner
 
     async def pools(self) -> tuple[base.PoolState, ...]:
-        """As the provider says, with what is ordered counted as asked for: nothing is ordered twice."""
+        """The provider's pools, with orders counted in the target size: nothing is ordered twice."""
         relay = self._relay
         return tuple(
             replace(
@@ -289,13 +283,13 @@ class OrderingProvider:
         return now[pool] + by
 
     async def remove(self, pool: str, names: Collection[str]) -> tuple[str, ...]:
-        """Give back at once: where we drain, cluster-autoscaler leaves nodes with shares alone."""
+        """Remove at once: where we drain, cluster-autoscaler does not remove nodes with shares."""
         gone = await self._inner.remove(pool, names)
         self._relay.command(pool, self._relay.commanded(pool) - len(gone))
         return gone
 
     async def cancel(self, pool: str, by: int) -> int:
-        """Take back what is only ordered, then what is asked for of the provider."""
+        """Cancel what is only ordered, then what the provider has not delivered yet."""
         target = next((state.target for state in await self._inner.pools() if state.name == pool), None)
         if target is None:
             raise base.DeniedError(f"pool {pool} does not exist at its provider")
@@ -326,7 +320,7 @@ class ChangedError(NodeGroupError):
     """Somebody else changed the pool meanwhile."""
 
 
-async def _asked(answer: Awaitable[T]) -> T:
+async def _call(answer: Awaitable[T]) -> T:
     """A provider's answer, its errors as a State's."""
     try:
         return await answer
@@ -340,10 +334,10 @@ async def _asked(answer: Awaitable[T]) -> T:
         raise NodeGroupError(str(exc)) from exc
 
 
-def _instance(one: base.Instance) -> GroupInstance:
-    failed = one.state is base.InstanceState.FAILED
-    trouble = (one.note or "the machine failed and will not become a node") if failed else ""
-    return GroupInstance(one.id, one.node, _STANDINGS[one.state], trouble)
+def _instance(instance: base.Instance) -> GroupInstance:
+    failed = instance.state is base.InstanceState.FAILED
+    trouble = (instance.note or "the machine failed and will not become a node") if failed else ""
+    return GroupInstance(instance.id, instance.node, _PHASES[instance.state], trouble)
 
 
 def _missing(known: base.PoolState) -> tuple[GroupInstance, ...]:

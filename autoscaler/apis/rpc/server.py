@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A gRPC port: bound, with or without TLS, its certificate read again whenever the files change.
+A gRPC port, with or without TLS; its certificate is reloaded when the files change.
 
-Decides that a port without TLS is bound to the machine itself only, and what is too much: messages beyond
-`most_bytes`, calls beyond `most_calls` at once. What is served is the services' business.
-
-With an authority for clients, a client without its certificate is not heard at all. cluster-autoscaler's
-expander and KEDA's simplest set-up have none: they get a port of their own.
+Decides that a port without TLS listens on loopback only, and the limits: `most_bytes` of a message, `most_calls` at
+once. With a CA for clients, a client without a certificate cannot connect. cluster-autoscaler's expander client and
+KEDA's simplest set-up have none: the expander has a port of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
 MOST_BYTES: Final = 4 << 20
-"""Of one question; nodes to delete and metadata of a ScaledObject are a thousandth of it."""
+"""Of one request; nodes to delete and metadata of a ScaledObject are a thousandth of it."""
 _GRACE_SECONDS: Final = 5.0
 
 
@@ -41,7 +39,7 @@ class GrpcService(Protocol):
         """For the server."""
 
     async def finish(self, seconds: float) -> None:
-        """Let what was begun come to its end."""
+        """Wait at most so long for the calls that have begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class GrpcPort:
     files: CertificateFiles | None = None
     most_bytes: int = MOST_BYTES
     most_calls: int = 64
-    """At once, open streams included; a further one is told to come later."""
+    """At once, open streams included; further calls are RESOURCE_EXHAUSTED."""
 
     def __post_init__(self) -> None:
         if self.files is None and not _is_this_machine(self.host):
@@ -66,7 +64,7 @@ class GrpcPort:
 
 @asynccontextmanager
 async def serve(port: GrpcPort, services: Sequence[GrpcService]) -> AsyncIterator[int]:
-    """Serve for as long as this lasts; the number of the port."""
+    """Serve while the block lasts; the port's number."""
     server = grpc.aio.server(
         maximum_concurrent_rpcs=port.most_calls,
         options=[

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What cluster-autoscaler may know and do of our pools: the small world behind the CloudProvider server.
+Node groups: what cluster-autoscaler may know of the pools and do with them, behind the CloudProvider server.
 
-Values and a protocol; who keeps the machines is a provider's business. A command to grow stands in
-`commanded`: cluster-autoscaler, run with --enforce-node-group-min-size, raises a group to its smallest size
-in every loop, so a raised smallest size is an order.
+Values and a protocol. An order to grow is in `commanded`: cluster-autoscaler, run with --enforce-node-group-min-size,
+raises a group to its minimum size in every loop, so a raised minimum size is an order.
 
-Errors of a State, all of them:
+All errors of NodeGroups:
 
     StateError           not done, and the message says why
       OutOfStockError    no machines to be had now
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class NodeGroupError(Exception):
-    """What was asked for is not done; nothing has changed."""
+    """Not done; nothing has changed."""
 
 
 class NoStockError(NodeGroupError):
-    """Nobody sells such a machine now."""
+    """The provider has no such machine now."""
 
 
 class OutcomeUnknownError(NodeGroupError):
@@ -39,7 +38,7 @@ class OutcomeUnknownError(NodeGroupError):
 
 
 class InstancePhase(Enum):
-    """How far a machine has come."""
+    """The phase of a machine's life."""
 
     UNKNOWN = auto()
     RUNNING = auto()
@@ -49,7 +48,7 @@ class InstancePhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupInstance:
-    """One machine of a group, be it a node yet or not."""
+    """One machine of a group, whether it is a node yet or not."""
 
     id: str
     """The node's `spec.providerID`, by which cluster-autoscaler finds it."""
@@ -57,7 +56,7 @@ class GroupInstance:
     """The node's name; empty until it has registered."""
     standing: InstancePhase = InstancePhase.UNKNOWN
     trouble: str = ""
-    """Why it will not come, for people; empty: nothing is wrong."""
+    """Why it failed, for people; empty: it did not."""
     out_of_stock: bool = False
 
 
@@ -75,7 +74,7 @@ class NodeGroup:
     target: int = 0
     instances: tuple[GroupInstance, ...] = ()
     template: Node | None = None
-    """A fresh node; None: not known, nothing of this pool has been seen yet."""
+    """A new node; None: unknown, no node of this pool has been seen yet."""
     others: Mapping[str, str] = field(default_factory=_nothing, hash=False)
     """Further resources of a fresh node (`ephemeral-storage`, ...), which placement does not weigh."""
     commanded: int = 0
@@ -83,21 +82,21 @@ class NodeGroup:
 
     @property
     def floor(self) -> int:
-        """The smallest size that cluster-autoscaler is told."""
+        """The minimum size that cluster-autoscaler gets."""
         return min(self.max_nodes, max(self.min_nodes, self.commanded))
 
     def find(self, provider_id: str, name: str) -> GroupInstance | None:
         """The machine of this id, else the one of this node's name."""
         if provider_id:
-            found = next((one for one in self.instances if one.id == provider_id), None)
+            found = next((instance for instance in self.instances if instance.id == provider_id), None)
             if found is not None:
                 return found
-        # A machine that never came is handed back under its id as its name.
-        return next((one for one in self.instances if name and name in (one.node, one.id)), None)
+        # a machine that never came is deleted under its ID as its name
+        return next((instance for instance in self.instances if name and name in (instance.node, instance.id)), None)
 
 
 class NodeGroups(Protocol):
-    """The pools as the server sees them. What it says comes from memory: it answers at once."""
+    """The groups that the server serves; `groups` reads memory only."""
 
     def groups(self) -> Sequence[NodeGroup]:
         """Every pool that cluster-autoscaler may scale, as last known."""
