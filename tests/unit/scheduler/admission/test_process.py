@@ -168,8 +168,8 @@ def test_a_process_that_dies_or_hangs_is_started_again(authority, monkeypatch, c
                 assert (await ask(session, made.port, question(), trusting(authority)))["allowed"]
                 await soon(lambda: not made.it.problem())
                 assert before != made.it.pid
-            await soon(lambda: COUNTED in made.metrics.render().decode())
-            return seen, made.it.rows(), made.metrics.render().decode()
+            await soon(lambda: COUNTED in made.metrics.page().decode())
+            return seen, made.it.rows(), made.metrics.page().decode()
 
     with caplog.at_level("INFO"):
         seen, rows, page = asyncio.run(story())
