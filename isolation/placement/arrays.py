@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The fleet as arrays: what is free, row by row, in the shape the kernel reads.
+The fleet as arrays, as the kernel reads it: one row per node with what is free on it.
 
 Knows nothing of pods and policies. A dropped node leaves an empty row that the next one takes.
 """
@@ -30,7 +30,7 @@ _PER_CARD: Final = {"offered": np.int64, "free": np.int64, "core": np.int32, "ki
 
 
 class FleetArrays:
-    """Rows of free room; grows by doubling, so a row's index stays while its node lives."""
+    """Rows of free amounts; grows by doubling, and a row's index stays while its node exists."""
 
     def __init__(self, capacity: int = 16, stride: int = 8) -> None:
         self.rows = 0
@@ -44,7 +44,7 @@ class FleetArrays:
         self._point()
 
     def copy(self) -> FleetArrays:
-        """An independent twin."""
+        """An independent copy."""
         twin = FleetArrays(1, 1)
         twin.rows, twin.capacity, twin.stride, twin.kinds = self.rows, self.capacity, self.stride, list(self.kinds)
         twin.node = {name: array.copy() for name, array in self.node.items()}
@@ -88,13 +88,13 @@ class FleetArrays:
         return len(self.kinds) > known
 
     def clear(self, row: int) -> None:
-        """Nothing fits here any more."""
+        """Empty the row: nothing fits there."""
         self.node["cards"][row] = self.node["pods"][row] = 0
         self.card["offered"][row] = self.card["free"][row] = 0
         self.touch(row)
 
     def touch(self, row: int | None = None) -> None:
-        """Answers remembered for this row (or for every row) no longer hold."""
+        """Invalidate the cached scores of this row, or of every row."""
         self.node["version"][slice(None) if row is None else row] += 1
 
     def _point(self) -> None:

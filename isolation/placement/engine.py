@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Live room of a fleet: one engine for single decisions, batch simulation and the autoscaler.
+The placement engine: which node and which cards a pod gets, for the scheduler, the simulator and the autoscaler.
 
-Incremental: a decision re-rates only the nodes that changed since a pod of the same shape was
-last placed. Decides (`place`, `place_on`, `rate`, `why_not`) and keeps the books (`hold`,
-`release` of `ledger`) apart, so that a what-if is a `fork` and a crash between the two loses
-nothing. Does no I/O and knows no clock.
+Incremental: a decision rates only the nodes that changed since a pod of the same shape was last placed. Decisions
+(`place`, `place_on`, `rate`, `why_not`) change nothing; `hold` and `release` (of `FleetState`) record what was decided.
+So a what-if is a `fork`, and a crash between the two loses nothing. Does no I/O and knows no clock.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Engine(FleetState):
     """See the module; `policy` is a name of `isolation.placement.policy.POLICIES`."""
 
     def fork(self) -> Engine:
-        """An independent copy for what-if; remembers the mix and the nodes' potential, not the answers."""
+        """An independent copy for what-if questions, with the workload mix and the nodes' potential."""
         twin = Engine(policy=self.policy.name, seed=self.seed)
         twin.fleet, twin.groups, twin.learner = self.fleet.copy(), self.groups.copy(), self.learner.copy()
         twin._nodes, twin._row_of, twin._node_at = dict(self._nodes), dict(self._row_of), dict(self._node_at)
@@ -60,7 +59,7 @@ class Engine(FleetState):
         return twin
 
     def fragments(self, names: Iterable[str] | None = None) -> tuple[float, float]:
-        """Idle cards, and the part of them that the mix could not use (FGD's measure); of these nodes, or of all."""
+        """Idle cards, and how many of them the mix could not use (FGD's measure); of these nodes, or of all."""
         idle, fleet = ctypes.c_double(), self.fleet
         if names is not None:
             fleet = self.fleet.copy()
@@ -74,18 +73,18 @@ class Engine(FleetState):
     # -- the workload ------------------------------------------------------------------------
 
     def arrive(self, request: Request) -> None:
-        """Teach the mix one arrival; a policy that is not online ignores it."""
+        """Add one arrival to the workload mix; a policy that is not online ignores it."""
         if self.policy.online and self.policy.rank is Rank.POTENTIAL and self.learner.add(self._shape(request)[1]):
             self._learn()
 
     def teach(self, requests: Iterable[Request]) -> None:
-        """Preload the mix with a known workload, as the published baseline is given it."""
+        """Preload the workload mix with a known workload, as the published baseline does."""
         for request in requests:
             self.learner.add(self._shape(request)[1])
         self._learn()
 
     def relearn(self, requests: Iterable[Request]) -> None:
-        """The mix anew, from exactly these, in whatever order they come; nothing of it has faded."""
+        """Learn the workload mix again from exactly these, in any order, without decay."""
         counts = Counter(self._shape(request)[1] for request in requests)
         self.learner = WorkloadMix()
         self.learner.counts, self.learner.arrived = dict(counts), counts.total()
@@ -99,7 +98,7 @@ class Engine(FleetState):
         ask, shape = self._shape(request)
         mask = ctypes.c_uint64()
         row = self._answers.row(shape, anew=self.policy.rank is Rank.RANDOM)
-        near = self._near(request)
+        near = self._replica_pointers(request)
         found = native.LIB.gs_pick(
             self.fleet.struct, self._mix, self._weights(), ask, row.struct, *near, ctypes.byref(mask)
         )
@@ -110,7 +109,7 @@ class Engine(FleetState):
     def place_on(self, request: Request, name: str) -> Placement | Refusal:
         """Which cards of this one node the pod takes, or why none will do; KeyError for an unknown node."""
         row = self._row_of[name]
-        answers = self._rated(request, np.array([row], np.int32))
+        answers = self._rate_nodes(request, np.array([row], np.int32))
         if not np.isfinite(answers.score[row]):
             (why,) = self.why_not(request, (name,))
             return Refusal(why or Why.CARDS, describe_reason(why or Why.CARDS, request))
@@ -120,19 +119,19 @@ class Engine(FleetState):
         self, request: Request, names: Sequence[str]
     ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.uint64]]]:
         """
-        What each of these nodes is worth to the pod, and the cards it would take there, as bits by card order.
+        Score each of these nodes for the pod, with the cards it would take there, as bits by card order.
 
         Smaller is better; infinite: it does not fit, or there is no such node.
         """
         rows = self._rows(names)
         known = rows >= 0
-        answers = self._rated(request, rows[known])
+        answers = self._rate_nodes(request, rows[known])
         scores, masks = np.full(len(rows), np.inf), np.zeros(len(rows), np.uint64)
         scores[known], masks[known] = answers.score[rows[known]], answers.mask[rows[known]]
         return scores, masks
 
     def why_not(self, request: Request, names: Sequence[str]) -> dict[Why | None, list[str]]:
-        """These nodes by the reason for which they refuse; None: they would take the pod. Unknown: NO_NODES."""
+        """Group these nodes by the reason why the pod does not fit; None: it fits. Unknown nodes: NO_NODES."""
         ask, rows = self._shape(request)[0], self._rows(names)
         known = rows >= 0
         codes = np.full(len(rows), _UNKNOWN, np.uint8)
@@ -143,12 +142,12 @@ class Engine(FleetState):
         barred = found == 0
         found[barred] = _BARRED + self.groups.why[ask.group, asked[barred]]
         codes[known] = found
-        spelt: dict[Why | None, list[str]] = {}
+        by_reason: dict[Why | None, list[str]] = {}
         for code in np.unique(codes).tolist():
-            spelt[_CODES[code]] = [names[at] for at in np.flatnonzero(codes == code).tolist()]
-        return spelt
+            by_reason[_CODES[code]] = [names[at] for at in np.flatnonzero(codes == code).tolist()]
+        return by_reason
 
-    # -- inside ------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------
 
     def _weights(self) -> native.PolicyStruct:
         if self.policy.rank is Rank.RANDOM:
@@ -156,8 +155,8 @@ class Engine(FleetState):
             self._policy.salt = (self.seed * 0x9E3779B97F4A7C15 + self._draws) & (1 << 64) - 1
         return self._policy
 
-    def _near(self, request: Request) -> tuple[int | None, int | None, int]:
-        """Nodes where a replica of the owner weighs on the choice, with the cards it is on."""
+    def _replica_pointers(self, request: Request) -> tuple[int | None, int | None, int]:
+        """Pointers to the nodes and cards of the owner's other replicas, for the spread policy."""
         replicas = self._owners.get(request.owner) if request.owner else None
         if replicas is None:
             return None, None, 0
@@ -166,11 +165,11 @@ class Engine(FleetState):
     def _rows(self, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int32]]:
         return np.fromiter(map(self._row_of.get, names, repeat(-1)), np.int32, len(names))
 
-    def _rated(self, request: Request, rows: np.ndarray[Any, np.dtype[np.int32]]) -> FitRow:
-        """The row of answers to the request, up to date for these nodes until the next change."""
+    def _rate_nodes(self, request: Request, rows: np.ndarray[Any, np.dtype[np.int32]]) -> FitRow:
+        """The cached row of the request's shape, up to date for these nodes."""
         ask, shape = self._shape(request)
         answer = self._answers.row(shape, anew=self.policy.rank is Rank.RANDOM)
-        asked, near = np.ascontiguousarray(rows), self._near(request)
+        asked, near = np.ascontiguousarray(rows), self._replica_pointers(request)
         native.LIB.gs_rate(
             self.fleet.struct, self._mix, self._weights(), ask, answer.struct, *near, native.pointer(asked), len(asked)
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What nodes answered to shapes of pods, remembered until the node changes.
+The fit cache: score and cards of every node for the request shapes used last, valid until the node changes.
 
-The rows point at arrays of one size: a fleet whose arrays have moved needs new `Answers`.
+Rows point into arrays of one size: a fleet whose arrays have moved needs a new `FitCache`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from isolation.placement.workload_mix import RequestShape
 
 ROWS_KEPT: Final = 192
-"""Shapes whose answers are remembered; 20 bytes per node each."""
+"""Shapes in the cache; 20 bytes per node each."""
 
 
 class FitRow:
-    """Every node's answer to one shape."""
+    """Score and cards of every node for one shape."""
 
-    def __init__(self, answers: FitCache) -> None:
-        fleet = answers.fleet
+    def __init__(self, cache: FitCache) -> None:
+        fleet = cache.fleet
         self.score = np.empty(fleet.capacity, np.float64)
         self.mask = np.zeros(fleet.capacity, np.uint64)
         self.version = fleet.node["version"] - np.uint32(1)
-        arrays = (self.score, self.mask, self.version, answers.phi, answers.phi_version)
+        arrays = (self.score, self.mask, self.version, cache.phi, cache.phi_version)
         self.struct = native.RowStruct(*(native.pointer(a) for a in arrays))
 
 
 class FitCache:
-    """The answers to the shapes asked for last."""
+    """One row for each of the shapes used last."""
 
     def __init__(self, fleet: FleetArrays) -> None:
         self.fleet = fleet
@@ -45,13 +45,13 @@ class FitCache:
         self._rows: OrderedDict[RequestShape, FitRow] = OrderedDict()
 
     def copy(self, fleet: FleetArrays) -> FitCache:
-        """For a copy of the fleet: nodes stand as they stood, so their potential holds; the rows are not copied."""
+        """For a copy of the fleet: its nodes have the same potential; the rows are not copied."""
         twin = FitCache(fleet)
         twin.phi, twin.phi_version = self.phi.copy(), self.phi_version.copy()
         return twin
 
     def row(self, shape: RequestShape, *, anew: bool = False) -> FitRow:
-        """The row of a shape; `anew`: whatever was answered does not count."""
+        """The row of a shape; `anew`: with no score valid."""
         row = self._rows.get(shape)
         if row is None:
             row = self._rows[shape] = FitRow(self)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The books behind the engine: what every node has, who holds what of it, and what the pods look like.
+The engine's state: what every node has, which pod holds what of it, and the shapes of requests.
 
-Holds are kept whatever happens to the fleet: a node that changes keeps what is held on it, also
-where its cards have no room for it any more. Decides nothing; does no I/O and knows no clock.
+A node that changes keeps what is held on it, even where that over-commits its cards; dropping the node drops its holds.
+Decides nothing, does no I/O and knows no clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REQUESTS_KEPT: Final = 65536
 
 
 class PlacementError(ValueError):
-    """A hold that the books cannot take: unknown node or card, no room, or held already."""
+    """A hold that is impossible: unknown node or card, not enough free, or held already."""
 
 
 class FleetState:
@@ -88,11 +88,11 @@ class FleetState:
             request, placement = self._holds[uid]
             mask, ask = self._mask(row, placement), self._shape(request)[0]
             self._masks[uid] = (row, mask, ask)
-            self._part(uid, request, row, mask)
+            self._track_replica(uid, request, row, mask)
             native.LIB.gs_take(self.fleet.struct, ask, row, mask, 1)
         if new_kind:
             self._learn()
-        self._spans()
+        self._measure_largest_node()
 
     def drop_node(self, name: str) -> None:
         """Forget the node and every hold on it; KeyError if there is none of that name."""
@@ -103,7 +103,7 @@ class FleetState:
         self.fleet.clear(row)
         self.groups.put(row, None)
         self._spare.append(row)
-        self._spans()
+        self._measure_largest_node()
 
     def room(self, name: str) -> tuple[tuple[int, int], ...]:
         """Free (bytes, percent of compute) of each card, in the node's card order; negative: over-committed."""
@@ -120,9 +120,9 @@ class FleetState:
 
     def hold(self, uid: str, request: Request, placement: Placement, *, force: bool = False) -> None:
         """
-        Take the room; PlacementError, with nothing taken, if there is none.
+        Take the cards for the pod; PlacementError, with nothing taken, where not enough is free.
 
-        `force` books what is held in reality already: an over-committed card has no room left.
+        `force` takes what is held in reality already, even where that over-commits a card.
         """
         row = self._row_of.get(placement.node)
         if uid in self._holds or row is None:
@@ -136,33 +136,33 @@ class FleetState:
         self._holds[uid] = (request, placement)
         self._masks[uid] = (row, mask, ask)
         self._held_on.setdefault(row, {})[uid] = None
-        self._part(uid, request, row, mask)
+        self._track_replica(uid, request, row, mask)
 
     def release(self, uid: str) -> None:
-        """Give the room back; KeyError for a UID that holds nothing."""
+        """Give the cards back; KeyError for a UID that holds nothing."""
         request, _ = self._holds.pop(uid)
         row, mask, ask = self._masks.pop(uid)
         native.LIB.gs_give(self.fleet.struct, ask, row, mask)
         del self._held_on[row][uid]
-        self._part(uid, request, row, 0)
+        self._track_replica(uid, request, row, 0)
 
-    # -- inside ------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """Arrays have moved: every remembered answer and pointer goes."""
+        """The arrays have moved: drop every cached answer and every pointer into them."""
         self._answers = FitCache(self.fleet)
         self._shapes: dict[int, tuple[Request, native.AskStruct, RequestShape]] = {}
         if hasattr(self, "_table"):
             self._mix = self._table.struct(self.groups.eligible)
-        self._spans()
+        self._measure_largest_node()
 
     def _learn(self) -> None:
         self._table: MixTable = self.learner.table(self.fleet.kinds)
         self._mix = self._table.struct(self.groups.eligible)
         self.fleet.touch()
 
-    def _spans(self) -> None:
-        """Best fit measures in parts of the largest node."""
+    def _measure_largest_node(self) -> None:
+        """Best fit measures in fractions of the largest node."""
         p = self.policy
         cpu = max((n.cpu_milli for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
         cards = max((len(n.cards) for n in self._nodes.values()), default=1) if p.rank is Rank.BEST_FIT else 1
@@ -185,8 +185,8 @@ class FleetState:
         self._shapes[id(request)] = (request, ask, shape)
         return ask, shape
 
-    def _part(self, uid: str, request: Request, row: int, mask: int) -> None:
-        """Remember where a replica is, if that weighs on where the next one goes."""
+    def _track_replica(self, uid: str, request: Request, row: int, mask: int) -> None:
+        """Remember where a replica is, where the spread policy keeps the next one away from it."""
         if not request.owner or not request.cards:
             return
         replicas = self._owners.get(request.owner)

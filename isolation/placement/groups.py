@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who may use which node: one row of answers for all pods with the same wants and rules.
+Which pods may use which nodes: one row for all pods with the same kind of request and the same rules.
 
-Rules are matched once per (group, node) and looked up ever after.
+Rules are matched once for each group and node, and looked up after that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EligibilityGroups:
         self.why: np.ndarray[Any, Any] = np.full((4, capacity), _FREE, np.uint8)
 
     def copy(self) -> EligibilityGroups:
-        """An independent twin."""
+        """An independent copy."""
         twin = EligibilityGroups(1)
         twin.keys, twin._index = list(self.keys), dict(self._index)
         twin.eligible, twin.why = self.eligible.copy(), self.why.copy()
@@ -71,12 +71,12 @@ class EligibilityGroups:
                 self._match(group, row, node)
 
     def barred(self, group: int, rows: int) -> dict[Why, int]:
-        """How many nodes are out of the question, by reason."""
+        """Count the excluded nodes by reason."""
         counts = np.bincount(self.why[group, :rows], minlength=_FREE + 1)
         return {why: int(n) for why, n in zip(WHYS, counts[:_FREE], strict=True) if n}
 
     def example(self, group: int, why: Why, nodes: Mapping[int, Node]) -> str:
-        """One node that is out of the question for this reason, and what exactly stands in the way."""
+        """One node excluded for this reason, with what exactly excludes it."""
         for row in np.flatnonzero(self.why[group] == WHYS.index(why)).tolist():
             found = find_barrier(*self.keys[group], nodes[row])
             if found is not None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which nodes a pod may use at all, before anybody asks about room.
+Which nodes a pod may use at all, whatever is free: selectors, taints, readiness, sharing mode.
 
 Kubernetes' own semantics for selectors, taints and readiness, plus the modes of the sharing
 dialect. Pure; answers are sentences for people, `None` means nothing stands in the way.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RequestKind(IntEnum):
-    """What a pod wants of cards; decides the modes that can serve it."""
+    """What a pod requests of cards; decides the node modes that can serve it."""
 
     NOTHING = 0
     MEMORY = 1
@@ -51,7 +51,7 @@ _WANTS: Final = MappingProxyType(
 
 
 def kind_of(request: Request) -> RequestKind:
-    """What the request wants of cards."""
+    """What the request asks of cards."""
     if request.cards == 0:
         return RequestKind.NOTHING
     if request.whole:
@@ -60,7 +60,7 @@ def kind_of(request: Request) -> RequestKind:
 
 
 def find_barrier(kind: RequestKind, rules: Rules, node: Node) -> tuple[Why, str] | None:
-    """Why the node is out of the question for such a pod, or None."""
+    """Why the node is excluded for such a pod, or None."""
     if kind is not RequestKind.NOTHING and node.mode not in MODES[kind]:
         serves = " or ".join(sorted(mode.value for mode in MODES[kind]))
         return Why.MODE, f"mode is {node.mode.value}, but {_WANTS[kind]} need {serves}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One decision on one reading of the cluster.
+One placement decision on one reading of the cluster.
 
 For callers that keep no engine; those that place many pods build one with `engine_of`.
 """
@@ -21,7 +21,7 @@ def engine_of(cluster: Cluster, policy: str = DEFAULT, seed: int = 0) -> Engine:
     """
     An engine that holds what the cluster's pods hold and has learnt from them.
 
-    What is held is booked even where it over-commits a card: reality is not refused.
+    What is held counts even where it over-commits a card.
     """
     engine = Engine(cluster.nodes, policy=policy, seed=seed)
     for pod in sorted(cluster.pods, key=lambda p: (p.created, p.uid)):

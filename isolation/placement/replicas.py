@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where the replicas of one owner are, in the shape the kernel reads.
+Where the replicas of one owner are, as arrays that the kernel reads.
 
-Only nodes where that weighs on a choice are kept: an owner of ten thousand replicas on binpack
+Only nodes where that affects a choice are kept: an owner of ten thousand replicas on binpack
 nodes costs nothing.
 """
 
@@ -21,7 +21,7 @@ class Replicas:
         self._parts: dict[int, dict[str, int]] = {}
 
     def copy(self) -> Replicas:
-        """An independent twin."""
+        """An independent copy."""
         twin = Replicas()
         twin.rows, twin.masks, twin._at = self.rows[:], self.masks[:], dict(self._at)
         twin._parts = {row: dict(parts) for row, parts in self._parts.items()}

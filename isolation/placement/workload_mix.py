@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The workload as it has been seen so far, and what it makes of a remainder of a card.
+The workload mix: which request shapes arrive how often, and what the rest of a card is worth to them.
 
 Learns from requests alone, never from the future: counts per shape, refreshed at 32, 64, 128 ...
 arrivals and then every `STEADY`, so that a long-lived fleet follows its workload. Counts are
-halved at `MEMORY` arrivals: old habits fade.
+halved at `MEMORY` arrivals, so that old ones fade.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CPU_MARGIN: Final = 0.75
 
 
 class RequestShape(NamedTuple):
-    """What pods alike ask for; `group` is their row in `Groups`."""
+    """What equal pods request; `group` is their row in `EligibilityGroups`."""
 
     cpu: int
     memory: int
@@ -67,7 +67,7 @@ class WorkloadMix:
         self.due = FIRST
 
     def copy(self) -> WorkloadMix:
-        """An independent twin."""
+        """An independent copy."""
         twin = WorkloadMix()
         twin.counts, twin.arrived, twin.due = dict(self.counts), self.arrived, self.due
         return twin

@@ -68,7 +68,8 @@ class Scheduler:
         store = Store(unit_bytes=settings.unit_bytes)
         self.cache = SchedulerCache(policy=settings.policy, unit_bytes=settings.unit_bytes)
         self.informers = Informers(access, self.cache, store, settings.namespace)
-        beside = LeaseClient(access, settings.namespace, settings.beside) if settings.beside else None
+        name = settings.kube_scheduler_lease
+        beside = LeaseClient(access, settings.namespace, name) if name else None
         lease = LeaseClient(access, settings.namespace, settings.lease)
         self.leadership = Leadership(lease, me, beside=beside, host=settings.host)
         self.metrics = Metrics()
@@ -120,7 +121,7 @@ class Scheduler:
                 ReloadingTls(files, server_context)
                 sock = stack.enter_context(open_listener(settings.admission))
                 ports["admission"] = sock.getsockname()[1]
-                known = ClusterFeed(self.informers, may_grow=settings.growing)
+                known = ClusterFeed(self.informers, may_grow=settings.allow_oversized_requests)
                 self.admission = AdmissionProcess(settings, known, sock, self.metrics)
                 await stack.enter_async_context(self.background.keep("admission-process", self.admission.run))
             if settings.extender is not None:

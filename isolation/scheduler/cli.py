@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`gpushare scheduler`: the extender beside kube-scheduler, and admission.
+`gpushare scheduler`: the extender for kube-scheduler, and the admission webhook.
 
-Reads options into `Settings` and says every mistake at once; decides nothing about pods.
+Reads options into `SchedulerSettings` and reports all mistakes together.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    settings = _settings(given)
+    settings = _read_settings(given)
     problems = list(settings.problems())
     if problems:
         raise click.UsageError("\n".join(problems))
@@ -148,23 +148,23 @@ def print_config(*, existing: bool, sidecar: str) -> None:
 
 
 def serve(settings: SchedulerSettings) -> None:
-    """The process; what keeps it from starting is one line."""
+    """Run the process; an error at the start is one line."""
     import uvloop  # noqa: PLC0415 (like numpy and the kernel below, for serving only)
 
     from isolation.host.reloading_tls import TlsError  # noqa: PLC0415
     from isolation.scheduler import app  # noqa: PLC0415
 
     try:
-        uvloop.run(app.run(settings, _opened))
+        uvloop.run(app.run(settings, _print_ports))
     except (CredentialsError, TlsError, OSError, ssl.SSLError) as exc:
         raise click.ClickException(str(exc)) from exc
 
 
-def _opened(ports: Mapping[str, int]) -> None:
+def _print_ports(ports: Mapping[str, int]) -> None:
     click.echo(json.dumps({"serving": dict(ports)}))
 
 
-def _settings(given: Mapping[str, Any]) -> SchedulerSettings:
+def _read_settings(given: Mapping[str, Any]) -> SchedulerSettings:
     port = given["metrics_port"]
     return SchedulerSettings(
         kubeconfig=given["kubeconfig"],
@@ -181,12 +181,12 @@ def _settings(given: Mapping[str, Any]) -> SchedulerSettings:
         unit_bytes=UNITS[given["unit"]],
         namespace=given["namespace"],
         lease=given["lease"],
-        beside=given["beside"],
+        kube_scheduler_lease=given["beside"],
         identity=given["identity"],
         pod=os.environ.get("POD_NAME", ""),
         host=os.environ.get("HOSTNAME") or socket.gethostname(),
         scheduler_name=given["scheduler_name"],
-        growing=given["growing"],
+        allow_oversized_requests=given["growing"],
         log_format=given["log_format"],
         log_level=given["log_level"],
     )

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 EXTENDER_LIMITS: Final = Limits(connections=256, request_seconds=10.0)
 METRICS_LIMITS: Final = Limits(connections=64, request_seconds=5.0)
-EXTENDER: Final = "/extender"
 _MEASURED: Final = {"shortlist": "filter"}
 """Verbs that the metrics count as another one."""
 
@@ -76,7 +75,7 @@ class Endpoints:
 
     def _add_verbs(self, app: web.Application) -> None:
         for verb in VERBS:
-            app.router.add_post(f"{EXTENDER}/{verb}", self._verb(verb))
+            app.router.add_post(f"{extender_api.EXTENDER}/{verb}", self._verb(verb))
             if verb in ("filter", "bind"):
                 app.router.add_post(f"{inspection.PREFIX}/{verb}", self._verb(verb))
         app.router.add_get(f"{inspection.PREFIX}/inspect", self._answer_inspect)
@@ -106,7 +105,7 @@ class Endpoints:
         return web.Response(body=inspection.encode_version(self._release), content_type="application/json")
 
     async def _answer_metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
 
     def _probe(self, name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_request: web.Request) -> web.Response:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the scheduler tells Prometheus: counters of what it answered, and gauges read when somebody scrapes.
+The scheduler's Prometheus metrics: counters of its answers, and gauges that are read at each scrape.
 
-Names, labels and help come from the catalogue (`isolation.contract.metrics.scheduler`); what the process costs
-(memory, CPU, descriptors) has the names that every Prometheus client uses. What cannot be told is absent: a watch
-that was never heard has no age.
+Names, labels and help come from the catalogue (`isolation.contract.metrics.scheduler`); the process's memory, CPU and
+descriptors have the names that every Prometheus client uses. What is unknown is absent: a watch that never received
+anything has no age.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _REST_FACTOR: Final = 10
-"""After a page so many times as long as it took, the same page is handed out: scrapes take a tenth at most."""
+"""A page is reused for so many times as long as it took: scrapes take a tenth of the event loop at most."""
 
 
 class Metrics:
@@ -46,48 +46,48 @@ class Metrics:
         self._page, self._due = b"", 0.0
         self._durations: dict[str, tuple[list[int], float]] = {}
         self._registry.register(DurationHistogram(self._durations))
-        self._woken = self._counter(catalogue.WOKEN)
-        self._reliefs = self._counter(catalogue.RELIEFS)
+        self._requeued = self._counter(catalogue.WOKEN)
+        self._preemptions = self._counter(catalogue.RELIEFS)
         self._evictions = self._counter(catalogue.EVICTIONS)
 
     def _counter(self, spec: MetricSpec) -> Counted:
         return Counted(spec.name, spec.help, spec.labels, registry=self._registry)
 
     def count_request(self, verb: str, outcome: str, seconds: float) -> None:
-        """One question."""
+        """Count one extender request, which took so long."""
         self._requests.labels(verb, outcome).inc()
         buckets = [0] * (len(catalogue.BUCKETS) + 1)
         buckets[bisect_left(catalogue.BUCKETS, seconds)] = 1
         self.add_durations(verb, buckets, seconds)
 
     def add_durations(self, verb: str, buckets: Sequence[int], seconds: float) -> None:
-        """Many answers at once: how many by duration, one bucket more than `BUCKETS`, and the sum in seconds."""
+        """Add many durations: counts by bucket, one more than `BUCKETS`, and their sum in seconds."""
         before, total = self._durations.get(verb, ([0] * len(buckets), 0.0))
         self._durations[verb] = [old + new for old, new in zip(before, buckets, strict=True)], total + seconds
 
     def count_reviews(self, outcome: str, number: int) -> None:
-        """Reviews that the admission process answered."""
+        """Count reviews that the admission process answered."""
         self._requests.labels("admission", outcome).inc(number)
 
-    def count_requeue(self, said: str) -> None:
-        """One waiting pod was told; `said` is what kept the server from it."""
-        if not said:
-            self._woken.inc()
+    def count_requeue(self, error: str) -> None:
+        """Count one requeued pod, unless there was an error."""
+        if not error:
+            self._requeued.inc()
 
     def count_preemption(self, outcome: str) -> None:
-        """One pre-emption of ours."""
-        self._reliefs.labels(outcome).inc()
+        """Count one preemption by card."""
+        self._preemptions.labels(outcome).inc()
 
     def count_eviction(self, outcome: str) -> None:
-        """One eviction."""
+        """Count one eviction."""
         self._evictions.labels(outcome).inc()
 
     def add_gauges(self, read: Callable[[], Mapping[MetricSpec, Mapping[tuple[str, ...], float]]]) -> None:
-        """Gauges, read at every scrape."""
+        """Add gauges that are read at every scrape."""
         self._registry.register(Gauges(read))
 
-    def render(self) -> bytes:
-        """For a scraper: whoever asks again and again takes a tenth of the event loop at most."""
+    def page(self) -> bytes:
+        """The page for a scrape; frequent scrapes get the same page again."""
         now = time.monotonic()
         if now >= self._due:
             self._page = generate_latest(self._registry)
@@ -97,7 +97,7 @@ class Metrics:
 
 
 class DurationHistogram(Collector):
-    """The histogram of answers: numbers and sum by verb, as this process or the admission process counted them."""
+    """The histogram of durations: buckets and sum by verb, as this process or the admission process counted them."""
 
     def __init__(self, taken: Mapping[str, tuple[list[int], float]]) -> None:
         self._taken = taken
@@ -113,5 +113,5 @@ class DurationHistogram(Collector):
 
 
 def count(words: Iterable[str]) -> dict[tuple[str, ...], float]:
-    """How often each stands there, as rows of one label."""
+    """Count equal words, as rows of one label."""
     return {(word,): float(number) for word, number in Counter(words).items()}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What `gpushare scheduler` is told at its start, checked at once and passed down, never imported.
+The settings of `gpushare scheduler`: checked once at the start and passed down.
 
-Every mistake is found in one go, each with what to write instead.
+All mistakes are reported together, each with what to write instead.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ _LEASE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """See `cli` for what each means to people."""
+    """One field for each option of `cli`, where they are explained."""
 
     kubeconfig: Path | None = None
     context: str | None = None
     admission: Address | None = None
     """TLS: admission webhooks, in a process of their own. None: not served."""
     admission_client_ca: Path | None = None
-    """Whoever asks admission shows a certificate of this authority; None: everybody may ask."""
+    """CA that must have signed the clients' certificates; None: any client is accepted."""
     extender: Address | None = None
     """TLS: extender and classic paths, for a scheduler elsewhere. None: not served."""
     extender_client_ca: Path | None = None
-    """Whoever asks the extender over TLS shows a certificate of this authority."""
+    """CA that must have signed the certificates of clients of `extender`."""
     certificate: Path | None = None
     key: Path | None = None
     sidecar: Address | None = None
-    """Plain HTTP on a loopback address, for the kube-scheduler beside us. None: not served."""
+    """Plain HTTP on a loopback address, for the kube-scheduler in the same pod. None: not served."""
     metrics: Address | None = None
     policy: str = "potential"
     unit_bytes: int = GIB
     namespace: str = SYSTEM_NAMESPACE
     lease: str = SCHEDULER
-    beside: str = ""
-    """Name of the Lease of the kube-scheduler beside us; empty: campaign on our own."""
+    kube_scheduler_lease: str = ""
+    """Lease of the kube-scheduler in the same pod; empty: campaign whatever it does."""
     identity: str = ""
-    """This process and no other; empty: made up."""
+    """Identity for the Lease; empty: generated."""
     pod: str = ""
-    """Our own pod's name, where we are one: it gets the leader's label."""
+    """Name of this pod, which gets the leader label; empty: this is no pod."""
     host: str = ""
-    """Our host name, with which the kube-scheduler beside us begins its identity."""
+    """Host name: prefix of the identity of the kube-scheduler in the same pod."""
     scheduler_name: str = SCHEDULER
-    """`schedulerName` that admission gives to pods that ask for shares."""
-    growing: bool = False
-    """Whether nodes may come whose like is not here now: admission then warns of what no node holds."""
+    """`schedulerName` that admission sets on pods that request shares."""
+    allow_oversized_requests: bool = False
+    """Whether larger nodes may be added: admission then warns of requests that no node holds, instead of denying."""
     log_format: str = "text"
     log_level: str = "info"
 
     def problems(self) -> Iterator[str]:
-        """What cannot be done as asked."""
+        """Mistakes in the settings, each with what to write instead."""
         served = [name for name, where in self._tls().items() if where is not None]
         if served and (self.certificate is None or self.key is None):
             yield f"{' and '.join(served)} need a certificate: set --tls-cert and --tls-key, or {served[0]} none"
@@ -84,7 +84,7 @@ class SchedulerSettings:
             yield f"--extender-listen {self.sidecar} has no authentication: use a loopback address such as {SIDECAR}"
         if self.policy not in POLICIES:
             yield f"--policy {self.policy} is unknown: use one of {', '.join(sorted(POLICIES))}"
-        for option, name in (("--kube-scheduler-lease", self.beside), ("--lease-name", self.lease)):
+        for option, name in (("--kube-scheduler-lease", self.kube_scheduler_lease), ("--lease-name", self.lease)):
             if (name or option == "--lease-name") and not _LEASE.fullmatch(name):
                 yield f"{option} {name!r} is not a valid Lease name: use lower-case letters, digits, - and ."
 

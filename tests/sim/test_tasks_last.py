@@ -104,7 +104,7 @@ def scheduler(_folder):
     spec = {"holderIdentity": "h_1", "leaseDurationSeconds": 1, "leaseTransitions": 1}
     namespace = "/apis/coordination.k8s.io/v1/namespaces/gpushare-system/leases"
     asyncio.run(server.send("POST", namespace, {"metadata": {"name": "beside"}, "spec": spec}))
-    settings = SchedulerSettings(metrics=Address("127.0.0.1", 0), pod="me", host="h", beside="beside")
+    settings = SchedulerSettings(metrics=Address("127.0.0.1", 0), pod="me", host="h", kube_scheduler_lease="beside")
     yield lambda: Scheduler(settings, server), lambda made: made.leadership.fence() is not None
 
 

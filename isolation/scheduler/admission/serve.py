@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The admission process: judges what the API server asks, apart from the process that binds pods.
+The admission process: answers AdmissionReviews, apart from the process that binds pods.
 
     python -m isolation.scheduler.admission.serve CONTROL LISTENER
 
-Started by `supervise` with two open sockets: one to the scheduler, one that listens. Decides how much may be on its
-way at once, and in which order complete reviews are judged: the smallest first. Knows of the cluster only what
-the scheduler has sent; ends when the scheduler does.
+Started by `supervise` with two open sockets: one to the scheduler, one that listens. Decides how many bytes may be in
+flight, and the order of complete reviews: the smallest first. Knows of the cluster only what the scheduler has sent;
+ends when the scheduler does.
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ REQUEST_SECONDS: Final = 2.0
 MOST_CONNECTIONS: Final = 256
 """An API server has at most 200 writes in flight by default; more connections wait in the kernel's queue."""
 MOST_HELD_BYTES: Final = 16 << 20
-"""Of bodies that are incomplete or wait to be judged."""
+"""Of bodies that are incomplete or wait for their decision."""
 MOST_MEMORY_BYTES: Final = 640 << 20
 """Of this process, by the kernel: what all bounds together allow, and as much again."""
 REPORT_SECONDS: Final = 1.0
 _NICE: Final = 5
-"""The scheduler goes first where both want the same core."""
+"""The scheduler goes first where both need the same core."""
 
 
 @dataclass(slots=True, eq=False)
 class _PendingReview:
-    """One that is on its way, or waits."""
+    """One that is being received, or waits for its decision."""
 
     connection: Connection
     number: int
     size: int = 0
     whole: bytes | None = None
-    judged: asyncio.Future[bytes] | None = None
+    response: asyncio.Future[bytes] | None = None
 
 
 class ReviewQueue:
-    """Bodies from the first byte to the answer."""
+    """Reviews from the first byte of the body to the answer."""
 
     def __init__(self, judge: Callable[[bytes], bytes], most_held: int = MOST_HELD_BYTES) -> None:
         self._judge, self._most_held = judge, most_held
@@ -95,30 +95,30 @@ class ReviewQueue:
         return app
 
     async def run(self) -> None:
-        """Judge what is complete, one after another."""
+        """Decide complete reviews, one after another."""
         while True:
             waiting = [body for body in self._held if body.whole is not None]
             if not waiting:
                 self._waiting.clear()
                 await self._waiting.wait()
                 continue
-            body = min(waiting, key=lambda one: (one.size, one.number))
+            body = min(waiting, key=lambda review: (review.size, review.number))
             self._held.discard(body)
-            if body.judged is not None and not body.judged.done() and body.whole is not None:
-                body.judged.set_result(self._judge(body.whole))
+            if body.response is not None and not body.response.done() and body.whole is not None:
+                body.response.set_result(self._judge(body.whole))
             await asyncio.sleep(0)  # what arrived meanwhile is read, and may be smaller
 
     async def _answer(self, request: web.Request) -> web.Response:
         body = _PendingReview(connection_of(request), next(self._numbers))
         self._held.add(body)
         try:
-            whole = await read_body(request, MOST_BYTES, lambda size: self._grown(body, size))
+            whole = await read_body(request, MOST_BYTES, lambda size: self._limit_bytes(body, size))
             began = time.perf_counter()
-            body.judged = asyncio.get_running_loop().create_future()
+            body.response = asyncio.get_running_loop().create_future()
             body.whole = whole
             del whole
             self._waiting.set()
-            answer = await body.judged
+            answer = await body.response
         except web.HTTPException as exc:
             self.outcomes[
                 "too_large" if exc.status == web.HTTPRequestEntityTooLarge.status_code else "bad_request"
@@ -133,42 +133,42 @@ class ReviewQueue:
         self.seconds += took
         return web.Response(body=answer, content_type="application/json")
 
-    def _grown(self, body: _PendingReview, size: int) -> None:
-        """Where all bodies together are too large, the largest goes: an honest one is small."""
+    def _limit_bytes(self, body: _PendingReview, size: int) -> None:
+        """Drop the largest body while all together are too large: a legitimate one is small."""
         body.size = size
-        while sum(one.size for one in self._held) > self._most_held:
-            largest = max(self._held, key=lambda one: (one.size, -one.number))
+        while sum(review.size for review in self._held) > self._most_held:
+            largest = max(self._held, key=lambda review: (review.size, -review.number))
             self._held.discard(largest)
             self.dropped["bytes"] += 1
             largest.connection.drop()
-            if largest.judged is not None:
-                largest.judged.cancel()
+            if largest.response is not None:
+                largest.response.cancel()
 
 
 class _ControlChannel:
-    """The other end."""
+    """The socket to the scheduler process: its updates, our reports."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.known = ClusterView()
 
-    async def configuration(self) -> AdmissionConfiguration:
-        """The first message."""
+    async def read_configuration(self) -> AdmissionConfiguration:
+        """Read the first message."""
         return decode(await self._reader.readuntil(), AdmissionConfiguration)
 
-    async def whole(self) -> None:
-        """Read until everything has been said once."""
+    async def read_everything(self) -> None:
+        """Read updates until the scheduler has sent everything once."""
         while not await self._update():
             pass
 
     async def run(self) -> None:
-        """Read until the scheduler closes its end, which is its way to say stop."""
+        """Read updates until the scheduler closes its end, which asks this process to stop."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 await self._update()
 
     async def report(self, made: Callable[[], ProcessReport]) -> None:
-        """Until cancelled."""
+        """Send a report every second until cancelled."""
         while True:
             self._writer.write(encode(made()))
             await self._writer.drain()
@@ -176,17 +176,17 @@ class _ControlChannel:
 
     async def _update(self) -> bool:
         update = decode(await self._reader.readuntil(), ClusterUpdate)
-        self.known.take(update)
+        self.known.apply(update)
         return update.whole
 
 
 async def run(control: socket.socket, listener: socket.socket) -> None:
     """The whole life of the process."""
     scheduler = _ControlChannel(*await asyncio.open_connection(sock=control, limit=MOST_LINE))
-    told = await scheduler.configuration()
-    logs.set_up(told.log_format, told.log_level)
-    client_ca = Path(told.client_ca) if told.client_ca is not None else None
-    files = CertificateFiles(Path(told.certificate), Path(told.key), client_ca)
+    configuration = await scheduler.read_configuration()
+    logs.set_up(configuration.log_format, configuration.log_level)
+    client_ca = Path(configuration.client_ca) if configuration.client_ca is not None else None
+    files = CertificateFiles(Path(configuration.certificate), Path(configuration.key), client_ca)
     certificates = ReloadingTls(files, server_context, "admission")
     known = scheduler.known
 
@@ -197,13 +197,13 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
                 known.is_shared,
                 known.fleet,
                 known.handed,
-                told.scheduler,
+                configuration.scheduler,
                 growth=known.growth if known.synced else None,
-                unit_bytes=told.unit_bytes,
+                unit_bytes=configuration.unit_bytes,
             ),
         )
 
-    await scheduler.whole()
+    await scheduler.read_everything()
     gc.collect()
     gc.freeze()
     reviews, limits = ReviewQueue(judge), Limits(MOST_CONNECTIONS, REQUEST_SECONDS)

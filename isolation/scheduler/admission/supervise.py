@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The admission process as the scheduler sees it: started, told what the cluster holds, watched, started again.
+Supervise the admission process: start it, send it what it needs of the cluster, watch it, restart it.
 
 Decides when it counts as serving and when as dead. The socket that it listens on is bound once, here: while there is
-no process, connections wait in the kernel's queue, and nobody else can take the port. Nothing that a caller of
-admission sends reaches this process, but numbers.
+no process, connections wait in the kernel's queue, and no other process can take the port. Of what callers of admission
+send only counts reach this process.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ log = logging.getLogger(__name__)
 START_SECONDS: Final = 60.0
 """To the first report; half a second on a machine that has nothing else to do."""
 SILENT_SECONDS: Final = 10.0
-"""Without a report (one a second) it hangs, and is killed."""
+"""Without a report (one a second) for so long it is killed."""
 STOP_SECONDS: Final = 3.0
-"""To answer what it has begun."""
+"""For the answers to open requests."""
 FIRST_DELAY_SECONDS: Final = 0.1
 MOST_DELAY_SECONDS: Final = 10.0
 _LIVED_SECONDS: Final = 60.0
-"""Who lived so long is started again without a delay that grows."""
+"""A process that ran for so long is restarted with the first delay."""
 _BATCH: Final = 5000
 _SETTLE_SECONDS: Final = 0.05
-"""Changes of so long go into one message."""
-_LOOK_SECONDS: Final = 0.2
+"""Changes within so long go into one message."""
+_POLL_SECONDS: Final = 0.2
 _MODULE: Final = "isolation.scheduler.admission.serve"
 
 
 class ClusterFeed:
-    """What the admission process has to know, kept by listening to the store."""
+    """What the admission process has to know of the cluster, kept by listening to the store."""
 
     def __init__(self, informers: Informers, *, may_grow: bool) -> None:
         self._informers, self._may_grow = informers, may_grow
@@ -73,7 +73,7 @@ class ClusterFeed:
         informers.store.listen(self._note)
 
     def everything(self) -> list[ClusterUpdate]:
-        """For a process that knows nothing; the last update says that it was all."""
+        """The whole content, for a new process; the last update marks the end."""
         self._changes.clear()
         self._fleet_sent, self._pools_sent = self._current_fleet(), self._informers.pools.text
         self._synced = not self._informers.missing()
@@ -85,7 +85,7 @@ class ClusterFeed:
         ]
 
     def update(self) -> ClusterUpdate | None:
-        """What has changed since the last one."""
+        """What has changed since the last update; None: nothing."""
         changes, self._changes = self._changes, {}
         synced, shapes = not self._informers.missing(), self._current_fleet()
         pools = self._informers.pools.text
@@ -132,7 +132,7 @@ class AdmissionProcess:
     def __init__(
         self, settings: SchedulerSettings, cluster: ClusterFeed, sock: socket.socket, metrics: Metrics
     ) -> None:
-        """The settings have a certificate and a key."""
+        """The settings must have a certificate and a key."""
         self._configuration = AdmissionConfiguration(
             str(settings.certificate),
             str(settings.key),
@@ -145,24 +145,24 @@ class AdmissionProcess:
         self._cluster, self._sock, self._metrics = cluster, sock, metrics
         self._process: asyncio.subprocess.Process | None = None
         self._report: ProcessReport | None = None
-        self._heard = 0.0
+        self._reported_at = 0.0
         self._restarts = 0
         self._dropped = dict.fromkeys(("timeout", "evicted", "bytes"), 0)
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs now."""
+        """Of the process that runs now; None: there is none."""
         return self._process.pid if self._process is not None else None
 
     def problem(self) -> str:
         """Why it does not serve; empty where it does."""
         if self._report is None:
             return "admission process is starting"
-        silent = time.monotonic() - self._heard
+        silent = time.monotonic() - self._reported_at
         return f"admission process has not reported for {silent:.0f} s" if silent > SILENT_SECONDS / 2 else ""
 
     def rows(self) -> Rows:
-        """For a scrape."""
+        """Gauges for a scrape."""
         none = ()
         rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
             catalogue.ADMISSION_UP: {none: float(not self.problem())},
@@ -176,26 +176,26 @@ class AdmissionProcess:
         return rows
 
     def certificate(self) -> tuple[float, float | None] | None:
-        """When the certificate in use was loaded, and when it expires; None: no process has said."""
+        """When the certificate in use was loaded, and when it expires; None: no process has reported it."""
         return (self._report.loaded, self._report.ends) if self._report is not None else None
 
     async def run(self) -> None:
-        """Until cancelled; then what it has begun is answered."""
+        """Run until cancelled; then open requests are answered."""
         delay = FIRST_DELAY_SECONDS
         while True:
             began = time.monotonic()
             try:
-                why = await self._live()
+                why = await self._run_process()
             except OSError as exc:
                 why = f"cannot be started ({exc})"
             self._restarts += 1
             delay = FIRST_DELAY_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay
-            log.error("admission process %s: restarting it in %.1f s", why, delay)
+            log.error("restarting admission process: it %s: delay_seconds=%.1f", why, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, MOST_DELAY_SECONDS)
 
-    async def _live(self) -> str:
-        """One process, from its start to its end; how it ended."""
+    async def _run_process(self) -> str:
+        """Run one process; how it ended."""
         ours, theirs = socket.socketpair()
         with theirs:
             path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
@@ -209,9 +209,9 @@ class AdmissionProcess:
             )
         self._process = process
         reader, writer = await asyncio.open_connection(sock=ours)
-        telling = asyncio.create_task(self._tell(writer))
+        sending = asyncio.create_task(self._send_updates(writer))
         try:
-            return await self._hear(reader, process)
+            return await self._read_reports(reader, process)
         except asyncio.CancelledError:
             writer.close()  # which asks it to stop
             with contextlib.suppress(TimeoutError):
@@ -220,16 +220,16 @@ class AdmissionProcess:
             raise
         finally:
             self._process = self._report = None
-            telling.cancel()
-            (told,) = await asyncio.gather(telling, return_exceptions=True)
-            if isinstance(told, Exception):
-                log.error("cannot tell the admission process about the cluster", exc_info=told)
+            sending.cancel()
+            (failure,) = await asyncio.gather(sending, return_exceptions=True)
+            if isinstance(failure, Exception):
+                log.error("cannot send updates to the admission process: internal error", exc_info=failure)
             writer.close()
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
 
-    async def _hear(self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process) -> str:
+    async def _read_reports(self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process) -> str:
         before = ProcessReport({}, [0] * (len(catalogue.BUCKETS) + 1), 0.0, 0, {}, 0.0, None)
         while True:
             patience = START_SECONDS if self._report is None else SILENT_SECONDS
@@ -246,9 +246,9 @@ class AdmissionProcess:
             except (msgspec.MsgspecError, ValueError) as exc:
                 return f"sent an invalid report ({exc})"
             if self._report is None:
-                log.info("admission process %d serves", process.pid)
+                log.info("admission process serves: pid=%d", process.pid)
             self._count(before, report)
-            self._report, self._heard, before = report, time.monotonic(), report
+            self._report, self._reported_at, before = report, time.monotonic(), report
 
     def _count(self, before: ProcessReport, report: ProcessReport) -> None:
         for outcome, number in report.outcomes.items():
@@ -258,11 +258,11 @@ class AdmissionProcess:
         for reason, number in report.dropped.items():
             self._dropped[reason] += number - before.dropped.get(reason, 0)
 
-    async def _tell(self, writer: asyncio.StreamWriter) -> None:
+    async def _send_updates(self, writer: asyncio.StreamWriter) -> None:
         """
-        Everything once, then what changes; a process that does not read is found silent by `_hear`.
+        Send everything once, then changes; a process that does not read is noticed by its missing reports.
 
-        However it ends, the process is asked to stop: one that hears nothing more would judge by an old cluster.
+        However this ends, the process is asked to stop: without updates it would decide by an old cluster.
         """
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             writer.write(encode(self._configuration))
@@ -276,8 +276,8 @@ class AdmissionProcess:
                     await writer.drain()
                 await asyncio.sleep(_SETTLE_SECONDS)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_SECONDS):
-                        await self._cluster.changed.wait()  # what comes after a silence is told at once
+                    async with asyncio.timeout(_POLL_SECONDS):
+                        await self._cluster.changed.wait()  # after a quiet time a change is sent at once
 
 
 def _resident(pid: int) -> float | None:

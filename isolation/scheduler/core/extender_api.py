@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The scheduler extender protocol, version 1, as bytes on one side and values on the other.
+The scheduler extender API, version 1: requests of kube-scheduler into values, results into bytes.
 
-Decides how a request of kube-scheduler is read and how an answer is written; knows no cluster and
-takes no decision. Whatever cannot be read is a `Broken` with what is wrong in it, never an exception.
+Knows no cluster and decides nothing. What cannot be read is an `InvalidArgs` with the reason, never an exception.
 Keys are capitalised as on the wire (Kubernetes, `k8s.io/kube-scheduler/extender/v1`: the types carry no
 JSON names). With `nodeCacheCapable` nodes travel as names; without it as whole objects, which go back
 as they came, since kube-scheduler then scores with what we return.
@@ -21,6 +20,8 @@ from isolation.scheduler.core.preemption import Victims
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+EXTENDER: Final = "/extender"
+"""Path prefix of the verbs."""
 MOST_BYTES: Final = 8 << 20
 """Of a request: 5,000 names are 0.2 MiB, an admission review holds two objects of at most 3 MiB."""
 MOST_NODES: Final = 50_000
@@ -31,18 +32,18 @@ _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class InvalidArgs:
-    """A request that is none, and why."""
+    """A request that cannot be read, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderArgs:
-    """What filter and prioritize are asked: one pod, some nodes."""
+    """Arguments of filter and prioritize (`ExtenderArgs`): one pod, some nodes."""
 
     pod: msgspec.Raw
     uid: str
-    """Of the pod, as written there; empty where it says none."""
+    """Of the pod, as sent; empty: none."""
     names: Sequence[str]
     nodes: Sequence[msgspec.Raw] | None = None
     """The whole objects in the order of `names`, where they were sent."""
@@ -50,7 +51,7 @@ class ExtenderArgs:
 
 @dataclass(frozen=True, slots=True)
 class BindingArgs:
-    """Which pod onto which node."""
+    """Arguments of bind (`ExtenderBindingArgs`)."""
 
     namespace: str
     name: str
@@ -60,7 +61,7 @@ class BindingArgs:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionArgs:
-    """A pod that waits, and the victims proposed for it by node."""
+    """Arguments of preempt (`ExtenderPreemptionArgs`): a pod, and the proposed victims by node."""
 
     pod: msgspec.Raw
     uid: str
@@ -190,10 +191,10 @@ def read_preemption_args(body: bytes) -> PreemptionArgs | InvalidArgs:
 
 
 def encode_filter_result(
-    ask: ExtenderArgs, fit: Iterable[str], failed: Mapping[str, str], hopeless: Mapping[str, str]
+    ask: ExtenderArgs, fit: Iterable[str], failed: Mapping[str, str], unresolvable: Mapping[str, str]
 ) -> bytes:
-    """Which nodes remain, why others might with pre-emption, and why others never will."""
-    answer: dict[str, object] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": hopeless, "Error": ""}
+    """Nodes that fit, nodes that preemption might help (with reasons), and nodes that it cannot help."""
+    answer: dict[str, object] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""}
     if ask.nodes is None:
         answer["NodeNames"] = list(fit)
     else:
@@ -204,7 +205,7 @@ def encode_filter_result(
 
 
 def has_node_preferences(pod: msgspec.Raw) -> bool:
-    """Whether the pod says itself which nodes it would rather have; True where that cannot be read."""
+    """Whether the pod states preferences for nodes that in-tree plugins score; True where that cannot be read."""
     try:
         spec = _WISHING.decode(pod).spec
     except _UNREADABLE:
@@ -220,7 +221,7 @@ def has_node_preferences(pod: msgspec.Raw) -> bool:
 
 
 def encode_filter_error(reason: str) -> bytes:
-    """No answer about any node: the pod is tried again, and the reason stands in its Events."""
+    """A result without nodes: kube-scheduler retries the pod, and the reason is in its Events."""
     return _ENCODE.encode({"FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": clean(reason)})
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The configuration of the kube-scheduler that asks us: a stock binary, our profile, our extender.
+The KubeSchedulerConfiguration of a stock kube-scheduler that calls our extender.
 
-Pure. Two shapes: beside us, over loopback, with its own profile and a Lease short enough that a dead leader
-is followed in time; or the stanza that adds us to an existing kube-scheduler over mutual TLS.
-Sources: Kubernetes, "kube-scheduler Configuration (v1)"; extender fields as in its type `Extender`.
+Two forms: the whole configuration of the kube-scheduler in the same pod (loopback, its own profile, a Lease short
+enough to replace a dead leader in time), or the `extenders` section for an existing kube-scheduler, over mutual TLS.
+Pure. Sources: Kubernetes, "kube-scheduler Configuration (v1)"; extender fields as in its type `Extender`.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from isolation.contract.names import ACK, KUBE_LEASE, SCHEDULER, SYSTEM_NAMESPACE
-from isolation.scheduler.endpoints import EXTENDER
+from isolation.scheduler.core.extender_api import EXTENDER
 from isolation.scheduler.settings import SIDECAR
 
 SIDECAR_LEASE: Final = KUBE_LEASE
-"""The Lease of the kube-scheduler beside us."""
+"""The Lease of the kube-scheduler in the same pod."""
 LEADER_SERVICE: Final = f"{SCHEDULER}-leader"
-"""The Service that finds whoever of us leads; the certificate is the one of the Service `gpushare-scheduler`."""
+"""The Service that selects the leader; it uses the certificate of the Service `gpushare-scheduler`."""
 _TIMEOUT: Final = "15s"
 """Longer than the write of a bind (5 s) and the question where it went."""
 _PROFILE_WEIGHT: Final = 10
-"""Of our scores against those of in-tree plugins: which node's cards fit best is the reason to be asked."""
+"""Weight of our scores against those of in-tree plugins: which node's cards fit best matters most."""
 
-_AGAINST_US: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
+_SPREADING_SCORES: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
 """In-tree scores (not the filter) that would spread by CPU and memory what the cards want packed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFiles:
-    """Files of an existing kube-scheduler with which it proves itself to us, as paths on its machine."""
+    """Client certificate files of an existing kube-scheduler, as paths on its machine."""
 
     certificate: str = "/etc/kubernetes/gpushare/tls.crt"
     key: str = "/etc/kubernetes/gpushare/tls.key"
@@ -39,7 +39,7 @@ class ClientFiles:
 
 
 def extender_entry(url: str, mutual: ClientFiles | None = None) -> dict[str, Any]:
-    """One entry of `extenders`; beside us nobody else narrows the choice, so that the best nodes are answer enough."""
+    """One entry of `extenders`; with our own profile the shortlist is enough, since no other extender filters."""
     entry: dict[str, Any] = {
         "urlPrefix": url,
         "filterVerb": "shortlist" if mutual is None else "filter",
@@ -88,14 +88,14 @@ def sidecar_config(sidecar: str = SIDECAR, kubeconfig: str = "") -> dict[str, An
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 5,
         "profiles": [
-            {"schedulerName": SCHEDULER, "plugins": {"score": {"disabled": [{"name": n} for n in _AGAINST_US]}}}
+            {"schedulerName": SCHEDULER, "plugins": {"score": {"disabled": [{"name": n} for n in _SPREADING_SCORES]}}}
         ],
         "extenders": [extender_entry(f"http://{sidecar}{EXTENDER}")],
     }
 
 
 def existing_scheduler_config(mutual: ClientFiles | None = None) -> dict[str, Any]:
-    """What an existing kube-scheduler's configuration gets: its own profiles stay as they are."""
+    """What to add to an existing kube-scheduler's configuration; its profiles stay as they are."""
     url = f"https://{LEADER_SERVICE}.{SYSTEM_NAMESPACE}.svc{EXTENDER}"
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",

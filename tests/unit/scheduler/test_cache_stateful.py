@@ -189,7 +189,7 @@ class Cluster(RuleBasedStateMachine):
     def seen_bound(self, uid):
         """The echo of our bind, first, late or again."""
         if uid in self.answers:
-            self._set_bound(uid, self.answers.pop(uid))
+            self._bound(uid, self.answers.pop(uid))
         elif uid in self.seen:
             self.cache.set_pod(self.seen[uid])
 
@@ -200,7 +200,7 @@ class Cluster(RuleBasedStateMachine):
             self.cache.confirm(uid)
         else:
             self.cache.confirm(uid)
-            self._set_bound(uid, self.answers.pop(uid))
+            self._bound(uid, self.answers.pop(uid))
 
     @rule(uid=st.sampled_from(UIDS), pick=st.none() | st.integers(0, 7))
     def undone(self, uid, pick):

@@ -237,7 +237,7 @@ def test_the_sidecar_has_no_admission_and_the_classic_paths_are_there():
                 found.append(await answer.text())
             async with session.get(f"{url}/gpushare-scheduler/version") as answer:
                 found.append(json.loads(await answer.text()))
-            return found, metrics.render().decode()
+            return found, metrics.page().decode()
 
     found, page = asyncio.run(story())
     assert [404, ["a"], "None", {"version": "1.2.3"}] == found
@@ -281,6 +281,6 @@ def test_pages_take_a_tenth_of_the_time(monkeypatch):
 
     metrics.add_gauges(gauges)
     for now[0] in (100.0, 101.0, 110.9, 111.1, 120.0, 123.0):
-        metrics.render()
+        metrics.page()
 
     assert [100.0, 111.1, 123.0] == read

@@ -216,7 +216,7 @@ def test_every_mistake_is_said_at_once():
         extender=Address("0.0.0.0", 8441),  # noqa: S104
         sidecar=Address("0.0.0.0", 8442),  # noqa: S104
         policy="magic",
-        beside="No Lease",
+        kube_scheduler_lease="No Lease",
     )
 
     said = list(settings.problems())
@@ -313,7 +313,7 @@ def test_metrics_are_those_of_the_catalogue():
     metrics.count_eviction("done")
     metrics.count_requeue("")
 
-    families = {f.name: f for f in text_string_to_metric_families(metrics.render().decode())}
+    families = {f.name: f for f in text_string_to_metric_families(metrics.page().decode())}
 
     for name, spec in CATALOGUE.items():
         found = families[name.removesuffix("_total")]

@@ -251,8 +251,8 @@ def test_who_waits_is_looked_after_each_time_the_lead_begins(monkeypatch):
 
     async def story():
         async with working([pod("w", 12)]) as (_, hands, _, world, tasks):
-            fence, sweep, turns, counts = world.leadership.fence, tasks._sweep, [], []
-            tasks._sweep = lambda now: turns.append(now) or sweep(now)
+            fence, sweep, turns, counts = world.leadership.fence, tasks._check_assumed, [], []
+            tasks._check_assumed = lambda now: turns.append(now) or sweep(now)
             running = asyncio.create_task(tasks.run())
             for others in (0, None, 0, None, 1):
                 world.leadership.fence = lambda led=others: None if led is None else later(fence(), led)

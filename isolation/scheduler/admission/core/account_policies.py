@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What our own accounts are held to, beyond what RBAC can say: whoever steals a token gets what its process needs.
+Policies for gpushare's own service accounts, beyond RBAC: a stolen token allows only what its process needs.
 
-The node agents are pinned by the node that their token names, and there to what they state of it. The schedulers'
-accounts are held to what each writes: the right to patch pods would let them change images and labels too, the stock
-roles of kube-scheduler would let it move a volume from one claim to another, or hold every other scheduler's Lease.
+Each node agent may write only its own node, which its token names, and there only what it publishes. The schedulers'
+accounts may write only what each process writes: the right to patch pods would let them change images and labels too,
+and the stock roles of kube-scheduler would let it move a volume from one claim to another, or hold every other
+scheduler's Lease.
 The autoscaler's policies are written by hand (manifests/base/autoscaler/policy.yaml).
 
-Each asks for the user first and for nothing else: nobody else's requests are looked at.
+Each matches by the user name alone and first: requests of others are not evaluated further.
 
 Source: Kubernetes, "Validating Admission Policy" (1.30), "Service accounts: token claims" (the node's name in
 `userInfo.extra`, 1.32); what kube-scheduler writes: pkg/scheduler/framework/plugins/volumebinding (PersistentVolume

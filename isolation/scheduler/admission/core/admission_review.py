@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-AdmissionReview v1 on the wire: what is asked, and the answer.
+AdmissionReview v1 on the wire: bodies into requests, decisions into responses.
 
-Decides only what a body says. Whoever reaches the port may have written it, so every body gets
-an answer, under the same uid wherever one can be read; what the answer is, `review` decides.
+Whoever reaches the port may have written a body, so each gets an answer, under the same uid wherever one can be read.
+The decision itself is `webhook`'s.
 
 Source: Kubernetes, "Dynamic Admission Control" and `k8s.io/api/admission/v1`.
 """
@@ -35,7 +35,7 @@ _MOST_WARNINGS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """One request that the API server has not yet accepted."""
+    """One request that the API server has not accepted yet."""
 
     uid: str
     resource: str
@@ -55,7 +55,7 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class InvalidReview:
-    """A body that is no question."""
+    """A body that is no AdmissionReview."""
 
     uid: str
     reason: str
@@ -63,7 +63,7 @@ class InvalidReview:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResponse:
-    """The answer to one question."""
+    """The decision about one request."""
 
     allowed: bool
     message: str = ""
@@ -82,12 +82,12 @@ _REASONS: Final = {FORBIDDEN: "Forbidden", INVALID: "Invalid"}
 
 
 def deny(message: str, code: int = FORBIDDEN) -> AdmissionResponse:
-    """A refusal with its reason."""
+    """Deny with a reason."""
     return AdmissionResponse(allowed=False, message=message, code=code)
 
 
 def read_review(body: bytes) -> AdmissionRequest | InvalidReview:
-    """What a body asks."""
+    """Read a body."""
     if len(body) > MOST_BYTES:
         return InvalidReview("", f"the {KIND} has {len(body)} bytes; at most {MOST_BYTES} are accepted")
     # Commas and openers inside of strings count too: more than there are, and cheap to count.

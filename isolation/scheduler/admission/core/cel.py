@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The rules of admission in CEL, for the API server's own policies: they hold also when we are away.
+The rules of admission in CEL, for the ValidatingAdmissionPolicies: they hold also when the webhook is away.
 
-Decides nothing new: each claim says in CEL what `safety`, `request_of` or `review` says in
-Python, from the same tables; what CEL cannot say (totals over init containers, the live view)
-the webhook alone says. A claim is what must be true, with the sentence for people.
+Decides nothing new: each validation says in CEL what `pod_security`, `request_of` or `webhook` says in Python, from the
+same tables. What CEL cannot say (totals over init containers, the live view of the nodes) the webhook alone checks. A
+validation is an expression that must be true, with the message for people.
 
 `dyn(...)` where containers of different lists are joined: their types have different names.
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.codec.request import CORE_STEP, MOST_CARDS
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import DEFAULT_SCHEDULER, SHARED
-from isolation.scheduler.admission.core import forbidden
+from isolation.scheduler.admission.core import pod_security
 from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS, record_annotations
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ _OWN_ANNOTATIONS: Final = 16
 """So many of a pod's at most are our own processes': they come on top of what its owner may have."""
 TOO_MANY_ANNOTATIONS: Final = f"with GPU shares, a pod has at most {MOST_ANNOTATIONS} annotations; remove some"
 
-# A pod that is being deleted passes: what holds up its last updates keeps it in Terminating.
+# A pod that is being deleted passes: refusing its last updates would keep it in Terminating.
 _STAYS: Final = "!has(object.metadata.deletionTimestamp)"
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What must hold, and what to tell whoever broke it."""
+    """An expression that must be true, and the message where it is not (`spec.validations` of a policy)."""
 
     expression: str
     message: str
@@ -179,16 +179,16 @@ def _extended(name: str) -> list[Validation]:
 
 
 def pod_validations(pod: str) -> list[Validation]:
-    """What a pod with shares may not bring along."""
+    """What a pod with shares may not contain."""
     path = "v.?hostPath.?path.orValue('')"
-    unplain, harmless = pattern(forbidden.UNPLAIN), pattern(forbidden.HOST_PATHS_HARMLESS)
+    unplain, harmless = pattern(pod_security.UNPLAIN), pattern(pod_security.HOST_PATHS_HARMLESS)
     return [
         Validation(
             f"{pod}.spec.?nodeName.orValue('') == ''", "nodeName is set; remove it: the scheduler chooses node and card"
         ),
         Validation(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID exposes the processes of all tenants; remove it"),
         Validation(f"{_annotations(pod)} <= {MOST_ANNOTATIONS}", TOO_MANY_ANNOTATIONS),
-        # So many are refused above, and are not walked over as well.
+        # More than that are refused above, without walking over them.
         Validation(
             f"{_annotations(pod)} > {MOST_ANNOTATIONS} || "
             f"!{pod}.metadata.?annotations.orValue({{}}).exists(k, {_asks_runtime()})",
@@ -196,7 +196,7 @@ def pod_validations(pod: str) -> list[Validation]:
         ),
         Validation(
             f"{pod}.spec.?volumes.orValue([]).all(v, !has(v.hostPath) || (!{path}.matches({unplain}) && "
-            f"(!{path}.matches({pattern(forbidden.HOST_PATHS)}) || {path}.matches({harmless}))))",
+            f"(!{path}.matches({pattern(pod_security.HOST_PATHS)}) || {path}.matches({harmless}))))",
             "a hostPath exposes devices, the container runtime or files of the host system, or contains //, . or ..; "
             "mount another directory with a plain path",
         ),
@@ -209,14 +209,14 @@ def _annotations(at: str) -> str:
 
 
 def _asks_runtime() -> str:
-    return " || ".join(f"k.startsWith({text(prefix)})" for prefix in forbidden.ANNOTATION_PREFIXES)
+    return " || ".join(f"k.startsWith({text(prefix)})" for prefix in pod_security.ANNOTATION_PREFIXES)
 
 
 def container_validations(listed: str, dialect: Dialect) -> list[Validation]:
-    """What no container of such a pod may bring along."""
-    capabilities = texts(forbidden.CAPABILITIES)
-    prefixes = " || ".join(f"e.name.startsWith({text(prefix)})" for prefix in forbidden.ENV_PREFIXES)
-    filled = " || ".join(f"e.?prefix.orValue('').startsWith({text(prefix)})" for prefix in forbidden.ENV_PREFIXES)
+    """What no container of such a pod may contain."""
+    capabilities, promised = texts(pod_security.CAPABILITIES), texts(pod_security.promise_env(dialect))
+    prefixes = " || ".join(f"e.name.startsWith({text(prefix)})" for prefix in pod_security.ENV_PREFIXES)
+    filled = " || ".join(f"e.?prefix.orValue('').startsWith({text(prefix)})" for prefix in pod_security.ENV_PREFIXES)
     paths = (
         "(c.?volumeMounts.orValue([]).map(m, m.mountPath) + c.?volumeDevices.orValue([]).map(d, d.devicePath) + "
         "(c.?terminationMessagePath.orValue('') == '' ? [] : [c.terminationMessagePath]))"
@@ -228,13 +228,13 @@ def container_validations(listed: str, dialect: Dialect) -> list[Validation]:
         ),
         Validation(
             f"{listed}.all(c, c.?securityContext.?capabilities.?add.orValue([])"
-            f".all(a, a.matches({pattern(forbidden.CAPABILITY)}) && "
+            f".all(a, a.matches({pattern(pod_security.CAPABILITY)}) && "
             f"!(a.upperAscii().replace('CAP_', '') in {capabilities})))",
-            f"capabilities {', '.join(forbidden.CAPABILITIES)} give access to other tenants' cards; remove them",
+            f"capabilities {', '.join(pod_security.CAPABILITIES)} give access to other tenants' cards; remove them",
         ),
         Validation(
-            f"{listed}.all(c, c.?env.orValue([]).all(e, !({prefixes} || e.name in {texts(forbidden.own_env(dialect))}) "
-            f"|| e.name in {texts(forbidden.ENV_HARMLESS)}))",
+            f"{listed}.all(c, c.?env.orValue([]).all(e, !({prefixes} || e.name in {promised}) "
+            f"|| e.name in {texts(pod_security.ENV_HARMLESS)}))",
             "an environment variable (GPUSHARE_*, LD_*, NVIDIA_*) would select cards or libraries; remove it",
         ),
         Validation(
@@ -242,8 +242,8 @@ def container_validations(listed: str, dialect: Dialect) -> list[Validation]:
             "envFrom sets environment variables that would select cards or libraries; change the prefix",
         ),
         Validation(
-            f"{listed}.all(c, {paths}.all(p, !p.matches({pattern(forbidden.UNPLAIN)}) "
-            f"&& !p.matches({pattern(forbidden.OWN_PATHS)})))",
+            f"{listed}.all(c, {paths}.all(p, !p.matches({pattern(pod_security.UNPLAIN)}) "
+            f"&& !p.matches({pattern(pod_security.OWN_PATHS)})))",
             "a mount, a device or terminationMessagePath covers files of gpushare, or its path contains //, . or ..; "
             "use another plain path, such as /run/app",
         ),
@@ -251,7 +251,7 @@ def container_validations(listed: str, dialect: Dialect) -> list[Validation]:
 
 
 def not_forged(pod: str, dialect: Dialect) -> list[Validation]:
-    """What nobody writes into a pod or template that is being made."""
+    """What only gpushare writes: not in a new pod or template."""
     return [
         Validation(
             f"!{carries(pod, 'annotations', record_annotations(dialect))}",
@@ -266,7 +266,7 @@ def not_forged(pod: str, dialect: Dialect) -> list[Validation]:
 
 
 def admitted_validations(pod: str, scheduler: str) -> list[Validation]:
-    """What the webhook has added by the time that policies are asked: a pod without it came past the webhook."""
+    """What the webhook adds, and the policies check after it: a pod without it did not pass the webhook."""
     return [
         Validation(
             f"{pod}.metadata.?labels[?{text(SHARED)}].orValue('') == 'true'",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which requests to the API server admission is about: shared by webhooks and policies.
+Which API requests admission applies to: `matchConstraints` and rules shared by webhooks and policies.
 
-Decides namespaces and resources, and how a policy is written down; whether an object concerns shares is `cel`'s
-business.
+Decides namespaces and resources, and how a policy object is built; whether an object requests shares is decided in
+`cel`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BINDINGS = ("pods/binding", "bindings")
 
 
 def select_namespaces() -> Manifest:
-    """The namespaces where admission judges."""
+    """The namespaces with admission."""
     return {
         "matchExpressions": [
             {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", SYSTEM_NAMESPACE]},
@@ -38,9 +38,9 @@ def select_namespaces() -> Manifest:
 
 def select_shared_pods() -> Manifest:
     """
-    Pods with shares that exist, before or after an update: by the label without which a pod came past admission.
+    Existing pods with shares, before or after an update: by the label that admission sets.
 
-    The API server compares labels before it evaluates anything: looking for shares in the containers of everybody's
+    The API server compares labels before it evaluates anything: looking for shares in the containers of all
     pods, at each of their updates, took it a second for a pod of a megabyte.
     """
     return {"matchExpressions": [{"key": SHARED, "operator": "Exists"}]}
@@ -78,11 +78,11 @@ def build_policy(
     name: str,
     rules: Sequence[Manifest],
     conditions: Mapping[str, str],
-    claims: Sequence[Validation],
+    validations: Sequence[Validation],
     variables: Mapping[str, str] | None = None,
     **selectors: Manifest,
 ) -> Manifest:
-    """One ValidatingAdmissionPolicy, in the namespaces where admission judges if no selectors are given."""
+    """One ValidatingAdmissionPolicy, in all namespaces with admission unless selectors are given."""
     constraints: dict[str, Any] = {"matchPolicy": "Equivalent", "resourceRules": list(rules)}
     constraints |= selectors or {"namespaceSelector": select_namespaces()}
     spec = {
@@ -91,7 +91,8 @@ def build_policy(
         "matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()],
         "variables": [{"name": key, "expression": value} for key, value in (variables or {}).items()],
         "validations": [
-            {"expression": claim.expression, "message": claim.message, "reason": "Forbidden"} for claim in claims
+            {"expression": validation.expression, "message": validation.message, "reason": "Forbidden"}
+            for validation in validations
         ],
     }
     return {

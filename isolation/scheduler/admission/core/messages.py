@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the scheduler and its admission process say to each other: JSON, one message a line.
+The messages between the scheduler and its admission process: JSON, one message a line.
 
 Pure. Both ends are of one release and started together, so the messages carry no version.
 """
@@ -24,7 +24,7 @@ _Message = TypeVar("_Message", bound=msgspec.Struct)
 
 
 class AdmissionConfiguration(msgspec.Struct, frozen=True):
-    """What the process is told first, as `Settings` has it."""
+    """The first message, from `SchedulerSettings`."""
 
     certificate: str
     key: str
@@ -36,12 +36,12 @@ class AdmissionConfiguration(msgspec.Struct, frozen=True):
 
 
 class ClusterUpdate(msgspec.Struct, frozen=True):
-    """What has changed in the cluster since the last one; the first ones hold everything."""
+    """What has changed in the cluster since the last update; the first ones hold everything."""
 
     whole: bool
     """Whether all that the scheduler knows has been sent."""
     synced: bool
-    """Whether the scheduler has read the cluster."""
+    """Whether the scheduler's informers are synced."""
     shared: list[tuple[str, str]] = msgspec.field(default_factory=list)
     """Pods with shares (namespace, name) that are new."""
     gone: list[tuple[str, str]] = msgspec.field(default_factory=list)
@@ -70,17 +70,17 @@ class ProcessReport(msgspec.Struct, frozen=True):
 
 
 class ClusterView:
-    """What the updates have told so far."""
+    """The cluster as the updates so far describe it."""
 
     def __init__(self) -> None:
         self.fleet, self.synced = UNKNOWN, False
         self.pools: tuple[PublishedPool, ...] = ()
         self.growth: NodeSizes | None = None
-        """What nodes may come; None: others than the published pools' too, as far as is known."""
+        """Sizes of nodes that the pools can add; None: not known, or not all of them."""
         self._shared: set[tuple[str, str]] = set()
 
-    def take(self, update: ClusterUpdate) -> None:
-        """One more."""
+    def apply(self, update: ClusterUpdate) -> None:
+        """Apply one update."""
         self.synced = update.synced
         self._shared.difference_update(update.gone)
         self._shared.update(update.shared)
@@ -93,7 +93,7 @@ class ClusterView:
 
     @property
     def handed(self) -> list[tuple[Node, Ours]]:
-        """Pools that gpushare scales in place of cluster-autoscaler: a fresh node of each, and what it does."""
+        """Pools that gpushare scales instead of cluster-autoscaler: an empty node of each, and what it does there."""
         return [(pool.fresh, pool.ours) for pool in self.pools if pool.ours != Ours()]
 
     def is_shared(self, namespace: str, name: str) -> bool | None:

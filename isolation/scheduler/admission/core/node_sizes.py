@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether any node here could ever hold a request: its shape, not its room.
+Whether any node could ever hold a request: by the size of its cards, not by what is free on them.
 
-Decides from the hardware that the live view shows, full or not, ready or not, and from what the autoscaler has
-published of the nodes that its pools may bring. Until it has, a fleet that may grow by larger cards (a pool that is
-empty now) is not known by what it has: there the same sentence is a warning, since a refused pod would never be seen by
-whoever adds nodes.
+Decides from the nodes that exist, full or not, ready or not, and from the nodes that the autoscaler's pools can add, as
+published. Until they are published, larger cards may still come (from a pool that is empty now): then the same sentence
+is only a warning, since a denied pod would never be seen by what adds nodes.
 """
 
 from __future__ import annotations
@@ -29,44 +28,44 @@ class NodeSize:
 
     mode: Mode
     bytes: int
-    """That its largest card offers."""
+    """Offered by its largest card."""
     cards: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSizes:
-    """The distinct shapes of all nodes."""
+    """The distinct sizes of all nodes."""
 
-    shapes: frozenset[NodeSize] = frozenset()
+    sizes: frozenset[NodeSize] = frozenset()
     may_grow: bool = False
-    """Whether nodes may come whose like is not here now."""
+    """Whether nodes of other sizes may be added."""
 
 
 UNKNOWN: Final = NodeSizes()
-"""A view that is not whole yet: nothing is refused for it."""
+"""The informers are not synced yet: nothing is denied for its size."""
 
 
 def measure_node(node: Node) -> NodeSize:
-    """One node, reduced."""
+    """The size of one node."""
     return NodeSize(node.mode, max((card.allocatable_bytes for card in node.cards), default=0), len(node.cards))
 
 
 def measure_nodes(nodes: Iterable[Node], *, may_grow: bool = False) -> NodeSizes:
-    """All of them; without a single one nothing can be told, and nothing is refused for it."""
+    """The sizes of all nodes with cards; without a node nothing is denied for its size."""
     return NodeSizes(
         frozenset(measure_node(node) for node in nodes if node.cards or node.mode is not Mode.NONE), may_grow
     )
 
 
 def explain_misfit(
-    request: Request, fleet: NodeSizes, dialect: Dialect, unit_bytes: int, growth: NodeSizes | None = None
+    request: Request, existing: NodeSizes, dialect: Dialect, unit_bytes: int, growth: NodeSizes | None = None
 ) -> str | None:
-    """Why no node of the fleet, and none that may come (`growth`, where that is known), could hold it, or None."""
-    coming = growth.shapes if growth is not None else frozenset[NodeSize]()
-    if not fleet.shapes and not coming:
+    """Why no existing node, and none that the pools can add (`growth`; None: not known), could hold it, or None."""
+    coming = growth.sizes if growth is not None else frozenset[NodeSize]()
+    if not existing.sizes and not coming:
         return None
     modes = MODES[kind_of(request)]
-    here, pools = ([shape for shape in some if shape.mode in modes] for some in (fleet.shapes, coming))
+    here, pools = ([size for size in some if size.mode in modes] for some in (existing.sizes, coming))
     each, count = request.card_bytes // unit_bytes, request.cards
     if not here and not pools:
         wanted = " or ".join(sorted(modes))
@@ -74,26 +73,26 @@ def explain_misfit(
             f"no node{' and no pool' if growth is not None else ''} supports this kind of GPU share; "
             f"label a node {dialect.mode_label}={wanted}, or request whole cards"
         )
-    if not all(shape.cards for shape in (*here, *pools)):  # a node whose agent has not said yet what it has
+    if not all(size.cards for size in (*here, *pools)):  # a node whose agent has not published its cards yet
         return None
-    if all(shape.cards < count for shape in (*here, *pools)):
-        most = _most([[shape.cards for shape in some] for some in (here, pools)], told=growth is not None)
+    if all(size.cards < count for size in (*here, *pools)):
+        most = _most([[size.cards for size in some] for some in (here, pools)], published=growth is not None)
         return f"{count} cards on one node, but the largest node has {most}; lower label {dialect.card_count}"
-    many = [[shape.bytes // unit_bytes for shape in some if shape.cards >= count] for some in (here, pools)]
+    many = [[size.bytes // unit_bytes for size in some if size.cards >= count] for some in (here, pools)]
     if max(amount for some in many for amount in some) < each:
-        beside = f" on a node with {count} cards" if count > 1 else ""
-        most = _most(many, told=growth is not None)
+        where = f" on a node with {count} cards" if count > 1 else ""
+        most = _most(many, published=growth is not None)
         return (
-            f"{dialect.memory} {each} on one card, but the largest card{beside} offers {most}; "
+            f"{dialect.memory} {each} on one card, but the largest card{where} offers {most}; "
             f"request less, or spread it over more cards with label {dialect.card_count}"
         )
     return None
 
 
-def _most(amounts: Sequence[Sequence[int]], *, told: bool) -> str:
-    """The largest amount, of nodes that are here and, where that is told, of nodes that may come."""
+def _most(amounts: Sequence[Sequence[int]], *, published: bool) -> str:
+    """The largest amount, of existing nodes and, where published, of nodes that the pools can add."""
     here, pools = (str(max(some, default="none")) for some in amounts)
-    return f"{here} on existing nodes and {pools} on nodes that the pools can add" if told else here
+    return f"{here} on existing nodes and {pools} on nodes that the pools can add" if published else here
 
 
 def explain_wrong_mode(request: Request, dialect: Dialect) -> str | None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The rules as the API server's own policies: in force also without us, and without our webhook.
+The ValidatingAdmissionPolicies: the API server enforces them itself, also while the webhook is away.
 
-Decides which claims stand in which policy. They are asked after the webhook, about the object as
-it will be stored. What our own accounts are held to is said in `accounts`.
+Decides which validations belong to which policy. They are evaluated after the webhook, on the object as it will be
+stored. Policies for gpushare's own service accounts are in `account_policies`.
 
 Source: Kubernetes, "Validating Admission Policy" (1.30).
 """
@@ -40,7 +40,7 @@ _SHARED = {"namespaceSelector": select_namespaces(), "objectSelector": select_sh
 
 
 def build_policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER) -> list[Manifest]:
-    """Every ValidatingAdmissionPolicy; another scheduler's name where an existing one asks our extender."""
+    """Every ValidatingAdmissionPolicy; `scheduler`: another name where an existing scheduler calls our extender."""
     return [
         *_build_for_new_pods(dialect, scheduler),
         *_build_for_workloads(dialect),
@@ -50,29 +50,29 @@ def build_policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER) -> list[M
 
 
 def build_bindings(made: Sequence[Manifest]) -> list[Manifest]:
-    """What puts the policies in force, everywhere."""
+    """The bindings that put the policies in force, in all namespaces."""
     return [
         {
             "apiVersion": VERSION,
             "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": one["metadata"]["name"]},
-            "spec": {"policyName": one["metadata"]["name"], "validationActions": ["Deny"]},
+            "metadata": {"name": policy["metadata"]["name"]},
+            "spec": {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]},
         }
-        for one in made
+        for policy in made
     ]
 
 
 def _build_for_new_pods(dialect: Dialect, scheduler: str) -> list[Manifest]:
-    """New pods: those with shares, and those that pretend to have been admitted."""
+    """New pods: those with shares, and those with forged labels or records."""
     new, asks = [resource_rule(["pods"], "CREATE")], cel.asks("object", dialect)
     records = cel.carries("object", "annotations", record_annotations(dialect))
     forged = f"{records} || {cel.carries('object', 'labels', (SHARED,))}"
-    claims = (
+    validations = (
         cel.amount_validations(dialect)
         + cel.pod_validations("object")
         + cel.container_validations("variables.containers", dialect)
     )
-    # Whatever was not labelled by the webhook is refused by the second, which alone looks at everybody's pods.
+    # A pod that the webhook did not label is denied by the second policy, the only one that looks at all pods.
     both = {"concerns-shares": f"{forged} || {asks}"}
     admitted = [
         Validation(f"{one.expression} || !variables.asks", one.message)
@@ -80,13 +80,13 @@ def _build_for_new_pods(dialect: Dialect, scheduler: str) -> list[Manifest]:
     ]
     admitted += cel.not_forged("object", dialect)
     return [
-        build_policy("pods", new, {"asks-for-shares": asks}, claims, cel.variables("object", dialect), **_SHARED),
+        build_policy("pods", new, {"asks-for-shares": asks}, validations, cel.variables("object", dialect), **_SHARED),
         build_policy("admitted", new, both, admitted, {"asks": asks}),
     ]
 
 
 def _build_for_workloads(dialect: Dialect) -> list[Manifest]:
-    """Whatever makes pods, one policy by the place where it keeps them."""
+    """Workloads that create pods; one policy for each place of the pod template."""
     found = []
     for path, resources in workloads_by_path().items():
         pod = ".".join(("object", *(str(step) for step in path)))
@@ -94,19 +94,19 @@ def _build_for_workloads(dialect: Dialect) -> list[Manifest]:
         new = f"(request.operation == 'CREATE' || {pod} != {before})"
         conditions = {"asks-for-shares": f"has({pod}) && {cel.asks(pod, dialect)} && {new}"}
         rules = [resource_rule(one, "CREATE", "UPDATE") for one in split_by_group(resources)]
-        claims = (
+        validations = (
             cel.amount_validations(dialect)
             + cel.pod_validations(pod)
             + cel.container_validations("variables.containers", dialect)
         )
-        claims += cel.not_forged(pod, dialect)
+        validations += cel.not_forged(pod, dialect)
         name = f"templates-{resources[0].partition('.')[0]}"
-        found.append(build_policy(name, rules, conditions, claims, cel.variables(pod, dialect)))
+        found.append(build_policy(name, rules, conditions, validations, cel.variables(pod, dialect)))
     return found
 
 
 def _build_for_existing_pods(dialect: Dialect) -> list[Manifest]:
-    """Pods that exist: what is kept, what joins them, who binds them."""
+    """Existing pods: what is immutable, ephemeral containers, bindings."""
     strangers = {"is-not-ours": f"!(request.userInfo.username in {cel.texts(sorted(GPUSHARE_ACCOUNTS))})"}
     kept = Validation(
         f"!({cel.altered(dialect)})",

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The admission of pods that ask for shares, and of whatever makes such pods: bytes in, bytes out.
+The mutating webhook's decision about pods with GPU shares, and workloads that create them: bytes in, bytes out.
 
-Decides what is refused, what is added and what is only remarked. Pure: the cluster is one value
-and one question about it. Never raises; in doubt about a pod with shares the answer is no, and
-objects that have nothing to do with shares are never in doubt.
+Decides what is denied, what is patched and what is only a warning. Pure: what it knows of the cluster is one
+`ReviewContext`. Never raises; a pod with shares that cannot be judged is denied, and objects without shares are always
+allowed.
 
-The namespaces that admission passes by (kube-system, ours, `gpushare.dev/exempt: "true"`) are the
-webhook configuration's `namespaceSelector`: what arrives here is judged.
+The namespaces without admission (kube-system, gpushare's own, `gpushare.dev/exempt: "true"`) are excluded by the
+webhook configuration's `namespaceSelector`: what arrives here is decided.
 """
 
 from __future__ import annotations
@@ -52,52 +52,52 @@ TEMPLATES: Final[dict[str, Path]] = {
     "cronjobs.batch": ("spec", "jobTemplate", "spec", "template"),
     "podtemplates": ("template",),
 }
-"""Where each kind of workload keeps the pods that it makes."""
+"""Where each kind of workload has its pod template."""
 _EVERYWHERE: Final = "daemonsets.apps"
 EPHEMERAL: Final = "ephemeralcontainers"
 BINDING: Final = "binding"
 GPUSHARE_ACCOUNTS: Final = frozenset(
     f"system:serviceaccount:{SYSTEM_NAMESPACE}:{name}" for name in (SCHEDULER, NODE_AGENT, AUTOSCALER)
 )
-"""Ours: they keep the records."""
+"""gpushare's service accounts: they may change allocation records."""
 SCHEDULER_ACCOUNT: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{SCHEDULER}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewContext:
-    """What admission knows beside the object itself."""
+    """What admission knows besides the object itself."""
 
     is_shared: Callable[[str, str], bool | None]
-    """Whether a stored pod (namespace, name) asks for shares; None: cannot tell now."""
+    """Whether a stored pod (namespace, name) requests shares; None: not known now."""
     fleet: NodeSizes = UNKNOWN
-    """Empty while the live view is not whole."""
+    """Empty while the informers are not synced."""
     pools: Sequence[tuple[Node, Ours]] = ()
-    """A fresh node of each pool, and what gpushare does there in cluster-autoscaler's place."""
+    """An empty node of each pool, and what gpushare does there instead of cluster-autoscaler."""
     scheduler: str = SCHEDULER
-    """The `schedulerName` of pods with shares: ours, or an existing scheduler that asks our extender."""
+    """The `schedulerName` of pods with shares: our own, or an existing scheduler that calls our extender."""
     growth: NodeSizes | None = None
-    """Nodes that pools may bring; None: not known."""
+    """Nodes that the pools can add; None: not known."""
     dialect: Dialect = ACK
     unit_bytes: int = GIB
 
 
-def review(body: bytes, world: ReviewContext) -> bytes:
-    """The answer to one AdmissionReview, whatever the body is."""
-    question = read_review(body)
-    if isinstance(question, InvalidReview):
-        return encode_response(question.uid, deny(question.reason, INVALID))
-    return encode_response(question.uid, decide(question, world))
+def review(body: bytes, context: ReviewContext) -> bytes:
+    """Answer one AdmissionReview, whatever the body is."""
+    request = read_review(body)
+    if isinstance(request, InvalidReview):
+        return encode_response(request.uid, deny(request.reason, INVALID))
+    return encode_response(request.uid, decide(request, context))
 
 
-def decide(question: AdmissionRequest, world: ReviewContext) -> AdmissionResponse:
-    """The answer to a question."""
+def decide(request: AdmissionRequest, context: ReviewContext) -> AdmissionResponse:
+    """Decide about one admission request."""
     try:
-        if (question.resource, question.sub) in {("pods", BINDING), ("bindings", "")}:
-            return _review_binding(question, world)
-        if question.resource == "pods":
-            return _review_pod(question, world)
-        if question.resource in TEMPLATES and not question.sub and question.operation in ("CREATE", "UPDATE"):
-            return _review_workload(question, world)
+        if (request.resource, request.sub) in {("pods", BINDING), ("bindings", "")}:
+            return _review_binding(request, context)
+        if request.resource == "pods":
+            return _review_pod(request, context)
+        if request.resource in TEMPLATES and not request.sub and request.operation in ("CREATE", "UPDATE"):
+            return _review_workload(request, context)
     except CodecError as exc:
         return deny(str(exc), INVALID)
     except RecursionError:
@@ -105,82 +105,84 @@ def decide(question: AdmissionRequest, world: ReviewContext) -> AdmissionRespons
     return ALLOWED
 
 
-def _review_pod(question: AdmissionRequest, world: ReviewContext) -> AdmissionResponse:
-    if question.operation == "CREATE" and not question.sub:
-        return _review_new_pod(question.new, question.size, world)
-    if question.operation == "UPDATE":
-        return _review_pod_update(question, world)
+def _review_pod(request: AdmissionRequest, context: ReviewContext) -> AdmissionResponse:
+    if request.operation == "CREATE" and not request.sub:
+        return _review_new_pod(request.new, request.size, context)
+    if request.operation == "UPDATE":
+        return _review_pod_update(request, context)
     return ALLOWED
 
 
-def _review_new_pod(pod: At, size: int, world: ReviewContext) -> AdmissionResponse:
+def _review_new_pod(pod: At, size: int, context: ReviewContext) -> AdmissionResponse:
     metadata, spec = pod["metadata"], pod["spec"]
-    made = _review_template(metadata, spec, size, world)
+    made = _review_template(metadata, spec, size, context)
     if isinstance(made, AdmissionResponse):
         return made
     patch = (
-        *patch_pod(metadata, spec, made.request, world.scheduler, world.unit_bytes),
-        *patch_annotations(metadata, made.request, world.pools),
+        *patch_pod(metadata, spec, made.request, context.scheduler, context.unit_bytes),
+        *patch_annotations(metadata, made.request, context.pools),
     )
     return AdmissionResponse(allowed=True, patch=patch, warnings=made.warnings)
 
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """A pod or template that asks for shares and may have them."""
+    """A pod or template that requests shares and may have them."""
 
     request: Request
     warnings: tuple[str, ...]
 
 
-def _review_template(metadata: At, spec: At, size: int, world: ReviewContext) -> _Accepted | AdmissionResponse:
-    """A pod or a template of pods that is being made; a verdict where that ends it."""
-    asks = pod_security.asks_for_shares(spec, world.dialect)
-    problems = list(pod_security.find_forged(metadata, world.dialect, asks=asks))
-    if not asks and not metadata["labels"][world.dialect.card_count]:
+def _review_template(metadata: At, spec: At, size: int, context: ReviewContext) -> _Accepted | AdmissionResponse:
+    """Review a new pod or pod template; a response where that is the end of it."""
+    asks = pod_security.asks_for_shares(spec, context.dialect)
+    problems = list(pod_security.find_forged(metadata, context.dialect, asks=asks))
+    if not asks and not metadata["labels"][context.dialect.card_count]:
         return _deny_all(problems) if problems else ALLOWED
     if much := pod_security.explain_too_large(spec, size):
         return deny(much, INVALID)
-    request = request_of(metadata.value, spec.value, dialect=world.dialect, unit_bytes=world.unit_bytes)
+    request = request_of(metadata.value, spec.value, dialect=context.dialect, unit_bytes=context.unit_bytes)
     if isinstance(request, Refusal):
         problems.insert(0, str(request))
     if asks:
-        problems += pod_security.find_pod_problems(metadata, spec, frozenset({world.scheduler}), world.dialect)
+        problems += pod_security.find_pod_problems(metadata, spec, frozenset({context.scheduler}), context.dialect)
     if isinstance(request, Refusal):
         return _deny_all(problems, INVALID)
-    if wrong := explain_wrong_mode(request, world.dialect):
+    if wrong := explain_wrong_mode(request, context.dialect):
         problems.insert(0, wrong)
-    warnings = tuple(pod_security.find_warnings(spec, world.dialect))
-    if unfit := explain_misfit(request, world.fleet, world.dialect, world.unit_bytes, world.growth):
-        if world.growth is not None or not world.fleet.may_grow:
+    warnings = tuple(pod_security.find_warnings(spec, context.dialect))
+    if unfit := explain_misfit(request, context.fleet, context.dialect, context.unit_bytes, context.growth):
+        if context.growth is not None or not context.fleet.may_grow:
             problems.insert(0, unfit)
         warnings = (f"the pod remains pending for now: {unfit}", *warnings)
     return _deny_all(problems) if problems else _Accepted(request, warnings)
 
 
 def _deny_all(problems: Iterable[str], code: int = FORBIDDEN) -> AdmissionResponse:
-    """All reasons at once, so that nobody mends one only to learn of the next."""
+    """Deny with all reasons at once, so that the user can fix them together."""
     found = list(dict.fromkeys(problems))
     more = [f"and {len(found) - pod_security.MOST_PROBLEMS} more"] if len(found) > pod_security.MOST_PROBLEMS else []
     return deny("; ".join(found[: pod_security.MOST_PROBLEMS] + more), code)
 
 
-def _review_workload(question: AdmissionRequest, world: ReviewContext) -> AdmissionResponse:
-    """A template that has not changed is let pass, or nobody could scale down or delete what was made before us."""
-    path = TEMPLATES[question.resource]
-    template, before = _descend(question.new, path), _descend(question.old, path)
-    if not template or (question.operation == "UPDATE" and template.value == before.value):
+def _review_workload(request: AdmissionRequest, context: ReviewContext) -> AdmissionResponse:
+    """An unchanged template passes, or workloads older than gpushare could not be scaled down or deleted."""
+    path = TEMPLATES[request.resource]
+    template, before = _descend(request.new, path), _descend(request.old, path)
+    if not template or (request.operation == "UPDATE" and template.value == before.value):
         return ALLOWED
     metadata, spec = template["metadata"], template["spec"]
-    asks = pod_security.asks_for_shares(spec, world.dialect)
-    metadata, patch = _copy_card_count(question.new, metadata, path, world.dialect) if asks else (metadata, ())
-    made = _review_template(metadata, spec, question.size // (2 if question.old else 1), world)
+    asks = pod_security.asks_for_shares(spec, context.dialect)
+    metadata, patch = _copy_card_count(request.new, metadata, path, context.dialect) if asks else (metadata, ())
+    made = _review_template(metadata, spec, request.size // (2 if request.old else 1), context)
     if isinstance(made, AdmissionResponse):
         return made
     said = list(made.warnings)
     if patch:
-        said.append(f"label {world.dialect.card_count} is copied to the pod template, from which pods get their labels")
-    if question.resource == _EVERYWHERE and not made.request.rules.terms:
+        said.append(
+            f"label {context.dialect.card_count} is copied to the pod template, from which pods get their labels"
+        )
+    if request.resource == _EVERYWHERE and not made.request.rules.terms:
         said.append("a DaemonSet creates a pod on every node, even on nodes without cards; add a nodeSelector")
     return AdmissionResponse(allowed=True, patch=patch, warnings=tuple(said))
 
@@ -189,7 +191,7 @@ def _copy_card_count(
     workload: At, metadata: At, path: Path, dialect: Dialect
 ) -> tuple[At, tuple[dict[str, object], ...]]:
     """
-    The template's metadata with the number of cards that stands on the workload itself alone.
+    The template's metadata with the card count of the workload, where only the workload itself has that label.
 
     `gpushare place` reads it there too; without the copy the pods would silently get one card.
     """
@@ -208,22 +210,22 @@ def _descend(at: At, path: Path) -> At:
     return at
 
 
-def _review_pod_update(question: AdmissionRequest, world: ReviewContext) -> AdmissionResponse:
-    """Records and the labels that count are kept as they are by everybody but us."""
+def _review_pod_update(request: AdmissionRequest, context: ReviewContext) -> AdmissionResponse:
+    """Only gpushare may change records and the labels of shared pods."""
     problems = (
-        [] if question.user in GPUSHARE_ACCOUNTS else list(_find_altered(question.old, question.new, world.dialect))
+        [] if request.user in GPUSHARE_ACCOUNTS else list(_find_altered(request.old, request.new, context.dialect))
     )
-    spec = question.new["spec"]
-    shared = pod_security.asks_for_shares(spec, world.dialect)
-    if shared and question.user not in GPUSHARE_ACCOUNTS and not question.new["metadata"]["deletionTimestamp"]:
-        before, after = question.old["metadata"]["annotations"], question.new["metadata"]["annotations"]
+    spec = request.new["spec"]
+    shared = pod_security.asks_for_shares(spec, context.dialect)
+    if shared and request.user not in GPUSHARE_ACCOUNTS and not request.new["metadata"]["deletionTimestamp"]:
+        before, after = request.old["metadata"]["annotations"], request.new["metadata"]["annotations"]
         much = pod_security.explain_too_many_annotations(after, before)
         problems += [much] if much else pod_security.find_runtime_annotations(after, before.mapping())
-    if question.sub == EPHEMERAL and shared:
-        if much := pod_security.explain_too_large(spec, question.size):
+    if request.sub == EPHEMERAL and shared:
+        if much := pod_security.explain_too_large(spec, request.size):
             return deny(much, INVALID)
         for container in spec["ephemeralContainers"].items():
-            problems += pod_security.find_container_problems(container, world.dialect)
+            problems += pod_security.find_container_problems(container, context.dialect)
     return _deny_all(problems) if problems else ALLOWED
 
 
@@ -236,16 +238,16 @@ def _find_altered(old: At, new: At, dialect: Dialect) -> Iterable[str]:
             yield f"{what} {key} of a pod is immutable; keep its value, or recreate the pod"
 
 
-def _review_binding(question: AdmissionRequest, world: ReviewContext) -> AdmissionResponse:
-    """What a Binding carries is merged into the pod: records by our scheduler alone, who alone binds such pods."""
-    if question.operation != "CREATE" or question.user == SCHEDULER_ACCOUNT:
+def _review_binding(request: AdmissionRequest, context: ReviewContext) -> AdmissionResponse:
+    """A Binding's annotations are merged into the pod: only our scheduler writes records, and binds such pods."""
+    if request.operation != "CREATE" or request.user == SCHEDULER_ACCOUNT:
         return ALLOWED
-    metadata = question.new["metadata"]
-    carried = [key for key in pod_security.record_annotations(world.dialect) if metadata["annotations"][key]]
-    carried += [key for key in (SHARED, world.dialect.card_count) if metadata["labels"][key]]
+    metadata = request.new["metadata"]
+    carried = [key for key in pod_security.record_annotations(context.dialect) if metadata["annotations"][key]]
+    carried += [key for key in (SHARED, context.dialect.card_count) if metadata["labels"][key]]
     if carried:
         return deny(f"the binding carries {carried[0]}, which only {SCHEDULER} writes; bind without it")
-    shared = world.is_shared(question.namespace, question.name)
+    shared = context.is_shared(request.namespace, request.name)
     if shared is None:
         return deny("it is not known yet whether this pod requests GPU shares; try again in a few seconds")
     if shared:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The webhook configuration: which requests wait for us, and what happens while we are away.
+The MutatingWebhookConfiguration: which requests call the webhook, and what happens while it is away.
 
-Decides that only objects about shares of cards ever wait, and that those are refused while nobody
-answers. Each has one match condition: the API server evaluates all that there are, whatever the
-first says, while `&&` ends with what is cheap and false. Who signs our certificate is the
-installer's choice: `caBundle` is filled in at installation.
+Only requests about GPU shares call it, and those are denied while it does not answer. Each webhook has one match
+condition: the API server evaluates all match conditions whatever the first one says, while `&&` ends at the first that
+is false. `caBundle` is filled in at installation.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS: Final = 5
 BINDING_TIMEOUT_SECONDS: Final = 2
-"""Pods of other schedulers wait no longer for a webhook that does not answer."""
+"""Bindings of other schedulers wait no longer than this for a webhook that does not answer."""
 STOCK_SCHEDULER: Final = "system:kube-scheduler"
-"""Its pods are never ours (admission has set `schedulerName`): they do not wait for us."""
+"""It never binds pods with shares (admission has set `schedulerName`): its bindings skip the webhook."""
 
 
 def build_webhooks(dialect: Dialect = ACK) -> Manifest:

@@ -13,7 +13,7 @@ import yaml
 from support.admission_pods import TEMPLATED
 
 from isolation.contract.names import ACK, IN_CONTAINER, PRELOAD, RUN_DIR
-from isolation.scheduler.admission.core import forbidden
+from isolation.scheduler.admission.core import pod_security
 from isolation.scheduler.admission.core.matching import select_shared_pods
 from isolation.scheduler.admission.core.webhook import TEMPLATES
 from isolation.scheduler.admission.objects import FILES, build_objects, main, render
@@ -145,7 +145,7 @@ def test_every_policy_is_bound_and_fails_closed():
     assert {"Fail"} == {one["spec"]["failurePolicy"] for one in POLICIES}
 
 
-@pytest.mark.parametrize("tree", forbidden.HOST_TREES)
+@pytest.mark.parametrize("tree", pod_security.HOST_TREES)
 def test_a_forbidden_folder_is_forbidden_from_its_root_to_its_leaves(tree):
     """
     Itself, what lies in it, and every folder that contains it; not what is merely called alike.
@@ -153,9 +153,11 @@ def test_a_forbidden_folder_is_forbidden_from_its_root_to_its_leaves(tree):
     steps = tree.split("/")
     above = ["/".join(steps[:n]) or "/" for n in range(1, len(steps))]
 
-    assert all(forbidden.forbidden_on_host(path) for path in (tree, f"{tree}/", f"{tree}/a/b", f"{tree}/\n", *above))
-    assert not forbidden.forbidden_on_host(f"{tree}x")
-    assert not forbidden.forbidden_on_host(f"/srv{tree}")
+    assert all(
+        pod_security.is_forbidden_host_path(path) for path in (tree, f"{tree}/", f"{tree}/a/b", f"{tree}/\n", *above)
+    )
+    assert not pod_security.is_forbidden_host_path(f"{tree}x")
+    assert not pod_security.is_forbidden_host_path(f"/srv{tree}")
 
 
 @pytest.mark.parametrize(
@@ -165,23 +167,24 @@ def test_both_names_of_one_folder_count(path, alias):
     """
     /var/run is a link to /run.
     """
-    assert forbidden.forbidden_on_host(path)
-    assert forbidden.forbidden_on_host(alias)
+    assert pod_security.is_forbidden_host_path(path)
+    assert pod_security.is_forbidden_host_path(alias)
 
 
 def test_our_own_files_are_among_the_forbidden():
     """
     On the host and in the container.
     """
-    assert forbidden.forbidden_on_host(RUN_DIR)
-    assert all(forbidden.ours_in_container(path) for path in (PRELOAD, IN_CONTAINER, "/etc", "/run", "/var/run", ""))
-    assert not any(forbidden.ours_in_container(path) for path in ("/etc/app", "/run/app", "/data", "/run/gpushared"))
+    assert pod_security.is_forbidden_host_path(RUN_DIR)
+    assert all(pod_security.covers_own_files(path) for path in (PRELOAD, IN_CONTAINER, "/etc", "/run", "/var/run", ""))
+    assert not any(pod_security.covers_own_files(path) for path in ("/etc/app", "/run/app", "/data", "/run/gpushared"))
 
 
 def test_patterns_are_in_the_language_of_both_judges():
     """
     CEL's RE2 has no look-around, no back-references and no possessive quantifiers.
     """
-    for pattern in (forbidden.UNPLAIN, forbidden.HOST_PATHS, forbidden.HOST_PATHS_HARMLESS, forbidden.OWN_PATHS):
+    tables = pod_security
+    for pattern in (tables.UNPLAIN, tables.HOST_PATHS, tables.HOST_PATHS_HARMLESS, tables.OWN_PATHS):
         assert re.compile(pattern)
         assert not re.search(r"\(\?[^s)]|\\[1-9]|[*+?]\+|'", pattern)

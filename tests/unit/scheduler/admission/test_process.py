@@ -168,15 +168,15 @@ def test_a_process_that_dies_or_hangs_is_started_again(authority, monkeypatch, c
                 assert (await ask(session, made.port, question(), trusting(authority)))["allowed"]
                 await soon(lambda: not made.it.problem())
                 assert before != made.it.pid
-            await soon(lambda: COUNTED in made.metrics.render().decode())
-            return seen, made.it.rows(), made.metrics.render().decode()
+            await soon(lambda: COUNTED in made.metrics.page().decode())
+            return seen, made.it.rows(), made.metrics.page().decode()
 
     with caplog.at_level("INFO"):
         seen, rows, page = asyncio.run(story())
     assert [0.0, 0.0] == seen
     assert (2.0, 1.0) == (rows[catalogue.ADMISSION_RESTARTS][()], rows[catalogue.ADMISSION_UP][()])
-    assert "admission process ended with status -9: restarting it in 0.1 s" in caplog.text
-    assert "admission process has not reported for 4 s: restarting it" in caplog.text
+    assert "restarting admission process: it ended with status -9: delay_seconds=0.1" in caplog.text
+    assert "restarting admission process: it has not reported for 4 s" in caplog.text
     assert COUNTED in page
     assert 'gpushare_scheduler_request_duration_seconds_bucket{le="+Inf",verb="admission"}' in page
 

@@ -176,11 +176,11 @@ def test_only_a_whole_list_of_pools_closes_the_fleet():
     known = ClusterView()
     seen = []
     for text in ("", _published(), _published(*POOLS, complete=False), _published(*POOLS), ""):
-        known.take(ClusterUpdate(whole=True, synced=True, pools=text))
+        known.apply(ClusterUpdate(whole=True, synced=True, pools=text))
         seen.append(known.growth)
 
     assert [None, None, None, measure_nodes(POOLS), None] == seen
-    known.take(
+    known.apply(
         ClusterUpdate(whole=True, synced=True, pools=encode_pools([PublishedPool("p", POOLS[0])], complete=True))
     )
     assert NodeSizes() == known.growth  # a pool that may have no node brings none
