@@ -14,10 +14,10 @@ Two writers, one format (`isolation.contract.host_allocation`):
 
 That `<run-dir>/alloc` is there says only that an agent of ours is or was on this node.
 
-A hold counts while somebody lives on it (`evidence`); those of pods while the agent lets them stand. In a
-book that several users share, an entry is believed only if its file belongs to the user it speaks of, and
-of two entries with one id only the older file: nobody speaks for somebody else. Limits are compared with
-the hold; regions are their tenants' word (`regions`). What is said of which cards is not judged here.
+An allocation counts while it lives (`isolation.host.liveness`); a pod's, while the agent keeps it. In a store that
+several users share, an entry is believed only if its file belongs to the user it names, and of two entries with one id
+only the older file: no user speaks for another. Limits are compared with the allocation; regions are their tenants'
+word (`regions`). Which allocations there are on a card is decided elsewhere.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A control group of its own for each command, where this user may make one (cgroup v2).
 
 Nobody leaves a group by forking, closing files or cleaning an environment: the best evidence of who
-descends from a command. Where there is none to be had, the other evidence stands (see `evidence`).
+descends from a command. Where there is none to be had, the other evidence stands (see `liveness`).
 
 Source: Linux, Documentation/admin-guide/cgroup-v2.rst.
 """
