@@ -25,11 +25,11 @@ NODES = "/api/v1/nodes"
 
 
 @contextlib.asynccontextmanager
-async def following(plane, kubeconfig=None, habits=QUICK, pods=None):
+async def following(plane, kubeconfig=None, options=QUICK, pods=None):
     """A live view of this plane, synced."""
     async with (
         Access(kubeconfig or plane.kubeconfig) as access,
-        Informer(access, pods, options=habits).following() as live,
+        Informer(access, pods, options=options).following() as live,
     ):
         await asyncio.wait_for(live.synced(), 20)
         yield live
@@ -183,7 +183,7 @@ def test_a_list_whose_version_is_compacted_between_two_pages_begins_anew(plane):
                         await asyncio.to_thread(plane.restart_apiserver)
                     return answer
 
-            async with Informer(Source(), habits=QUICK).following() as live:
+            async with Informer(Source(), options=QUICK).following() as live:
                 await asyncio.wait_for(live.synced(), PATIENCE_SECONDS)
                 assert names == names_in(live, "paged")
                 return live.nodes.count.lists
@@ -216,8 +216,8 @@ def test_a_server_that_falls_silent_is_noticed_and_found_again(plane):
     """
 
     async def story():
-        habits = WatchOptions(pace=Pace(0.05, 0.3), idle_seconds=1.0, watch_seconds=2.0)
-        async with following(plane, options=habits) as live, connected(plane) as client:
+        options = WatchOptions(pace=Pace(0.05, 0.3), idle_seconds=1.0, watch_seconds=2.0)
+        async with following(plane, options=options) as live, connected(plane) as client:
             plane.freeze("kube-apiserver")
             try:
                 await until(lambda: live.nodes.count.failures >= 2)
@@ -264,7 +264,7 @@ def test_credentials_are_read_again_when_the_server_no_longer_takes_them(plane, 
     async def story():
         async with connected(plane) as client:
             good = await token_of(client, f"renewed-{where}")
-            async with Access(config) as access, Informer(access, habits=QUICK).following() as live:
+            async with Access(config) as access, Informer(access, options=QUICK).following() as live:
                 await until(lambda: live.nodes.count.failures >= 2)
                 token.write_text(good)
                 await asyncio.wait_for(live.synced(), PATIENCE_SECONDS)
@@ -279,7 +279,7 @@ def test_an_api_server_that_is_down_is_asked_at_a_bounded_pace(plane):
     """
 
     async def story():
-        async with following(plane, habits=WatchOptions(pace=Pace(0.2, 2.0))) as live:
+        async with following(plane, options=WatchOptions(pace=Pace(0.2, 2.0))) as live:
             await asyncio.to_thread(plane.kill, "kube-apiserver")
             before = live.nodes.count.watches
             await asyncio.sleep(5)
