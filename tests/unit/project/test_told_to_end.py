@@ -36,11 +36,11 @@ def amid(step, wait):
 """
 
 UP = """
-from autoscaler.demo.up import Stop
+from autoscaler.demo.up import StopSignal
 
 for step in range(1, STEPS):
     before = signal.getsignal(signal.SIGTERM)
-    with Stop() as stop:
+    with StopSignal() as stop:
         came = amid(step, lambda: [stop.wait(0.001) for _ in range(3)])
         assert came == stop.wait(0.0) == stop.wait(0.001), step
     assert signal.getsignal(signal.SIGTERM) is before
