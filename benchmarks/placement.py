@@ -22,8 +22,8 @@ from benchmarks.trace_variants import VARIANTS, derive
 from isolation.contract.model import Placement, Slice
 from isolation.placement.engine import Engine
 from isolation.simulator.sim import report
-from isolation.simulator.sim.parallel import cores, replay_all
-from isolation.simulator.sim.replay import Job, Run, Trace
+from isolation.simulator.sim.parallel import count_cores, replay_all
+from isolation.simulator.sim.replay import ReplayJob, Run, Trace
 from isolation.simulator.traces import openb, synthetic
 
 if TYPE_CHECKING:
@@ -87,13 +87,13 @@ def main(parts: tuple[str, ...], seeds: int, workers: int | None, json_out: str 
     found: dict[str, Any] = {}
     for part in parts or ("runs", "decision", "growth", "variants"):
         if part == "runs":
-            found[part] = runs(main_list, chosen, workers or cores())
+            found[part] = runs(main_list, chosen, workers or count_cores())
         elif part == "decision":
             found[part] = decision(5000, main_list.requests)
         elif part == "growth":
             found[part] = growth(main_list.requests)
         else:
-            found[part] = variants(lists, chosen, workers or cores())
+            found[part] = variants(lists, chosen, workers or count_cores())
     if json_out:
         Path(json_out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
@@ -114,10 +114,10 @@ def _lists(traces: Path) -> dict[str, Trace]:
 def runs(trace: Trace, seeds: Sequence[int], workers: int) -> dict[str, Any]:
     """One run alone, then all seeds over all cores, by wall clock with processes started."""
     print(f"\n== one run and {len(seeds)} seeds of the default trace at {DEMAND:.0%} ({workers} workers)")
-    (alone,) = replay_all(trace, [Job("potential", seeds[0], DEMAND)], 1)
+    (alone,) = replay_all(trace, [ReplayJob("potential", seeds[0], DEMAND)], 1)
     print(f"one run, alone: {alone.seconds:.2f} s of placing for {alone.placed + alone.failed} pods")
     started = time.perf_counter()
-    all_runs = list(replay_all(trace, [Job("potential", seed, DEMAND) for seed in seeds], workers))
+    all_runs = list(replay_all(trace, [ReplayJob("potential", seed, DEMAND) for seed in seeds], workers))
     wall = time.perf_counter() - started
     (found,) = report.summarise(all_runs)
     print(f"{len(seeds)} seeds: {wall:.1f} s in all, {found.seconds_median:.2f} s median of placing per run")
@@ -223,13 +223,13 @@ def variants(lists: dict[str, Trace], seeds: Sequence[int], workers: int) -> lis
         except ValueError as exc:
             print(f"{name:<13} skipped: {exc}")
             continue
-        jobs = [Job(policy, seed, DEMAND) for policy in POLICIES for seed in seeds]
+        jobs = [ReplayJob(policy, seed, DEMAND) for policy in POLICIES for seed in seeds]
         all_runs = list(replay_all(trace, jobs, workers))
         gains.append(_print_variant(name, all_runs, exact=name in lists))
         rows.append({"variant": name, "derived": name not in lists, **report.as_json(all_runs)})
         if name == "gpuspec33":
             full = list(
-                replay_all(trace, [Job(policy, seed, 1.0) for policy in POLICIES[:2] for seed in seeds], workers)
+                replay_all(trace, [ReplayJob(policy, seed, 1.0) for policy in POLICIES[:2] for seed in seeds], workers)
             )
             mean = {found.policy: 100 * found.allocated_ratio_mean for found in report.summarise(full)}
             ours = f"potential {mean['potential']:.2f}, fgd {mean['fgd']:.2f}"

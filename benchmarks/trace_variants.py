@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from isolation.simulator.sim.replay import kind
+from isolation.simulator.sim.replay import classify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ def derive(name: str, base: Sequence[Request], donors: Sequence[Request], seed: 
 
 def _group(request: Request) -> str:
     """The kinds that the marginals count."""
-    found = kind(request)
+    found = classify(request)
     return str(request.cards) if found in {"whole", "multi_card"} else found
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Options that mean the same in every command.
+Options, and the error for bad input, that mean the same in every command.
 
 Decides their spelling, once; kubectl's where kubectl has the option. What a command prints is its own decision.
 """
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FOR_PROGRAMS = "Output format. json: for programs."
+
+
+class InputError(click.ClickException):
+    """Files or addresses that cannot be used: status 2 without the usage line that click's UsageError repeats."""
+
+    exit_code = 2
 
 
 def output(*more: str, text: str = FOR_PROGRAMS, alias: bool = True) -> Callable[[Callable[..., Any]], Any]:

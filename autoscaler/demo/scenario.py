@@ -16,7 +16,7 @@ from autoscaler.demo.embedded.workload import PodArrival, demo_workload, trace_a
 from isolation.contract.model import Ask, Refusal, Toleration
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
-from isolation.simulator.place.manifests import STDIN, ManifestError, read, wanted
+from isolation.simulator.place.manifests import STDIN, ManifestError, read, read_pods
 from isolation.simulator.traces import openb
 from isolation.simulator.traces.csvfile import TraceError
 
@@ -55,14 +55,14 @@ def load_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scenario
     """The pools of the demonstration, and the pods of these manifests."""
     if paths.count(STDIN) > 1:
         raise ManifestError("stdin can be read only once; use - only once")
-    asked = wanted([read(path, stdin) for path in paths], GIB)
+    asked = read_pods([read(path, stdin) for path in paths], GIB)
     refused = [(pod, pod.request) for pod in asked.pods if isinstance(pod.request, Refusal)]
     if refused:
         pod, refusal = refused[0]
         raise ManifestError(f"pod {pod.key}: {refusal.reason}")
     if not asked.pods:
         raise ManifestError("\n".join([*asked.notes, "these manifests contain no pods; add at least one workload"]))
-    # Nobody would make a bare pod again, so nobody may move it.
+    # No controller recreates a pod without an owner, so it may not be moved.
     arrivals = [
         PodArrival(
             0.0,
@@ -94,7 +94,7 @@ def _tolerate_whole_cards(request: Request) -> Request:
 def load_trace(nodes_csv: str, pods_csv: str, seed: int) -> Scenario:
     """The nodes of a trace as pools, and its pods when they came."""
     nodes = openb.read_nodes(nodes_csv)
-    rows = list(openb.arrivals(openb.read_pods(pods_csv)))
+    rows = list(openb.list_arrivals(openb.read_pods(pods_csv)))
     if not rows:
         raise TraceError(
             f"{pods_csv}: no pod has both creation_time and deletion_time, so there is nothing to replay; "
@@ -107,7 +107,7 @@ def load_trace(nodes_csv: str, pods_csv: str, seed: int) -> Scenario:
     return Scenario(cluster, TRACE_SPEED, remarks)
 
 
-def _rows_from(rows: Iterable[openb.Arrival], start: float) -> Iterator[tuple[float, float, Request, str]]:
+def _rows_from(rows: Iterable[openb.TraceArrival], start: float) -> Iterator[tuple[float, float, Request, str]]:
     """The rows of a trace from this moment on; pods that still run then come first, for the rest of their time."""
     asking: dict[Request, Request] = {}
     for row in rows:

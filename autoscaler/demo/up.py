@@ -34,6 +34,7 @@ from autoscaler.demo.stack.demo_stack import StackError
 from autoscaler.demo.stack.optional_stack import OptionalStack
 from isolation import options
 from isolation.kube.options import NumberType
+from isolation.options import InputError
 from isolation.simulator.place.manifests import ManifestError
 from isolation.simulator.traces.csvfile import TraceError
 
@@ -102,12 +103,6 @@ class UpSettings:
     as_json: bool
     addresses: Path | None = None
     """Where to write down what listens where."""
-
-
-class BadInput(click.ClickException):
-    """Files or a port that cannot be used."""
-
-    exit_code = 2
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -221,7 +216,7 @@ def _load_scenario(manifests: tuple[str, ...], nodes_csv: str | None, pods_csv: 
             else load_demo(seed)
         )
     except (TraceError, ManifestError, ScenarioError) as exc:
-        raise BadInput(str(exc)) from exc
+        raise InputError(str(exc)) from exc
 
 
 def run_demo(
@@ -243,7 +238,7 @@ def run_demo(
             if stack.port is not None:
                 endpoint = held.enter_context(outputs.metrics(stack.port, COLLECTORS))
         except OSError as exc:
-            raise BadInput(f"{exc.filename}: {exc.strerror}" if exc.filename else f"{exc}: {OTHER_PORT}") from exc
+            raise InputError(f"{exc.filename}: {exc.strerror}" if exc.filename else f"{exc}: {OTHER_PORT}") from exc
         screen = held.enter_context(outputs.screen(sys.stderr if settings.as_json else sys.stdout, time.monotonic))
 
         def draw(progress: Progress) -> None:
@@ -274,9 +269,11 @@ def render_summary(summary: Mapping[str, int | float], ran: Progress, machine: s
     head = f"ended after {ran.wall_seconds:.1f} s; the simulated cluster ran for {ran.simulated_seconds:,.0f} s"
     if ran.lag_seconds >= 1:
         head += f", {ran.lag_seconds:,.0f} s less than requested"
-    told = {name.replace("_", " ").replace("gib", "GiB"): value for name, value in summary.items() if name != "seconds"}
-    width = max(map(len, told), default=0)
-    lines = [f"  {name:<{width}}  {value:,.{0 if isinstance(value, int) else 2}f}" for name, value in told.items()]
+    totals = {
+        name.replace("_", " ").replace("gib", "GiB"): value for name, value in summary.items() if name != "seconds"
+    }
+    width = max(map(len, totals), default=0)
+    lines = [f"  {name:<{width}}  {value:,.{0 if isinstance(value, int) else 2}f}" for name, value in totals.items()]
     return "\n".join([head, *lines, *((machine,) if machine else ())])
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from benchmarks.churn import plot, report
 from benchmarks.churn.comparison import DaySetup, compare_autoscalers
 from benchmarks.churn.freed_cards import ChurnSetup, churn
-from isolation.simulator.sim.cli import PIPE_WIDTH, Policies, Seeds, check_writable, read_trace, write
+from isolation.simulator.sim.cli import PIPE_WIDTH, Policies, Seeds, check_writable, read_trace, write_result
 from isolation.simulator.traces import synthetic
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ def main(
         console.width = PIPE_WIDTH
     console.print(*found.tables(), sep="\n")
     if json_out is not None:
-        write(json_out, json.dumps(found.document(), indent=1) + "\n")
+        write_result(json_out, json.dumps(found.document(), indent=1) + "\n")
     if plot_out is not None:
-        write(plot_out, found.picture())
+        write_result(plot_out, found.picture())
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from autoscaler.demo.embedded.node_pools import build_fleet
 from isolation.contract.model import Cluster, Phase, Placement, Pod
 from isolation.placement.engine import Engine
 from isolation.simulator.sim.audit import Audit, AuditError
-from isolation.simulator.sim.replay import load
+from isolation.simulator.sim.replay import draw_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -117,7 +117,7 @@ def _kind(node: Node) -> tuple[object, ...]:
 def _fill(nodes: Sequence[Node], trace: Trace, scene: ChurnSetup, seed: int) -> list[Pod]:
     """Pods arrive one by one; whoever fits somewhere is placed."""
     engine, pods = Engine(nodes, policy=scene.policy, seed=seed), list[Pod]()
-    for number, request in enumerate(load(trace, scene.filled, seed)):
+    for number, request in enumerate(draw_queue(trace, scene.filled, seed)):
         engine.arrive(request)
         place = engine.place(request)
         if isinstance(place, Placement):

@@ -97,7 +97,7 @@ def boxed(model: str, library: Path | None = None) -> Iterator[Box]:
         folder = Path(name)
         hardware.create(folder / "hardware", [model], {"teardown_ns": 0, "alloc_ns": 0})
         hardware.install(folder)
-        with hardware.opened(folder / "hardware") as card:
+        with hardware.open_box(folder / "hardware") as card:
             yield Box(folder, library or build.HERE / build.PLAIN, card)
 
 

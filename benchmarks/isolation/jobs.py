@@ -189,7 +189,7 @@ class _Box:
         """Feed and look until the end, each at its own pace."""
         due = {id(feeder): 0.0 for feeder, _ in self.feeders}
         look, end = self.begin, self.begin + self.plan.seconds
-        with hardware.opened(self.home / "hardware") as box:
+        with hardware.open_box(self.home / "hardware") as box:
             while (now := time.clock_gettime(time.CLOCK_MONOTONIC)) < end:
                 for feeder, pids in self.feeders:
                     if now >= due[id(feeder)]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from isolation.contract.model import Card
-from isolation.simgpu.hardware import fault_of
+from isolation.simgpu.hardware import find_fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,7 +159,7 @@ class NvmlMachine:
             nvml.nvmlInit()
         except nvml.NVMLError as exc:
             hint = "" if self.hardware else " (install the NVIDIA driver or use simulated cards: --simgpu PATH)"
-            fault = fault_of(self.hardware) if self.hardware else ""
+            fault = find_fault(self.hardware) if self.hardware else ""
             raise MachineError(fault or f"cannot initialize NVML: {exc}{hint}") from None
         self._nvml = nvml
         return nvml

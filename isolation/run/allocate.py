@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 0.05
 LONGEST_SECONDS: Final = 1.0
 LINE_SECONDS: Final = 30.0
-"""Between lines of progress where nobody watches a terminal."""
+"""Between lines of progress where the output is no terminal."""
 
 
 class CapacityError(Exception):

@@ -37,7 +37,7 @@ _SIGNALLED: Final = 128
 
 
 class ForegroundError(Exception):
-    """The command could not be started, or its end cannot be told; `code` is our exit status."""
+    """The command could not be started, or its exit status is unknown; `code` is our exit status."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code

@@ -127,7 +127,7 @@ def _exec_command(command: Command, gate: int, errors: int) -> None:
 
 
 def _move_descriptor_up(lock: int) -> int:
-    """The lock's descriptor where nobody uses it by number, if that many are allowed."""
+    """The lock's descriptor with a number that shells do not use, if the limit allows it."""
     try:
         return fcntl.fcntl(lock, fcntl.F_DUPFD, _HIGH)
     except OSError:

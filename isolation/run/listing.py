@@ -30,7 +30,7 @@ _GAP: Final = 2
 
 
 def as_json(held: Sequence[HostAllocation]) -> dict[str, Any]:
-    """The holds in the shape that programs read."""
+    """The allocations for programs."""
     return {
         "allocations": [
             {
@@ -52,7 +52,7 @@ def as_json(held: Sequence[HostAllocation]) -> dict[str, Any]:
 
 
 def build_rows(held: Sequence[HostAllocation], now: float) -> list[tuple[str, ...]]:
-    """One row per hold, in the order of HEADINGS."""
+    """One row per allocation, in the order of HEADINGS."""
     return [
         (
             printable(entry.name),
@@ -70,7 +70,7 @@ def build_rows(held: Sequence[HostAllocation], now: float) -> list[tuple[str, ..
 
 
 def render_table(held: Sequence[HostAllocation], now: float, console: Console) -> str:
-    """The holds as a table on a terminal, else as lines whose fields tabs divide; empty where there are none."""
+    """A table on a terminal, else tab-separated lines; empty where there are no allocations."""
     found = build_rows(held, now)
     if not found:
         return ""

@@ -37,7 +37,7 @@ def explain_unloadable(head: bytes, machine: int) -> str:
     if its != machine:
         return "is built for another architecture"
     if stride != _PART.size or parts + count * stride > len(head):
-        return ""  # unusual, and nothing that can be told
+        return ""  # unusual: cannot tell
     for index in range(count):
         kind, _, offset, _, _, size, _, _ = _PART.unpack_from(head, parts + index * stride)
         if kind == _INTERP:

@@ -57,12 +57,12 @@ def enqueue(home: Path) -> Ticket:
     for path in _tickets(home):
         last = max(last, int(path.name.removeprefix(TICKET)[:_DIGITS]))
         if not _is_locked(path):
-            with contextlib.suppress(OSError):  # somebody else's, in a sticky folder
+            with contextlib.suppress(OSError):  # another user's, in a sticky directory
                 path.unlink()
     path = home / f"{TICKET}{last + 1:0{_DIGITS}}-{secrets.token_hex(6)}"
     lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    os.fchmod(lock, 0o644)  # other users' runs look whether it is held
+    os.fchmod(lock, 0o644)  # other users' runs test its lock
     return Ticket(path, lock)
 
 
@@ -81,5 +81,5 @@ def _is_active(path: Path) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether its run lives; a ticket that cannot be opened holds up nobody."""
+    """Whether its run lives; a ticket that cannot be opened delays no run."""
     return liveness.locked(path, os.O_NONBLOCK, unknown=False)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`gpushare simgpu`: create a simulated box, look into its books, break things.
+`gpushare simgpu`: create simulated cards, show what they count, inject faults.
 
 A box is one file. Programs find it through GPUSHARE_SIMGPU, or as `hardware` beside the driver
 libraries they load (`create --driver` puts links there).
@@ -23,11 +23,11 @@ from isolation.simgpu.hardware import (
     SimulatorError,
     create,
     install,
-    opened,
+    open_box,
     parameters,
 )
 from isolation.simgpu.models import MODELS
-from isolation.simgpu.report import document, lines
+from isolation.simgpu.report import build_document, render_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ FAULTS: Final = ("xid", "lost", "ecc-corrected", "ecc-uncorrected", "throttle", 
 PATH: Final = click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
 
 
-def _guarded(act: Callable[[], None]) -> None:
+def _report_errors(act: Callable[[], None]) -> None:
     """Run, and tell the simulator's own errors as one line."""
     try:
         act()
@@ -70,13 +70,13 @@ def _settings(pairs: tuple[str, ...]) -> dict[str, int]:
 
 
 def _refuse_to_replace(path: Path) -> None:
-    """SimulatorError for a box whose cards somebody uses, and for a file that is no box."""
+    """SimulatorError for cards that are in use, and for a file that is no hardware file."""
     if not path.exists():
         return
     try:
-        with opened(path) as box:
+        with open_box(path) as box:
             box.settle()
-            cards = document(box)["cards"]
+            cards = build_document(box)["cards"]
     except SimulatorError:
         raise SimulatorError(
             f"{path} is no hardware file of this version; choose another path, or use --force"
@@ -142,7 +142,7 @@ def create_command(  # noqa: PLR0917 (click passes each option)
         else:
             click.echo(f"run: GPUSHARE_SIMGPU={path.absolute()} LD_LIBRARY_PATH={LIBRARIES} your-program")
 
-    _guarded(act)
+    _report_errors(act)
 
 
 @simgpu.command("show", short_help="Show memory and GPU time of every process.")
@@ -153,16 +153,16 @@ def show_command(*, path: Path, output: str, everybody: bool) -> None:
     """Show memory and GPU time of every process on the cards of PATH, as the simulator counts them."""
 
     def act() -> None:
-        with opened(path) as box:
+        with open_box(path) as box:
             box.settle()
-            books = document(box)
+            books = build_document(box)
         if output:
             click.echo(json.dumps(books, indent=2))
         else:
-            for line in lines(books, everybody=everybody):
+            for line in render_lines(books, everybody=everybody):
                 click.echo(line)
 
-    _guarded(act)
+    _report_errors(act)
 
 
 @simgpu.command("set", short_help="Change parameters of a hardware file.")
@@ -172,11 +172,11 @@ def set_command(path: Path, settings: tuple[str, ...]) -> None:
     """Change parameters of the hardware file PATH, also while programs use its cards."""
 
     def act() -> None:
-        with opened(path) as box:
+        with open_box(path) as box:
             for name, value in _settings(settings).items():
                 box.set(name, value)
 
-    _guarded(act)
+    _report_errors(act)
 
 
 @simgpu.command("clock", short_help="Stop, step or resume the clock of all cards.")
@@ -190,7 +190,7 @@ def clock_command(path: Path, word: str, ns: int | None, output: str) -> None:
         raise click.UsageError("`step` needs NANOSECONDS; show, stop and resume take no number")
 
     def act() -> None:
-        with opened(path) as box:
+        with open_box(path) as box:
             if word == "stop":
                 box.stop()
             elif word == "resume":
@@ -202,7 +202,7 @@ def clock_command(path: Path, word: str, ns: int | None, output: str) -> None:
             else:
                 click.echo(f"{box.now} {'stopped' if box.stands else 'running'}")
 
-    _guarded(act)
+    _report_errors(act)
 
 
 @simgpu.command("inject", short_help="Inject a fault: XID, lost card, ECC errors, heat.")
@@ -220,10 +220,10 @@ def break_command(path: Path, card: int, what: str, value: int) -> None:
     """
 
     def act() -> None:
-        with opened(path) as box:
+        with open_box(path) as box:
             box.inject(card, what, value)
 
-    _guarded(act)
+    _report_errors(act)
 
 
 @simgpu.command("parameters")
@@ -235,7 +235,7 @@ def parameters_command(output: str) -> None:
         known = parameters()
         click.echo(json.dumps(known, indent=2) if output else "\n".join(f"{name}={known[name]}" for name in known))
 
-    _guarded(act)
+    _report_errors(act)
 
 
 @simgpu.command("models")

@@ -193,7 +193,7 @@ def describe(models: Sequence[str], seed: int) -> list[CardModel]:
     return cards
 
 
-def _checked(name: str, value: int, known: Mapping[str, int] | Sequence[str]) -> int:
+def _check_setting(name: str, value: int, known: Mapping[str, int] | Sequence[str]) -> int:
     """The value of a parameter that exists, as far as the file can hold it and the driver can round by it."""
     if name not in known:
         raise SimulatorError(f"unknown parameter {name}; choose from {', '.join(known)}")
@@ -207,7 +207,7 @@ def create(path: Path, models: Sequence[str], settings: Mapping[str, int] | None
     """Write a new hardware file; one that is in use stays with those who use it."""
     values = parameters()
     for name, value in (settings or {}).items():
-        values[name] = _checked(name, value, values)
+        values[name] = _check_setting(name, value, values)
     cards = describe(models, values["seed"])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,7 +275,7 @@ class Box:
     def set(self, name: str, value: int) -> None:
         """Change a parameter; running processes follow at their next call."""
         names = list(parameters())
-        value = _checked(name, value, names)
+        value = _check_setting(name, value, names)
         _lib().simgpu_set_param(self._handle, names.index(name), value)
 
     def settle(self) -> None:
@@ -338,7 +338,7 @@ class Box:
             index += 1
 
 
-def fault_of(path: Path) -> str:
+def find_fault(path: Path) -> str:
     """Why the file holds no cards; empty: it does."""
     try:
         Box(path).close()
@@ -348,7 +348,7 @@ def fault_of(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Box]:
+def open_box(path: Path) -> Iterator[Box]:
     """A box for the length of a block."""
     box = Box(path)
     try:

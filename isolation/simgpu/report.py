@@ -77,7 +77,7 @@ def _card(index: int, card: CardBook, clients: list[ClientBook]) -> dict[str, An
     }
 
 
-def document(box: Box) -> dict[str, Any]:
+def build_document(box: Box) -> dict[str, Any]:
     """Everything the box knows."""
     return {
         "path": str(box.path),
@@ -87,7 +87,7 @@ def document(box: Box) -> dict[str, Any]:
     }
 
 
-def lines(books: Mapping[str, Any], *, everybody: bool) -> Iterator[str]:
+def render_lines(books: Mapping[str, Any], *, everybody: bool) -> Iterator[str]:
     """One line for each card and each process on it."""
     for card in books["cards"]:
         kind = f" MIG {card['profile']}" if card["parent"] is not None else ""

@@ -20,8 +20,8 @@ from clients import pins
 from support.run_command import words
 from support.simbox import Program
 
-from isolation.simgpu.hardware import DRIVER, create, install, opened
-from isolation.simgpu.report import document
+from isolation.simgpu.hardware import DRIVER, create, install, open_box
+from isolation.simgpu.report import build_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,9 +88,9 @@ class Machine:
 
     def books(self) -> dict:
         """What the cards themselves know, as `gpushare simgpu show --json` prints it."""
-        with opened(self.box) as box:
+        with open_box(self.box) as box:
             box.settle()
-            return document(box)
+            return build_document(box)
 
     def peak_mib(self) -> int:
         """The most that one process ever held of one card, as the cards know it."""

@@ -14,7 +14,7 @@ from e2e.node_stage import MEMORY, right, stage
 
 from isolation.contract.codec import decode_cards
 from isolation.contract.names import CARDS, SICK
-from isolation.simgpu.hardware import opened
+from isolation.simgpu.hardware import open_box
 
 
 def page(agent):
@@ -26,7 +26,7 @@ def page(agent):
 
 def broken(tmp_path, card, what, value):
     """As `gpushare simgpu inject` does."""
-    with opened(tmp_path / "cards") as box:
+    with open_box(tmp_path / "cards") as box:
         box.inject(card, what, value)
 
 

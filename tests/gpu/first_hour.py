@@ -292,11 +292,11 @@ def first_card(simgpu: Path | None) -> tuple[str, str, str] | None:
     if simgpu is None:
         found = realgpu.cards()
         return (found[0].uuid, found[0].name, found[0].driver) if found else None
-    from isolation.simgpu.hardware import opened  # noqa: PLC0415
-    from isolation.simgpu.report import document  # noqa: PLC0415
+    from isolation.simgpu.hardware import open_box  # noqa: PLC0415
+    from isolation.simgpu.report import build_document  # noqa: PLC0415
 
-    with opened(simgpu) as box:
-        card = document(box)["cards"][0]
+    with open_box(simgpu) as box:
+        card = build_document(box)["cards"][0]
     return card["uuid"], card["name"], "simulated"
 
 

@@ -210,7 +210,7 @@ def test_what_this_card_costs_becomes_parameters_of_the_simulator(card, tmp_path
     target.write_text(json.dumps({"model": card.name, "driver": card.driver, "parameters": found}, indent=2) + "\n")
 
     hardware.create(tmp_path / "hardware", [next(iter(MODELS))], found)
-    with hardware.opened(tmp_path / "hardware") as box:
+    with hardware.open_box(tmp_path / "hardware") as box:
         taken_over = {name: box.settings()[name] for name in found}
 
     assert found == taken_over

@@ -11,7 +11,7 @@ import sys
 import pytest
 from support.run_command import CLIENT, begin, go, holds, words
 
-from isolation.simgpu.hardware import LIBRARIES, create, opened
+from isolation.simgpu.hardware import LIBRARIES, create, open_box
 
 pytest.importorskip("pynvml")
 
@@ -100,7 +100,7 @@ def test_a_lost_card_is_not_sold(box):
     """
     A card that fell off the bus offers nothing; the others go on.
     """
-    with opened(box) as machine:
+    with open_box(box) as machine:
         machine.inject(0, "lost", 1)
     done = go(box, "--gpu-mem", "5", "--", *words(box, "--list", "--json"))
     listed = json.loads(done.stdout)["allocations"]

@@ -16,7 +16,7 @@ from support import waiting
 from support.run_command import go
 from support.unseen_client import CLIENT
 
-from isolation.simgpu.hardware import create, opened
+from isolation.simgpu.hardware import create, open_box
 
 pytest.importorskip("pynvml")
 MIB = 1 << 20
@@ -130,7 +130,7 @@ rest = left() - 4
 say([charged, rest, alloc(rest)[0], alloc(16)[0]])
 """
     ((charged, rest, first, second),) = run(path, code, gib="2")
-    with opened(path) as hardware:
+    with open_box(path) as hardware:
         peak = hardware.cards()[0].peak_bytes / MIB
     assert (0, 2) == (first, second)
     assert abs(charged - (peak - rest)) <= (peak - rest) / 10
@@ -298,7 +298,7 @@ def test_families_that_are_killed_never_have_a_byte_too_much(box, seed):
     """
     path = box(context_bytes=60 * MIB, teardown_ns=0)
     ((free, rc),) = run(path, STORM.replace("SEED", str(seed)), gib="4")
-    with opened(path) as hardware:
+    with open_box(path) as hardware:
         peak = hardware.cards()[0].peak_bytes
     assert 3 << 30 < peak <= 4 << 30
     assert (True, 0) == (free > 4096 - 100, rc)

@@ -17,7 +17,7 @@ from support.waiting import PATIENCE_SECONDS, until
 from isolation.host import liveness
 from isolation.lib.files import read_region
 from isolation.run.store import AllocationStore
-from isolation.simgpu.hardware import create, opened
+from isolation.simgpu.hardware import create, open_box
 
 pytest.importorskip("pynvml")
 
@@ -73,7 +73,7 @@ def test_the_keeper_feeds_own_gpu_time(box):
         raw = feed().read_bytes()
         return struct.unpack_from("<Q", raw, 64)[0], struct.unpack_from("<Q", raw, 96)[0]
 
-    with opened(box) as machine:
+    with open_box(box) as machine:
 
         def truth():
             return sum(client.own_ns for client in machine.clients(0))

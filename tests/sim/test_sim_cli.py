@@ -19,7 +19,7 @@ from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.simulator.sim import plot, report
 from isolation.simulator.sim.cli import sim
-from isolation.simulator.sim.replay import Job, Run
+from isolation.simulator.sim.replay import ReplayJob, Run
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,4,T4\nn2,64000,262144,4,G2\n"
 PODS = (
@@ -43,7 +43,7 @@ def files(tmp_path):
 def run(policy="potential", seed=1, allocated=900, **more):
     """One run of a fleet of one card."""
     figures = {
-        "job": Job(policy, seed, 1.3),
+        "job": ReplayJob(policy, seed, 1.3),
         "total_milli": 1000,
         "allocated_milli": allocated,
         "fragment_ratio": 0.5,

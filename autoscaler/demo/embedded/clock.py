@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedClock:
-    """Time that passes only when it is told to."""
+    """Time that passes only when the caller advances it."""
 
     def __init__(self) -> None:
         self.now = 0.0

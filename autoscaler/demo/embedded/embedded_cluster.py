@@ -114,7 +114,7 @@ class EmbeddedCluster:
             self.cluster.clock.after(seconds, partial(self._resume_reconcile, reconcile))
 
     def _report_refusals(self) -> None:
-        """Say once of each pod that nobody can host it, or that no pool may grow for it."""
+        """Record once for each pod that no pool can ever host it, or that none may grow for it now."""
         want = self.memory.demand
         if want is None:
             return

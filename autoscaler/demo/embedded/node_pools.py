@@ -145,7 +145,7 @@ def _node_shape(node: Node) -> tuple[object, ...]:
 
 
 def _choose_pool_name(node: Node, taken: set[str]) -> str:
-    """Card model and count, told apart by CPU and then by number where kinds share them."""
+    """Card model and count; CPU and then a number are added where two node shapes share them."""
     base = f"{node.cards[0].model or 'card'}x{len(node.cards)}".lower() if node.cards else "cpu"
     longer = f"{base}-{node.cpu_milli // 1000}c"
     numbered = (f"{longer}-{number}" for number in range(2, len(taken) + 3))

@@ -100,7 +100,7 @@ class FakeProvider:
         self._state.changed.add(name)
 
     def _step(self, name: str, before: MachineState, after: MachineState) -> bool:
-        """One step of a boot; False where somebody gave the machine up meanwhile."""
+        """One step of a boot; False if the machine was given up meanwhile."""
         machine = self.machines.get(name)
         if machine is None or machine.state is not before:
             return False

@@ -88,7 +88,7 @@ class FakeScheduler:
         self._heaps = {shape: heap for shape, heap in self._heaps.items() if heap}
 
     def _trim(self, heap: list[tuple[QueueKey, Pod]]) -> bool:
-        """Whether somebody waits in the heap, once those placed otherwise are off its top."""
+        """Drop pods that were placed otherwise from the top; whether any pending pod is left."""
         while heap and heap[0][1].uid not in self._waiting:
             heapq.heappop(heap)
         return bool(heap)
@@ -126,5 +126,5 @@ class FakeScheduler:
             try:
                 self._bind(pod, place)
             except PlacementError:
-                # somebody was quicker: the pod queues with the others
+                # another pod took the place: this one queues with the others
                 self.add(pod)

@@ -44,7 +44,7 @@ class PodArrival:
     priority: int = 0
     labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS, hash=False)
     evictable: bool = True
-    """Whether it may be moved; a pod without an owner never is, nobody would make it again."""
+    """Whether it may be moved; a pod without an owner never may: no controller would recreate it."""
     excess: float | None = None
     """Share of its promise that it takes on top after a while; None: it keeps its promise."""
 

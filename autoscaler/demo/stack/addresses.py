@@ -96,15 +96,15 @@ def build_addresses(at: Ports, have: Tools) -> Addresses:
 
 def write_addresses(path: Path, where: Addresses) -> None:
     """As JSON, whole or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(asdict(where)) + "\n", encoding="utf-8")
-        beside.replace(path)
+        temporary.write_text(json.dumps(asdict(where)) + "\n", encoding="utf-8")
+        temporary.replace(path)
     except OSError as exc:
         raise OSError(exc.errno, exc.strerror, str(path)) from exc
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def _url(port: int) -> str:

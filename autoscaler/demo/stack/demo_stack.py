@@ -162,8 +162,8 @@ class DemoStack:
         except subprocess.TimeoutExpired:
             raise StackError(f"cannot create simulated cards: timed out after {CREATE_SECONDS:.0f} s") from None
         if made.returncode:
-            told = made.stderr.strip().splitlines() or [f"status {made.returncode}"]
-            raise StackError(f"cannot create simulated cards: {told[-1].removeprefix('Error: ')}")
+            messages = made.stderr.strip().splitlines() or [f"status {made.returncode}"]
+            raise StackError(f"cannot create simulated cards: {messages[-1].removeprefix('Error: ')}")
 
     def _commands(self, folders: Folders) -> Sequence[ManagedCommand]:
         """In the order of their start."""

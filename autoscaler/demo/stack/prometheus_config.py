@@ -27,7 +27,7 @@ MEASURED: Final = "gpushare_(card|container|node|isolation|exporter)_.*"
 OF_THE_FLEET: Final = f"{metrics.EVENTS.name}|{metrics.CLOCK.name}"
 """Of the same page: what the embedded cluster itself knows best."""
 NOT_ITS_OWN: Final = metrics.EVENTS.name
-"""Of the autoscaler's own: told above."""
+"""Of the autoscaler's own page: scraped from the cluster's page already."""
 SCRAPE: Final = "2s"
 RETENTION: Final = "6h"
 
@@ -67,7 +67,7 @@ def _job(name: str, port: int, instance: str = "machine", names: tuple[str, str]
 
 
 def alertmanager_file() -> str:
-    """Everything at once, and to nobody: the screen asks for it."""
+    """One group per alert, sent to no receiver: the screen polls the API."""
     route = {"receiver": "screen", "group_by": ["..."], "group_wait": "1s", "group_interval": "2s"}
     return json.dumps({"route": {**route, "repeat_interval": "1h"}, "receivers": [{"name": "screen"}]}, indent=1)
 

@@ -23,10 +23,17 @@ from isolation.contract.model import Refusal, Why
 from isolation.contract.names import ACK
 from isolation.contract.quantity import UNITS
 from isolation.placement.policy import DEFAULT, POLICIES
-from isolation.simulator.place.manifests import STDIN, ManifestError, read, wanted
-from isolation.simulator.place.nodes import MOST_FILE_BYTES, MOST_NODES, Fleet, FleetError, fleet_of, nodes_of
-from isolation.simulator.place.plan import plan
-from isolation.simulator.place.view import as_json, show
+from isolation.simulator.place.manifests import STDIN, ManifestError, read, read_pods
+from isolation.simulator.place.nodes import (
+    MOST_FILE_BYTES,
+    MOST_NODES,
+    NodesAndPods,
+    NodeSpecError,
+    parse_nodes,
+    read_nodes,
+)
+from isolation.simulator.place.plan import build_plan
+from isolation.simulator.place.view import as_json, print_plan
 
 if TYPE_CHECKING:
     from isolation.contract.codec.workloads import Planned
@@ -35,12 +42,6 @@ if TYPE_CHECKING:
 _WIDTH: Final = 80
 _GPU: Final = re.compile(r"^resource .*(?:nvidia\.com/|gpu|cuda|npu|gaudi|ascend|dcu|mlu)", re.IGNORECASE)
 """Extended resources of vendors' device plugins for accelerators, by the words that their names are made of."""
-
-
-class BadInput(click.ClickException):
-    """Input that cannot be answered at all."""
-
-    exit_code = 2
 
 
 @click.command()
@@ -98,50 +99,50 @@ def place(  # noqa: PLR0917 (click calls by name)
     any pod was refused, 2 on bad input.
     """
     if [*files, *nodes_files].count(STDIN) > 1:
-        raise BadInput("stdin can be read only once; use - only once")
+        raise options.InputError("stdin can be read only once; use - only once")
     stdin = sys.stdin.buffer if sys.stdin else BytesIO()
     try:
-        fleet = _fleet(
-            specs, [fleet_of(read(name, stdin, MOST_FILE_BYTES), UNITS[unit]) for name in nodes_files], UNITS[unit]
+        fleet = _join_nodes(
+            specs, [read_nodes(read(name, stdin, MOST_FILE_BYTES), UNITS[unit]) for name in nodes_files], UNITS[unit]
         )
-        asked = wanted([read(name, stdin) for name in files], UNITS[unit])
-    except (ManifestError, FleetError) as exc:
-        raise BadInput(str(exc)) from None
+        asked = read_pods([read(name, stdin) for name in files], UNITS[unit])
+    except (ManifestError, NodeSpecError) as exc:
+        raise options.InputError(str(exc)) from None
     if not asked.pods:
-        raise BadInput("; ".join(("no pods to place", *asked.notes)))
-    for note in (*fleet.notes, *asked.notes, *_caveats(asked.pods)):
+        raise options.InputError("; ".join(("no pods to place", *asked.notes)))
+    for note in (*fleet.notes, *asked.notes, *_describe_ignored(asked.pods)):
         click.echo(f"note: {note}", err=True)
-    result = plan(fleet.nodes, fleet.pods, tuple(map(_known, asked.pods)), policy)
+    result = build_plan(fleet.nodes, fleet.pods, tuple(map(_refuse_unknown_gpus, asked.pods)), policy)
     if output:
         click.echo(json.dumps(as_json(result), indent=2))
     else:
         console = Console(highlight=False)
-        show(result, console if console.is_terminal else Console(highlight=False, width=_WIDTH))
+        print_plan(result, console if console.is_terminal else Console(highlight=False, width=_WIDTH))
     ctx.exit(1 if result.refused else 0)
 
 
-def _fleet(specs: tuple[str, ...], files: list[Fleet], unit_bytes: int) -> Fleet:
+def _join_nodes(specs: tuple[str, ...], files: list[NodesAndPods], unit_bytes: int) -> NodesAndPods:
     """All nodes together; a name stands once."""
     nodes: list[Node] = [node for fleet in files for node in fleet.nodes]
     for spec in specs:
         try:
-            nodes += nodes_of(spec, unit_bytes)
-        except FleetError as exc:
-            raise FleetError(f"--node {spec[:80]}: {exc}") from None
+            nodes += parse_nodes(spec, unit_bytes)
+        except NodeSpecError as exc:
+            raise NodeSpecError(f"--node {spec[:80]}: {exc}") from None
     if not nodes:
-        raise FleetError("no nodes; add --node name=n1,cards=4,gib=15,mode=cgpu or --nodes-file FILE")
+        raise NodeSpecError("no nodes; add --node name=n1,cards=4,gib=15,mode=cgpu or --nodes-file FILE")
     if len(nodes) > MOST_NODES:
-        raise FleetError(f"too many nodes: {len(nodes)}; at most {MOST_NODES} are supported")
+        raise NodeSpecError(f"too many nodes: {len(nodes)}; at most {MOST_NODES} are supported")
     seen: set[str] = set()
     for node in nodes:
         if node.name in seen:
-            raise FleetError(f"two nodes are named {node.name}; give each its own name")
+            raise NodeSpecError(f"two nodes are named {node.name}; give each its own name")
         seen.add(node.name)
     pods = tuple(pod for fleet in files for pod in fleet.pods)
-    return Fleet(tuple(nodes), pods, tuple(note for fleet in files for note in fleet.notes))
+    return NodesAndPods(tuple(nodes), pods, tuple(note for fleet in files for note in fleet.notes))
 
 
-def _known(pod: Planned) -> Planned:
+def _refuse_unknown_gpus(pod: Planned) -> Planned:
     """The pod, refused where it asks for GPUs by a name that placement does not know: it would never be counted."""
     strange = [name for name in getattr(pod.request, "unmodelled", ()) if _GPU.search(name)]
     if not strange:
@@ -151,7 +152,7 @@ def _known(pod: Planned) -> Planned:
     return replace(pod, request=Refusal(Why.INVALID, reason))
 
 
-def _caveats(pods: tuple[Planned, ...]) -> list[str]:
+def _describe_ignored(pods: tuple[Planned, ...]) -> list[str]:
     """What the pods say that placement does not weigh, once for pods alike."""
     caveats: dict[str, list[str]] = {}
     for pod in pods:

@@ -49,7 +49,7 @@ class Located:
 
     @property
     def line(self) -> int:
-        """Where it begins; looked up only when somebody asks."""
+        """Where it begins; computed only on demand."""
         return self.document.line_of(self.path)
 
     def wrong(self, exc: CodecError) -> ManifestError:
@@ -65,7 +65,7 @@ class Located:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedPods:
     """Everything that files ask to be placed, in file order, and what of them was passed over."""
 
     pods: tuple[Planned, ...]
@@ -93,7 +93,7 @@ def read(name: str, stdin: BinaryIO, most_bytes: int = MOST_BYTES) -> Source:
         raise ManifestError(f"{shown}:{line}: byte {exc.start} is not UTF-8; save the file as UTF-8") from None
 
 
-def objects(source: Source) -> Iterator[Located]:
+def iterate_objects(source: Source) -> Iterator[Located]:
     """Every Kubernetes object of a file; Lists count as their items, empty documents as nothing."""
     try:
         for document in documents(source.text):
@@ -110,14 +110,14 @@ def objects(source: Source) -> Iterator[Located]:
         raise ManifestError(f"{source.name}:{exc.line}:{exc.column}: {exc.problem}") from None
 
 
-def wanted(sources: Sequence[Source], unit_bytes: int) -> Wanted:
+def read_pods(sources: Sequence[Source], unit_bytes: int) -> RequestedPods:
     """The pods of all files; pods whose controller is in the files too are counted there."""
     pods: list[Planned] = []
     notes: list[str] = []
-    found = [located for source in sources for located in objects(source)]
+    found = [located for source in sources for located in iterate_objects(source)]
     keys = {_guarded(located, lambda o: o.key) for located in found}
     for located in found:
-        made_above = _guarded(located, lambda o: _made_above(o, keys))
+        made_above = _guarded(located, lambda o: _skip_if_controlled(o, keys))
         outcome = made_above or _guarded(located, lambda o: pods_of(o.at.value, unit_bytes=unit_bytes))
         if isinstance(outcome, Skipped):
             notes.append(f"{located.source}:{located.line}: {outcome.what} {outcome.reason}")
@@ -133,7 +133,7 @@ def wanted(sources: Sequence[Source], unit_bytes: int) -> Wanted:
         if pod.key in seen:
             notes.append(f"pod {pod.key} is defined more than once; every definition is counted")
         seen.add(pod.key)
-    return Wanted(tuple(pods), tuple(dict.fromkeys(notes)))
+    return RequestedPods(tuple(pods), tuple(dict.fromkeys(notes)))
 
 
 def _guarded(located: Located, ask: Callable[[Located], T]) -> T:
@@ -144,7 +144,7 @@ def _guarded(located: Located, ask: Callable[[Located], T]) -> T:
         raise located.wrong(exc) from None
 
 
-def _made_above(located: Located, keys: set[str]) -> Skipped | None:
+def _skip_if_controlled(located: Located, keys: set[str]) -> Skipped | None:
     """An object that another object of the same files makes, as in the output of `kubectl get all`."""
     for reference in located.at["metadata"]["ownerReferences"].items():
         namespace = located.at["metadata"]["namespace"].text("default")

@@ -20,7 +20,7 @@ from isolation.contract.codec.cursor import At, CodecError, show
 from isolation.contract.codec.request import MOST_CARDS
 from isolation.contract.model import FULL_CORE, Card, CardChoice, Mode, Node, Phase, Placement, Pod, Slice
 from isolation.contract.names import ACK, POOL
-from isolation.simulator.place.manifests import ManifestError, Source, objects
+from isolation.simulator.place.manifests import ManifestError, Source, iterate_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,12 +40,12 @@ _MODES: Final = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
 _CHOICES: Final = tuple(choice.value for choice in CardChoice)
 
 
-class FleetError(ValueError):
+class NodeSpecError(ValueError):
     """A node specification that makes no sense; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class NodesAndPods:
     """The nodes, the pods that are on them already, and what could not be read of either."""
 
     nodes: tuple[Node, ...]
@@ -53,40 +53,44 @@ class Fleet:
     notes: tuple[str, ...] = ()
 
 
-def nodes_of(text: str, unit_bytes: int) -> tuple[Node, ...]:
+def parse_nodes(text: str, unit_bytes: int) -> tuple[Node, ...]:
     """The nodes of one `--node name=n1,cards=4,gib=15,...`."""
-    fields = _fields(text)
-    mode = _one_of(fields, "mode", _MODES, Mode.CGPU.value)
-    cards = _whole(fields, "cards", 0, MOST_CARDS)
+    fields = _parse_fields(text)
+    mode = _parse_choice(fields, "mode", _MODES, Mode.CGPU.value)
+    cards = _parse_whole(fields, "cards", 0, MOST_CARDS)
     if cards and "gib" not in fields:
-        raise FleetError("gib is missing; write gib=15 for cards of 15 GiB each")
-    gib = _decimal(fields, "gib", MOST_GIB) if cards else Fraction(0)
+        raise NodeSpecError("gib is missing; write gib=15 for cards of 15 GiB each")
+    gib = _parse_decimal(fields, "gib", MOST_GIB) if cards else Fraction(0)
     if cards and gib * quantity.GIB < unit_bytes:
-        raise FleetError(f"gib={fields['gib']} is less than one unit of {quantity.show_bytes(unit_bytes)}; increase it")
+        raise NodeSpecError(
+            f"gib={fields['gib']} is less than one unit of {quantity.show_bytes(unit_bytes)}; increase it"
+        )
     mold = Node(
         name="",
         cards=tuple(Card("", i, int(gib * quantity.GIB), 0, unit_bytes, fields.get("model", "")) for i in range(cards)),
         mode=Mode(mode) if cards else Mode.NONE,
-        choice=CardChoice(_one_of(fields, "placement", _CHOICES, CardChoice.BINPACK.value)),
-        cpu_milli=int(_decimal(fields, "cpu", 1 << 40) * 1000) if "cpu" in fields else PLENTY_CPU_MILLI,
-        memory_bytes=int(_decimal(fields, "memory", 1 << 30) * quantity.GIB) if "memory" in fields else PLENTY_BYTES,
-        pods=_whole(fields, "pods", _DEFAULT_PODS, 1 << 20),
+        choice=CardChoice(_parse_choice(fields, "placement", _CHOICES, CardChoice.BINPACK.value)),
+        cpu_milli=int(_parse_decimal(fields, "cpu", 1 << 40) * 1000) if "cpu" in fields else PLENTY_CPU_MILLI,
+        memory_bytes=int(_parse_decimal(fields, "memory", 1 << 30) * quantity.GIB)
+        if "memory" in fields
+        else PLENTY_BYTES,
+        pods=_parse_whole(fields, "pods", _DEFAULT_PODS, 1 << 20),
         pool=fields.get("pool", ""),
     )
-    count = _whole(fields, "count", 1, MOST_NODES)
+    count = _parse_whole(fields, "count", 1, MOST_NODES)
     names = [f"{fields['name']}-{i}" for i in range(count)] if "count" in fields else [fields["name"]]
     try:
-        return tuple(_named(mold, At(name, ("name",)).name(), fields) for name in names)
+        return tuple(_make_node(mold, At(name, ("name",)).name(), fields) for name in names)
     except CodecError as exc:
-        raise FleetError(str(exc)) from None
+        raise NodeSpecError(str(exc)) from None
 
 
-def fleet_of(source: Source, unit_bytes: int) -> Fleet:
+def read_nodes(source: Source, unit_bytes: int) -> NodesAndPods:
     """The nodes of a file such as `kubectl get nodes -o yaml`; pods in it are taken as running there."""
     nodes: list[Node] = []
     notes: list[str] = []
     bound = []
-    for located in objects(source):
+    for located in iterate_objects(source):
         kind = located.at["kind"].value
         if kind == "Pod":
             bound.append(located)
@@ -98,9 +102,9 @@ def fleet_of(source: Source, unit_bytes: int) -> Fleet:
                 stated = located.at["status"]["conditions"]
             except CodecError as exc:
                 raise located.wrong(exc) from None
-            # Written by hand: nobody says that it is not ready.
+            # Written by hand, without conditions: ready unless stated otherwise.
             nodes.append(node if stated else replace(node, ready=True))
-            notes += [f"{source.name}: node {node.name}: {note}" for note in _doubts(node)]
+            notes += [f"{source.name}: node {node.name}: {note}" for note in _describe_problems(node)]
     if not nodes:
         raise ManifestError(f"{source.name}: the file contains no nodes; create it with: kubectl get nodes -o yaml")
     known = {node.name: node for node in nodes}
@@ -118,13 +122,13 @@ def fleet_of(source: Source, unit_bytes: int) -> Fleet:
             notes.append(
                 f"{source.name}:{located.line}: {located.key} runs on none of these nodes; pass it with -f to place it"
             )
-    settled, unknown = settle(known, pods)
-    return Fleet(tuple(nodes), settled, (*notes, *unknown))
+    settled, unknown = assign_whole_cards(known, pods)
+    return NodesAndPods(tuple(nodes), settled, (*notes, *unknown))
 
 
-def settle(nodes: Mapping[str, Node], pods: Iterable[Pod]) -> tuple[tuple[Pod, ...], tuple[str, ...]]:
+def assign_whole_cards(nodes: Mapping[str, Node], pods: Iterable[Pod]) -> tuple[tuple[Pod, ...], tuple[str, ...]]:
     """
-    Give whole cards without a record the first free ones of their node: which ones, nobody wrote down.
+    Give whole cards without a record the first free ones of their node: which ones is recorded nowhere.
 
     A share without a record stays unknown; it is named, for its card looks emptier than it is.
     """
@@ -149,7 +153,7 @@ def settle(nodes: Mapping[str, Node], pods: Iterable[Pod]) -> tuple[tuple[Pod, .
     return tuple(settled), tuple(notes)
 
 
-def _named(mold: Node, name: str, fields: Mapping[str, str]) -> Node:
+def _make_node(mold: Node, name: str, fields: Mapping[str, str]) -> Node:
     """One node of the mold, with the labels that its like would carry."""
     labels = {"kubernetes.io/hostname": name}
     if mold.cards:
@@ -165,7 +169,7 @@ def _named(mold: Node, name: str, fields: Mapping[str, str]) -> Node:
     return replace(mold, name=name, cards=cards, labels=MappingProxyType(labels))
 
 
-def _doubts(node: Node) -> list[str]:
+def _describe_problems(node: Node) -> list[str]:
     doubts = []
     if not node.cpu_milli or not node.memory_bytes:
         doubts.append("status.allocatable has no cpu or no memory, so no pod that requests it fits")
@@ -177,38 +181,38 @@ def _doubts(node: Node) -> list[str]:
     return doubts
 
 
-def _fields(text: str) -> dict[str, str]:
+def _parse_fields(text: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = (side.strip() for side in part.partition("="))
         if not equals or not key or not value:
-            raise FleetError(f"{show(part)} is not KEY=VALUE; write for example name=n1,cards=4,gib=15,mode=cgpu")
+            raise NodeSpecError(f"{show(part)} is not KEY=VALUE; write for example name=n1,cards=4,gib=15,mode=cgpu")
         if key not in _KEYS and not (key.startswith(_LABEL) and key != _LABEL):
-            raise FleetError(f"unknown key {show(key)}; use {', '.join(_KEYS)} or label.KEY")
+            raise NodeSpecError(f"unknown key {show(key)}; use {', '.join(_KEYS)} or label.KEY")
         if key in fields:
-            raise FleetError(f"key {key} is given twice; keep one")
+            raise NodeSpecError(f"key {key} is given twice; keep one")
         fields[key] = value
     if "name" not in fields:
-        raise FleetError("name is missing; write name=n1")
+        raise NodeSpecError("name is missing; write name=n1")
     return fields
 
 
-def _one_of(fields: Mapping[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:
+def _parse_choice(fields: Mapping[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:
     value = fields.get(key, default)
     if value not in allowed:
-        raise FleetError(f"{key}={show(value)[1:-1]} is not valid; use {', '.join(allowed)}")
+        raise NodeSpecError(f"{key}={show(value)[1:-1]} is not valid; use {', '.join(allowed)}")
     return value
 
 
-def _whole(fields: Mapping[str, str], key: str, default: int, most: int) -> int:
+def _parse_whole(fields: Mapping[str, str], key: str, default: int, most: int) -> int:
     value = fields.get(key, str(default))
     if not (value.isascii() and value.isdigit() and len(value) < 19 and int(value) <= most):  # noqa: PLR2004 (digits of int64)
-        raise FleetError(f"{key}={show(value)[1:-1]} is not a whole number from 0 to {most}")
+        raise NodeSpecError(f"{key}={show(value)[1:-1]} is not a whole number from 0 to {most}")
     return int(value)
 
 
-def _decimal(fields: Mapping[str, str], key: str, most: int) -> Fraction:
+def _parse_decimal(fields: Mapping[str, str], key: str, most: int) -> Fraction:
     value = fields[key]
     if not _NUMBER.fullmatch(value) or Fraction(value) > most:
-        raise FleetError(f"{key}={show(value)[1:-1]} is not a number from 0 to {most}, such as 15 or 15.75")
+        raise NodeSpecError(f"{key}={show(value)[1:-1]} is not a number from 0 to {most}, such as 15 or 15.75")
     return Fraction(value)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PodOutcome:
     """What became of one pod."""
 
     pod: Planned
@@ -38,7 +38,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class CardUse:
+class CardAllocation:
     """One card after everything is placed."""
 
     index: int
@@ -49,11 +49,11 @@ class CardUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlacementPlan:
     """Every pod's outcome in order, and what the nodes look like then."""
 
-    outcomes: tuple[Outcome, ...]
-    nodes: tuple[tuple[Node, tuple[CardUse, ...]], ...]
+    outcomes: tuple[PodOutcome, ...]
+    nodes: tuple[tuple[Node, tuple[CardAllocation, ...]], ...]
 
     @property
     def refused(self) -> bool:
@@ -61,28 +61,31 @@ class Plan:
         return any(isinstance(outcome.result, Refusal) for outcome in self.outcomes)
 
 
-def plan(nodes: Iterable[Node], running: Iterable[Pod], pods: Iterable[Planned], policy: str) -> Plan:
+def build_plan(nodes: Iterable[Node], running: Iterable[Pod], pods: Iterable[Planned], policy: str) -> PlacementPlan:
     """Place the pods in order beside those that are running."""
     # A file written by hand may leave UIDs out or repeat them.
     held = tuple(replace(pod, uid=f"running/{number}") for number, pod in enumerate(running))
     engine = engine_of(Cluster(tuple(nodes), held), policy)
-    outcomes: list[Outcome] = []
+    outcomes: list[PodOutcome] = []
     refused: dict[int, Refusal] = {}  # by identity of the request, which replicas share; true until a pod lands
     for number, pod in enumerate(pods):
         known = pod.request if isinstance(pod.request, Refusal) else refused.get(id(pod.request))
         if known is not None:
-            outcomes.append(Outcome(pod, known))
+            outcomes.append(PodOutcome(pod, known))
         elif isinstance(pod.request, Request):
-            result = _land(engine, f"plan/{number}", pod.request)
-            outcomes.append(Outcome(pod, result))
+            result = _place(engine, f"plan/{number}", pod.request)
+            outcomes.append(PodOutcome(pod, result))
             if isinstance(result, Refusal):
                 refused[id(pod.request)] = result
             else:
                 refused.clear()
-    return Plan(tuple(outcomes), tuple((node, _uses(node, engine.room(name))) for name, node in engine.nodes.items()))
+    return PlacementPlan(
+        tuple(outcomes),
+        tuple((node, _card_allocations(node, engine.room(name))) for name, node in engine.nodes.items()),
+    )
 
 
-def _land(engine: Engine, uid: str, request: Request) -> Placement | Refusal:
+def _place(engine: Engine, uid: str, request: Request) -> Placement | Refusal:
     engine.arrive(request)
     result = engine.place(request)
     if isinstance(result, Placement):
@@ -90,9 +93,9 @@ def _land(engine: Engine, uid: str, request: Request) -> Placement | Refusal:
     return result
 
 
-def _uses(node: Node, room: tuple[tuple[int, int], ...]) -> tuple[CardUse, ...]:
+def _card_allocations(node: Node, room: tuple[tuple[int, int], ...]) -> tuple[CardAllocation, ...]:
     return tuple(
-        CardUse(
+        CardAllocation(
             card.index,
             offered := card.allocatable_bytes if card.healthy else 0,
             offered - free,

@@ -3,7 +3,7 @@
 A plan for people and for programs.
 
 Decides how it looks and nothing else: one line per container with names uncut (a pipe may grep
-them), reasons and bars within 80 columns, no colour where nobody looks, and whole numbers
+them), reasons and bars within 80 columns, no colour in a pipe, and whole numbers
 wherever an amount is one.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from isolation.contract.model import Node, Part, Slice
-    from isolation.simulator.place.plan import CardUse, Plan
+    from isolation.simulator.place.plan import CardAllocation, PlacementPlan
 
 BAR: Final = 30
 """Columns of a card's bar."""
@@ -33,7 +33,7 @@ MOST_PICTURES: Final = 24
 """Nodes drawn; a larger fleet is summed up."""
 
 
-def as_json(plan: Plan) -> dict[str, list[dict[str, Any]]]:
+def as_json(plan: PlacementPlan) -> dict[str, list[dict[str, Any]]]:
     """The plan in the shape that programs read."""
     placements, refusals = [], []
     for outcome in plan.outcomes:
@@ -46,7 +46,7 @@ def as_json(plan: Plan) -> dict[str, list[dict[str, Any]]]:
                 "container": part.container,
                 "node": outcome.result.node,
                 "cards": [
-                    {"index": s.index, "memory_gib": number(s.bytes), "core_percent": s.core} for s in part.slices
+                    {"index": s.index, "memory_gib": format_gib(s.bytes), "core_percent": s.core} for s in part.slices
                 ],
             }
             for part in outcome.landed
@@ -54,13 +54,13 @@ def as_json(plan: Plan) -> dict[str, list[dict[str, Any]]]:
     return {"placements": placements, "refusals": refusals}
 
 
-def number(amount: int) -> int | float:
+def format_gib(amount: int) -> int | float:
     """Bytes as GiB: whole where it is whole."""
     gib = Fraction(amount, GIB)
     return int(gib) if gib.denominator == 1 else round(float(gib), 3)
 
 
-def show(plan: Plan, console: Console) -> None:
+def print_plan(plan: PlacementPlan, console: Console) -> None:
     """The plan as a table, refusals with their reasons, and the cards of every node in use."""
     if any(not isinstance(outcome.result, Refusal) for outcome in plan.outcomes):
         heading, lines = _table(plan)
@@ -87,7 +87,7 @@ def show(plan: Plan, console: Console) -> None:
     console.print(f"{len(plan.outcomes) - count} placed, {count} refused; {_left(plan)}")
 
 
-def _table(plan: Plan) -> tuple[str, str]:
+def _table(plan: PlacementPlan) -> tuple[str, str]:
     """A heading, and a line per container, in columns as wide as they need be."""
     rows = [("POD", "CONTAINER", "NODE", "CARDS")]
     for outcome in plan.outcomes:
@@ -108,14 +108,14 @@ def _cards(part: Part) -> str:
     if first.core == FULL_CORE:
         return f"{indices}: whole"
     each = " each" if len(part.slices) > 1 else ""
-    return f"{indices}: {number(first.bytes)} GiB{each}{_core(first)}"
+    return f"{indices}: {format_gib(first.bytes)} GiB{each}{_core(first)}"
 
 
 def _core(part: Slice) -> str:
     return f", {part.core} %" if part.core else ""
 
 
-def _picture(node: Node, uses: Sequence[CardUse], *, unicode: bool) -> Iterator[Text]:
+def _picture(node: Node, uses: Sequence[CardAllocation], *, unicode: bool) -> Iterator[Text]:
     """A bar per card: what is taken of what it offers."""
     choice = "" if node.mode in (Mode.EXCLUSIVE, Mode.NONE) else f", {node.choice.value}"
     yield Text.assemble((node.name, "bold"), f"  {node.mode.value}{choice}")
@@ -127,17 +127,19 @@ def _picture(node: Node, uses: Sequence[CardUse], *, unicode: bool) -> Iterator[
         line = Text(f"  card {use.index:<2} ")
         line.append(full * filled, style="green" if part <= 1 else "red").append(empty * (BAR - filled), style="dim")
         line.append(
-            f"  {number(use.used_bytes)} of {number(use.allocatable_bytes)} GiB" if use.healthy else "  unhealthy"
+            f"  {format_gib(use.used_bytes)} of {format_gib(use.allocatable_bytes)} GiB"
+            if use.healthy
+            else "  unhealthy"
         )
         if node.mode is Mode.CORE_MEM:
             line.append(f", {use.used_core} %")
         yield line
 
 
-def _left(plan: Plan) -> str:
+def _left(plan: PlacementPlan) -> str:
     free = sum(max(0, use.allocatable_bytes - use.used_bytes) for _, uses in plan.nodes for use in uses)
     cards, nodes = sum(len(uses) for _, uses in plan.nodes), len(plan.nodes)
-    return f"{number(free)} GiB free on {_counted(cards, 'card')} of {_counted(nodes, 'node')}"
+    return f"{format_gib(free)} GiB free on {_counted(cards, 'card')} of {_counted(nodes, 'node')}"
 
 
 def _counted(count: int, thing: str) -> str:

@@ -52,7 +52,7 @@ class Document:
     lines: dict[int, dict[str | int, int]] = field(default_factory=dict)
     """By identity of the mapping or list: line of each key or item."""
     text: str = ""
-    """JSON whose lines nobody has asked for yet."""
+    """JSON whose line numbers are computed on demand."""
 
     def line_of(self, path: Path) -> int:
         """The line of the deepest part of `path` that stands in the text."""
@@ -93,7 +93,7 @@ def documents(text: str) -> Iterator[Document]:
     try:
         yield from list(_read(text))
     except yaml.YAMLError as exc:
-        raise explained(exc, text) from None
+        raise explain_yaml_error(exc, text) from None
 
 
 def _read(text: str) -> Iterator[Document]:
@@ -262,7 +262,7 @@ _FIXES: Final = (
 _DEFAULT_FIX: Final = "check indentation, quotes and brackets here"
 
 
-def explained(exc: yaml.YAMLError, text: str) -> DocumentError:
+def explain_yaml_error(exc: yaml.YAMLError, text: str) -> DocumentError:
     """The parser's complaint with its place and what to do."""
     mark = getattr(exc, "problem_mark", None)
     if mark is None:

@@ -26,8 +26,8 @@ from isolation.files import write_whole
 from isolation.kube.options import NumberType
 from isolation.placement.policy import POLICIES
 from isolation.simulator.sim import plot, report
-from isolation.simulator.sim.parallel import cores, replay_all
-from isolation.simulator.sim.replay import Job, ReplayError, Run, RunError, Trace
+from isolation.simulator.sim.parallel import count_cores, replay_all
+from isolation.simulator.sim.replay import ReplayError, ReplayJob, Run, RunError, Trace
 from isolation.simulator.traces import openb, synthetic
 from isolation.simulator.traces.csvfile import TraceError
 
@@ -39,8 +39,8 @@ STDOUT: Final = "-"
 MOST_RUNS: Final = 10_000
 LARGEST_SEED: Final = 2**32 - 1
 _SPAN: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
-_COMPARED: Final = ("best-fit", "binpack", "fgd", "potential")
-"""Policies that pack: what somebody without files of their own wants to see side by side."""
+_PACKING_POLICIES: Final = ("best-fit", "binpack", "fgd", "potential")
+"""Policies that pack, compared where the workload is generated."""
 PIPE_WIDTH: Final = 100
 """Columns where no terminal says how many: enough that no figure is cut."""
 INTERRUPTED: Final = 130
@@ -86,12 +86,6 @@ class Seeds(click.ParamType[tuple[int, ...]]):
                 self.fail(f"more than {MOST_RUNS} seeds; write a shorter range", param, ctx)
             seeds.update(dict.fromkeys(range(first, last + 1)))
         return tuple(seeds)
-
-
-class BadInput(click.ClickException):
-    """Files that cannot be used; unlike a usage error it does not repeat the usage line."""
-
-    exit_code = 2
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -158,9 +152,9 @@ def sim(
     all cards. Pods never end, and a pod that fits somewhere is always placed. There is one run for each
     policy and seed; the table shows means over the seeds, ± one standard deviation.
     """
-    policies = policies or (_COMPARED if invented else ("potential",))
+    policies = policies or (_PACKING_POLICIES if invented else ("potential",))
     seeds = seeds or tuple(range(42, 52))
-    jobs = [Job(policy, seed, demand) for policy in policies for seed in seeds]
+    jobs = [ReplayJob(policy, seed, demand) for policy in policies for seed in seeds]
     if len(jobs) > MOST_RUNS:
         raise click.UsageError(f"too many runs: {len(jobs)}, at most {MOST_RUNS}; give fewer policies or seeds")
     json_out = STDOUT if output and json_out is None else json_out
@@ -173,7 +167,7 @@ def sim(
         check_writable(out)
     try:
         trace, _ = read_trace(nodes, pods, scale, invented=invented)
-        runs = _replay(trace, jobs, workers or cores())
+        runs = _replay(trace, jobs, workers or count_cores())
     except KeyboardInterrupt:
         click.echo("interrupted; nothing was written", err=True)
         sys.exit(INTERRUPTED)
@@ -183,9 +177,9 @@ def sim(
         console.width = PIPE_WIDTH
     console.print(*_tables(runs, trace, "±" if console.encoding.startswith("utf") else "+-"), sep="\n")
     if json_out is not None:
-        write(json_out, json.dumps(report.as_json(runs, details=details), indent=1) + "\n")
+        write_result(json_out, json.dumps(report.as_json(runs, details=details), indent=1) + "\n")
     if plot_out is not None:
-        write(plot_out, plot.draw(plot.lines(runs), _title(trace, len(seeds))))
+        write_result(plot_out, plot.draw(plot.lines(runs), _title(trace, len(seeds))))
 
 
 def read_trace(
@@ -206,11 +200,11 @@ def read_trace(
         fleet, listed = openb.read_nodes(nodes), openb.read_pods(pods)
         return Trace(fleet, tuple(pod.request for pod in listed)), listed
     except TraceError as exc:
-        raise BadInput(str(exc)) from exc
+        raise options.InputError(str(exc)) from exc
 
 
-def _replay(trace: Trace, jobs: Sequence[Job], workers: int) -> list[Run]:
-    """All runs, with a progress bar where somebody can see it."""
+def _replay(trace: Trace, jobs: Sequence[ReplayJob], workers: int) -> list[Run]:
+    """All runs, with a progress bar on a terminal."""
     err = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
@@ -229,7 +223,7 @@ def _replay(trace: Trace, jobs: Sequence[Job], workers: int) -> list[Run]:
                 runs.append(run)
                 bar.advance(task)
     except ReplayError as exc:
-        raise BadInput(str(exc)) from exc
+        raise options.InputError(str(exc)) from exc
     except RunError as exc:
         raise click.ClickException(str(exc)) from exc
     return runs
@@ -239,7 +233,7 @@ def _tables(runs: Sequence[Run], trace: Trace, spread: str) -> tuple[Table, ...]
     """The summary for people, narrow enough for 80 columns; `spread` stands before the deviation."""
     found = report.summarise(runs)
     fleet = f"{len(trace.nodes):,} nodes, {trace.total_milli // 1000:,} cards"
-    packing = f"{fleet}; demand {runs[0].job.demand:g}; mean of {_counted(found[0].runs, 'run')} per policy"
+    packing = f"{fleet}; demand {runs[0].job.demand:g}; mean of {_count_noun(found[0].runs, 'run')} per policy"
     made = (
         (packing, report.PACKING, report.packing_row),
         ("accepted pods, % of the pods that arrived", report.ACCEPTED, report.accepted_row),
@@ -258,10 +252,10 @@ def _tables(runs: Sequence[Run], trace: Trace, spread: str) -> tuple[Table, ...]
 
 def _title(trace: Trace, seeds: int) -> str:
     """Heading of the picture."""
-    return f"GPU allocation as demand arrives: {trace.total_milli // 1000:,} cards, {_counted(seeds, 'seed')}"
+    return f"GPU allocation as demand arrives: {trace.total_milli // 1000:,} cards, {_count_noun(seeds, 'seed')}"
 
 
-def _counted(count: int, thing: str) -> str:
+def _count_noun(count: int, thing: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
@@ -275,7 +269,7 @@ def check_writable(out: str | None) -> None:
         raise click.UsageError(f"cannot write {out}: {'it is a directory' if path.is_dir() else 'no such directory'}")
 
 
-def write(out: str, content: str) -> None:
+def write_result(out: str, content: str) -> None:
     """A result to a file, or to stdout."""
     if out == STDOUT:
         click.echo(content, nl=False)
@@ -283,4 +277,4 @@ def write(out: str, content: str) -> None:
     try:
         write_whole({Path(out): content})
     except OSError as exc:
-        raise BadInput(f"cannot write {out}: {exc.strerror or exc}; choose another path") from exc
+        raise options.InputError(f"cannot write {out}: {exc.strerror or exc}; choose another path") from exc

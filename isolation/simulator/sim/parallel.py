@@ -17,28 +17,28 @@ from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from isolation.simulator.sim.replay import Job, Run, RunError, Trace, replay
+from isolation.simulator.sim.replay import ReplayJob, Run, RunError, Trace, replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-def cores() -> int:
+def count_cores() -> int:
     """CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def replay_all(trace: Trace, jobs: Sequence[Job], workers: int) -> Iterator[Run]:
+def replay_all(trace: Trace, jobs: Sequence[ReplayJob], workers: int) -> Iterator[Run]:
     """Every job, spread over processes; the runs come in the order of the jobs."""
     if workers <= 1 or len(jobs) <= 1:
         yield from (replay(trace, job) for job in jobs)
         return
     others = set(active_children())
-    # Spawned, not forked: a fork beside the threads of numpy or a progress bar may deadlock.
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), _start, (trace,))
+    # Spawned, not forked: a fork next to the threads of numpy or a progress bar may deadlock.
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), _start_worker, (trace,))
     try:
-        with _ctrl_c_waits():
-            runs = pool.map(_replay_here, jobs)
+        with _deferred_interrupt():
+            runs = pool.map(_replay_in_worker, jobs)
         yield from runs
     except BaseException as exc:
         # The pool forgets a worker that was starting when another one died, and would wait for it for ever.
@@ -52,7 +52,7 @@ def replay_all(trace: Trace, jobs: Sequence[Job], workers: int) -> Iterator[Run]
 
 
 @contextmanager
-def _ctrl_c_waits() -> Iterator[None]:
+def _deferred_interrupt() -> Iterator[None]:
     """While workers start: they inherit the mask, until `_start` tells them how to end in silence."""
     came: list[int] = []
     # A mask alone would not do here: the signal then goes to some thread of numpy's.
@@ -67,16 +67,16 @@ def _ctrl_c_waits() -> Iterator[None]:
             raise KeyboardInterrupt
 
 
-_HERE: Final[list[Trace]] = []
+_WORKER_TRACE: Final[list[Trace]] = []
 """A worker's trace: sent once, not with every job."""
 
 
-def _start(trace: Trace) -> None:
+def _start_worker(trace: Trace) -> None:
     """Prepare a worker; Ctrl-C ends it at once and silently, the parent speaks for all."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     Thread(target=_end_with_parent, daemon=True).start()
-    _HERE[:] = [trace]
+    _WORKER_TRACE[:] = [trace]
 
 
 def _end_with_parent() -> None:
@@ -87,6 +87,6 @@ def _end_with_parent() -> None:
         signal.raise_signal(signal.SIGKILL)
 
 
-def _replay_here(job: Job) -> Run:
+def _replay_in_worker(job: ReplayJob) -> Run:
     """One job on the worker's trace."""
-    return replay(_HERE[0], job)
+    return replay(_WORKER_TRACE[0], job)

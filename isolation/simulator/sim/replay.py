@@ -35,7 +35,7 @@ KINDS: Final = ("cpu_only", "shared", "whole", "multi_card")
 MOST_PODS: Final = 5_000_000
 """Pods in one queue: about 2 GiB of Python objects."""
 CURVE_POINTS: Final = 200
-Outcome = Placement | Refusal
+PlaceResult = Placement | Refusal
 
 
 class ReplayError(ValueError):
@@ -60,7 +60,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ReplayJob:
     """One run to do; `demand` is asked GPU over all cards."""
 
     policy: str
@@ -72,7 +72,7 @@ class Job:
 class Run:
     """What one run came to; milli is thousandths of one card."""
 
-    job: Job
+    job: ReplayJob
     total_milli: int
     allocated_milli: int
     fragment_ratio: float | None
@@ -103,7 +103,7 @@ class Run:
         return sum(self.arrived) - self.placed
 
 
-def kind(request: Request) -> str:
+def classify(request: Request) -> str:
     """Which of `KINDS` a request is."""
     if not request.cards:
         return "cpu_only"
@@ -112,7 +112,7 @@ def kind(request: Request) -> str:
     return "shared" if request.card_bytes < CARD_BYTES else "whole"
 
 
-def load(trace: Trace, demand: float, seed: int) -> tuple[Request, ...]:
+def draw_queue(trace: Trace, demand: float, seed: int) -> tuple[Request, ...]:
     """
     The queue of one run: numpy's PCG64 seeded with `seed` shuffles, draws and drops.
 
@@ -146,9 +146,9 @@ def gpu_milli(request: Request) -> int:
     return request.cards * request.card_bytes // MILLI_BYTES
 
 
-def replay(trace: Trace, job: Job, clock: Callable[[], float] = time.perf_counter) -> Run:
+def replay(trace: Trace, job: ReplayJob, clock: Callable[[], float] = time.perf_counter) -> Run:
     """Let the queue arrive one by one; whatever fits somewhere is placed."""
-    queue = load(trace, job.demand, job.seed)
+    queue = draw_queue(trace, job.demand, job.seed)
     engine = Engine(trace.nodes, policy=job.policy, seed=job.seed)
     if not POLICIES[job.policy].online:
         # The published baselines know the trace's mix beforehand.
@@ -157,13 +157,13 @@ def replay(trace: Trace, job: Job, clock: Callable[[], float] = time.perf_counte
     started = clock()
     outcomes = _place_all(engine, uids, queue)
     seconds = clock() - started
-    return judge(trace, job, queue, outcomes, seconds)
+    return measure_run(trace, job, queue, outcomes, seconds)
 
 
-def _place_all(engine: Engine, uids: Sequence[str], queue: Sequence[Request]) -> list[Outcome]:
+def _place_all(engine: Engine, uids: Sequence[str], queue: Sequence[Request]) -> list[PlaceResult]:
     """The timed part: nothing but the engine."""
     arrive, place, hold = engine.arrive, engine.place, engine.hold
-    outcomes: list[Outcome] = []
+    outcomes: list[PlaceResult] = []
     for uid, request in zip(uids, queue, strict=True):
         arrive(request)
         outcome = place(request)
@@ -173,13 +173,15 @@ def _place_all(engine: Engine, uids: Sequence[str], queue: Sequence[Request]) ->
     return outcomes
 
 
-def judge(trace: Trace, job: Job, queue: Sequence[Request], outcomes: Sequence[Outcome], seconds: float) -> Run:
+def measure_run(
+    trace: Trace, job: ReplayJob, queue: Sequence[Request], outcomes: Sequence[PlaceResult], seconds: float
+) -> Run:
     """The figures of a run, counted from its outcomes on a second book."""
     audit = Audit(trace.nodes)
     arrived, accepted, failed = Counter[str](), Counter[str](), Counter[str]()
     taken: list[int] = []
     for request, outcome in zip(queue, outcomes, strict=True):
-        arrived[kind(request)] += 1
+        arrived[classify(request)] += 1
         if isinstance(outcome, Refusal):
             failed[outcome.why.value] += 1
             taken.append(0)
@@ -188,7 +190,7 @@ def judge(trace: Trace, job: Job, queue: Sequence[Request], outcomes: Sequence[O
             audit.take(request, outcome)
         except AuditError as exc:
             raise RunError(f"policy {job.policy}, seed {job.seed}: {exc}") from exc
-        accepted[kind(request)] += 1
+        accepted[classify(request)] += 1
         taken.append(gpu_milli(request))
     return Run(
         job=job,

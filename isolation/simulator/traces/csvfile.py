@@ -35,7 +35,7 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CsvRow:
     """One line of a file, and how to complain about it."""
 
     file: str
@@ -53,7 +53,7 @@ class Row:
             self.fail(f"column {column} is empty; every row needs a name")
         if len(text) > MOST_NAME or not _NAME.fullmatch(text):
             self.fail(
-                f"{column} {shown(text)} is not a valid name; use at most {MOST_NAME} letters and digits, "
+                f"{column} {quote(text)} is not a valid name; use at most {MOST_NAME} letters and digits, "
                 "with . _ : / - only between them"
             )
         return text
@@ -62,9 +62,9 @@ class Row:
         """A whole number from 0 to `most`."""
         text = self.cells[column]
         if not _WHOLE.fullmatch(text):
-            self.fail(f"{column} is {shown(text)}; write a whole number from 0 to {most}")
+            self.fail(f"{column} is {quote(text)}; write a whole number from 0 to {most}")
         if int(text) > most:
-            self.fail(f"{column} is {shown(text)}, more than {most}; check the unit or lower it")
+            self.fail(f"{column} is {quote(text)}, more than {most}; check the unit or lower it")
         return int(text)
 
     def maybe(self, column: str, most: int) -> int | None:
@@ -79,11 +79,11 @@ class Row:
         found = [name.strip() for name in text.split(between)] if between else [text]
         if not all(_NAME.fullmatch(name) and len(name) <= MOST_NAME for name in found):
             form = f"names separated by {between}, such as a{between}b" if between else "one name"
-            self.fail(f"{column} is {shown(text)}; write {form}, or leave it empty")
+            self.fail(f"{column} is {quote(text)}; write {form}, or leave it empty")
         return frozenset(found)
 
 
-def unique(table: Iterable[Row], column: str, make: Callable[[Row], T]) -> tuple[T, ...]:
+def make_unique(table: Iterable[CsvRow], column: str, make: Callable[[CsvRow], T]) -> tuple[T, ...]:
     """One value per row; a name that comes twice is an error."""
     seen: dict[str, int] = {}
     made: list[T] = []
@@ -113,7 +113,7 @@ def read(path: Path) -> str:
         raise TraceError(f"{path}:{line}: not UTF-8 text; save the file as plain CSV in UTF-8") from exc
 
 
-def rows(text: str, file: str, needed: Sequence[str]) -> Iterator[Row]:
+def parse_rows(text: str, file: str, needed: Sequence[str]) -> Iterator[CsvRow]:
     """The rows under the header; blank lines are nothing, a row of the wrong width is an error."""
     lines = csv.reader(StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     header: list[str] = []
@@ -128,7 +128,7 @@ def rows(text: str, file: str, needed: Sequence[str]) -> Iterator[Row]:
             if not header:
                 header = _header(cells, f"{file}:{start}", needed)
                 continue
-            row = Row(file, start, dict(zip(header, cells, strict=False)))
+            row = CsvRow(file, start, dict(zip(header, cells, strict=False)))
             count += 1
             if len(cells) != len(header):
                 row.fail(f"{len(cells)} fields, but the header has {len(header)}; give every column a field")
@@ -148,17 +148,17 @@ def _header(cells: list[str], where: str, needed: Sequence[str]) -> list[str]:
     names = [cell.lower() for cell in cells]
     missing = [name for name in needed if name not in names]
     if len(cells) == 1 and (found := re.search(r"[;\t|]", cells[0])):
-        raise TraceError(f"{where}: columns are separated by {shown(found[0])}; save the file with commas")
+        raise TraceError(f"{where}: columns are separated by {quote(found[0])}; save the file with commas")
     if missing:
         raise TraceError(
             f"{where}: missing column {', '.join(missing)}; the first line must contain {','.join(needed)}"
         )
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
-        raise TraceError(f"{where}: duplicate column {shown(', '.join(twice))}; remove one")
+        raise TraceError(f"{where}: duplicate column {quote(', '.join(twice))}; remove one")
     return names
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """Text from a file, short and free of control characters."""
     return ascii(text[:60]) if text else "empty"

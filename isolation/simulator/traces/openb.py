@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from isolation.contract.model import Card, Mode, Node, Request, Rules
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB
-from isolation.simulator.traces.csvfile import Row, read, rows, shown, unique
+from isolation.simulator.traces.csvfile import CsvRow, make_unique, parse_rows, quote, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,7 +55,7 @@ class TracePod:
     """Seconds on the trace's clock; None where the file does not say."""
 
 
-class Arrival(NamedTuple):
+class TraceArrival(NamedTuple):
     """A pod of a dated list: when it comes, how long it stays, what it asks, who it is."""
 
     at: float
@@ -76,7 +76,7 @@ def read_pods(path: str | Path) -> tuple[TracePod, ...]:
 
 def parse_nodes(content: str, file: str = "nodes") -> tuple[Node, ...]:
     """The nodes in the text of a node list."""
-    return unique(rows(content, file, NODE_COLUMNS), "sn", _node)
+    return make_unique(parse_rows(content, file, NODE_COLUMNS), "sn", _node)
 
 
 def parse_pods(content: str, file: str = "pods") -> tuple[TracePod, ...]:
@@ -85,7 +85,7 @@ def parse_pods(content: str, file: str = "pods") -> tuple[TracePod, ...]:
     rules: dict[frozenset[str], Rules] = {_NO_MODELS: Rules()}
     seen = Counter[str]()
 
-    def pod(row: Row) -> TracePod:
+    def pod(row: CsvRow) -> TracePod:
         name, shape = row.name("name"), _shape(row)
         if shape not in requests:
             allowed = rules.setdefault(shape[4], Rules(models=shape[4]))
@@ -98,7 +98,7 @@ def parse_pods(content: str, file: str = "pods") -> tuple[TracePod, ...]:
         name = name if seen[name] == 1 else f"{name}.{seen[name]}"
         return TracePod(name, requests[shape], created, deleted)
 
-    return tuple(pod(row) for row in rows(content, file, POD_COLUMNS))
+    return tuple(pod(row) for row in parse_rows(content, file, POD_COLUMNS))
 
 
 def make_node(name: str, cpu_milli: int, memory_mib: int, cards: int, model: str) -> Node:
@@ -126,22 +126,22 @@ def make_request(cpu_milli: int, memory_mib: int, cards: int, milli: int, rules:
     )
 
 
-def arrivals(pods: Iterable[TracePod]) -> Iterator[Arrival]:
+def list_arrivals(pods: Iterable[TracePod]) -> Iterator[TraceArrival]:
     """The pods whose rows say when they came and went, by arrival, ties by name."""
     dated = (
-        Arrival(pod.created, pod.deleted - pod.created, pod.request, pod.name)
+        TraceArrival(pod.created, pod.deleted - pod.created, pod.request, pod.name)
         for pod in pods
         if pod.created is not None and pod.deleted is not None
     )
     yield from sorted(dated, key=lambda arrival: (arrival.at, arrival.name))
 
 
-def _node(row: Row) -> Node:
+def _node(row: CsvRow) -> Node:
     """One row of a node list."""
     cards = row.whole("gpu", MOST_CARDS)
     models = row.names("model")
     if models and not cards:
-        row.fail(f"model {shown(row.cells['model'])} on a node with gpu 0; clear model or set gpu")
+        row.fail(f"model {quote(row.cells['model'])} on a node with gpu 0; clear model or set gpu")
     model = next(iter(models), "")
     return make_node(
         row.cells["sn"],
@@ -152,7 +152,7 @@ def _node(row: Row) -> Node:
     )
 
 
-def _shape(row: Row) -> tuple[int, int, int, int, frozenset[str]]:
+def _shape(row: CsvRow) -> tuple[int, int, int, int, frozenset[str]]:
     """CPU, memory, cards, milli per card, models: what a row asks for, once it makes sense."""
     cards, milli = row.whole("num_gpu", MOST_CARDS), row.whole("gpu_milli", 10**15)
     if milli > MILLI:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from isolation.contract.model import Mode
 from isolation.contract.quantity import MIB
 from isolation.simulator.traces.csvfile import TraceError
-from isolation.simulator.traces.openb import CARD_BYTES, arrivals, parse_nodes, parse_pods, read_nodes, read_pods
+from isolation.simulator.traces.openb import CARD_BYTES, list_arrivals, parse_nodes, parse_pods, read_nodes, read_pods
 
 TRACES = Path(__file__).resolve().parents[3].parent / "shared" / "traces"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
@@ -205,7 +205,7 @@ def test_arrivals_come_sorted_and_only_from_dated_rows():
         FULL + "late,1,1,0,0,,,,50,60,\nnever,1,1,0,0,,,,,,\nopen,1,1,0,0,,,,5,,\nearly,1,1,0,0,,,,10,40,\n"
     )
 
-    assert [(10.0, 30.0, "early"), (50.0, 10.0, "late")] == [(a.at, a.seconds, a.name) for a in arrivals(pods)]
+    assert [(10.0, 30.0, "early"), (50.0, 10.0, "late")] == [(a.at, a.seconds, a.name) for a in list_arrivals(pods)]
 
 
 @given(st.text(max_size=200))
@@ -233,6 +233,6 @@ def test_the_published_lists_read_whole():
     short = read_pods(TRACES / "openb_pod_list_multigpu20.csv")
 
     assert (1523, 6212) == (len(nodes), sum(len(node.cards) for node in nodes))
-    assert 8152 == len(pods) == len(list(arrivals(pods)))
+    assert 8152 == len(pods) == len(list(list_arrivals(pods)))
     assert 6086.8 == sum(p.request.cards * p.request.card_bytes for p in pods) / CARD_BYTES
-    assert (8324, []) == (len(short), list(arrivals(short)))
+    assert (8324, []) == (len(short), list(list_arrivals(short)))

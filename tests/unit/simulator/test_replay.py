@@ -21,14 +21,14 @@ from isolation.simulator.sim.audit import Audit, AuditError
 from isolation.simulator.sim.parallel import replay_all
 from isolation.simulator.sim.replay import (
     KINDS,
-    Job,
     ReplayError,
+    ReplayJob,
     RunError,
     Trace,
+    classify,
+    draw_queue,
     gpu_milli,
-    judge,
-    kind,
-    load,
+    measure_run,
     replay,
 )
 from isolation.simulator.traces import synthetic
@@ -66,7 +66,7 @@ def test_kinds_are_those_of_the_published_tables(cards, milli, expected):
     """
     A whole card is whole although it is held as a share.
     """
-    assert expected == kind(make_request(1, 1, cards, milli))
+    assert expected == classify(make_request(1, 1, cards, milli))
 
 
 def test_a_list_below_the_demand_is_kept_whole_and_filled_up():
@@ -75,7 +75,7 @@ def test_a_list_below_the_demand_is_kept_whole_and_filled_up():
     """
     trace = small()
 
-    queue = load(trace, 1.3, 42)
+    queue = draw_queue(trace, 1.3, 42)
 
     target = 1.3 * trace.total_milli
     asked = sum(map(gpu_milli, queue))
@@ -90,7 +90,7 @@ def test_a_list_above_the_demand_loses_pods_until_it_is_not():
     """
     trace = small()
 
-    queue = load(trace, 0.5, 42)
+    queue = draw_queue(trace, 0.5, 42)
 
     asked = sum(map(gpu_milli, queue))
     assert not Counter(queue) - Counter(trace.requests)
@@ -104,8 +104,8 @@ def test_the_seed_decides_the_order_and_nothing_else_does():
     trace = small()
     listed = len(trace.requests)
 
-    assert load(trace, 1.3, 7) == load(small(), 1.3, 7)
-    assert load(trace, 1.3, 7)[:listed] != load(trace, 1.3, 8)[:listed] != trace.requests
+    assert draw_queue(trace, 1.3, 7) == draw_queue(small(), 1.3, 7)
+    assert draw_queue(trace, 1.3, 7)[:listed] != draw_queue(trace, 1.3, 8)[:listed] != trace.requests
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_trace_that_cannot_be_loaded_is_refused(trace, demand, words):
     Nothing to pack and more pods than memory are said before anything runs.
     """
     with pytest.raises(ReplayError, match=words):
-        load(trace, demand, 1)
+        draw_queue(trace, demand, 1)
 
 
 def test_every_policy_replays_to_figures_that_add_up():
@@ -132,11 +132,11 @@ def test_every_policy_replays_to_figures_that_add_up():
     trace = small()
 
     for policy in POLICIES:
-        run = replay(trace, Job(policy, 42, 1.3))
+        run = replay(trace, ReplayJob(policy, 42, 1.3))
 
-        queue = load(trace, 1.3, 42)
+        queue = draw_queue(trace, 1.3, 42)
         assert len(queue) == run.placed + run.failed
-        assert tuple(Counter(map(kind, queue))[k] for k in KINDS) == run.arrived
+        assert tuple(Counter(map(classify, queue))[k] for k in KINDS) == run.arrived
         assert run.failed == sum(number for _why, number in run.failed_by)
         assert 0.5 < run.allocated_ratio <= 1.0
         assert (1.3, run.allocated_ratio) == pytest.approx(run.curve[-1], abs=0.02)
@@ -148,7 +148,7 @@ def test_the_same_job_gives_the_same_run_in_one_process_or_two():
     Deterministic per policy and seed, also for `random`; runs come in the order of the jobs.
     """
     trace = small()
-    jobs = [Job(policy, seed, 1.3) for policy in ("random", "potential") for seed in (1, 2)]
+    jobs = [ReplayJob(policy, seed, 1.3) for policy in ("random", "potential") for seed in (1, 2)]
 
     here, there = list(replay_all(trace, jobs, 1)), list(replay_all(trace, jobs, 2))
 
@@ -163,7 +163,7 @@ def test_seconds_are_measured_on_the_given_clock():
     """
     ticks = count(100.0, 2.5)
 
-    assert 2.5 == replay(small(), Job("best-fit", 1, 0.5), clock=lambda: next(ticks)).seconds
+    assert 2.5 == replay(small(), ReplayJob("best-fit", 1, 0.5), clock=lambda: next(ticks)).seconds
 
 
 def pods_of(cards):
@@ -264,7 +264,7 @@ def test_a_placement_twice_over_makes_the_run_fail():
     twice = (put("n", (0, 600)), put("n", (0, 600)))
 
     with pytest.raises(RunError, match="policy fgd, seed 3: node n is overcommitted"):
-        judge(trace, Job("fgd", 3, 1.0), trace.requests * 2, twice, 0.0)
+        measure_run(trace, ReplayJob("fgd", 3, 1.0), trace.requests * 2, twice, 0.0)
 
 
 def test_fragment_ratio_follows_its_definition():
@@ -296,7 +296,9 @@ def test_a_refusal_counts_under_its_reason_and_kind():
     """
     trace = Trace((make_node("n", 9, 99, 1, "T4"),), (share(600, cpu=1),))
 
-    run = judge(trace, Job("fgd", 1, 1.0), trace.requests * 2, (put("n", (0, 600)), Refusal(Why.CARDS, "full")), 0.5)
+    run = measure_run(
+        trace, ReplayJob("fgd", 1, 1.0), trace.requests * 2, (put("n", (0, 600)), Refusal(Why.CARDS, "full")), 0.5
+    )
 
     assert ((0, 2, 0, 0), (0, 1, 0, 0), (("cards", 1),)) == (run.arrived, run.accepted, run.failed_by)
     assert (0.6, 1, 1, 0.5) == (run.allocated_ratio, run.placed, run.failed, run.seconds)
@@ -310,7 +312,7 @@ def test_the_default_trace_packs_as_well_as_promised():
     nodes = read_nodes(TRACES / "openb_node_list_gpu_node.csv")
     pods = read_pods(TRACES / "openb_pod_list_default.csv")
 
-    run = replay(Trace(nodes, tuple(pod.request for pod in pods)), Job("potential", 42, 1.3))
+    run = replay(Trace(nodes, tuple(pod.request for pod in pods)), ReplayJob("potential", 42, 1.3))
 
     assert 6212 * CARD_BYTES // MILLI_BYTES == run.total_milli
     assert run.allocated_ratio >= 0.958

@@ -10,9 +10,9 @@ from statistics import median
 
 import pytest
 
-from isolation.simulator.sim.replay import KINDS, kind
+from isolation.simulator.sim.replay import KINDS, classify
 from isolation.simulator.traces import synthetic
-from isolation.simulator.traces.openb import CARD_BYTES, arrivals
+from isolation.simulator.traces.openb import CARD_BYTES, list_arrivals
 
 
 def test_the_fleet_has_the_published_cards_by_model():
@@ -32,7 +32,7 @@ def test_the_workload_has_the_published_kinds_and_asks_for_about_the_published_g
     """
     pods = synthetic.pods()
 
-    kinds = Counter(kind(pod.request) for pod in pods)
+    kinds = Counter(classify(pod.request) for pod in pods)
     asked = sum(pod.request.cards * pod.request.card_bytes for pod in pods) / CARD_BYTES
     assert (1088, 3078, 3911, 75) == tuple(kinds[k] for k in KINDS)
     assert asked == pytest.approx(6086.8, rel=0.01)
@@ -43,7 +43,7 @@ def test_the_commonest_shares_are_the_published_ones_in_order():
     810, 470, 320, 650, 230 milli.
     """
     shares = Counter(
-        pod.request.card_bytes * 1000 // CARD_BYTES for pod in synthetic.pods() if kind(pod.request) == "shared"
+        pod.request.card_bytes * 1000 // CARD_BYTES for pod in synthetic.pods() if classify(pod.request) == "shared"
     )
 
     assert [810, 470, 320, 650] == [milli for milli, _count in shares.most_common(4)]
@@ -54,7 +54,7 @@ def test_lifetimes_have_the_published_median():
     """
     540 s at the median, within the noise of 8,152 draws.
     """
-    seconds = [arrival.seconds for arrival in arrivals(synthetic.pods())]
+    seconds = [arrival.seconds for arrival in list_arrivals(synthetic.pods())]
 
     assert median(seconds) == pytest.approx(540, rel=0.1)
 
