@@ -3,7 +3,6 @@
  * they are made, inside the promise, and given back when they go.
  */
 #include "hook.h"
-#include "module.h"
 #include "pool.h"
 #include "spin.h"
 
@@ -18,14 +17,15 @@ static struct {
 } primary[DEVICES];
 
 /* A forked child has none. */
-void gs_contexts_forget(void)
+static void forget_all(void)
 {
     for (int device = 0; device < DEVICES; device++) {
         primary[device].lock = 0;
         primary[device].charged = primary[device].users = 0;
     }
-    gs_modules_forget();
 }
+
+GS_FORGET_AFTER_FORK(forget_all);
 
 static uint64_t estimate(int card)
 {

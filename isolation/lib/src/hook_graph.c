@@ -94,16 +94,6 @@ static CUresult made(CUresult rc, CUgraphExec *exec, CUgraph graph)
     return rc;
 }
 
-/* The pool that a launch takes memory from, and how much; NULL where it takes none. */
-struct gs_pool *gs_graph_pool(CUgraphExec exec, uint64_t *bytes)
-{
-    struct gs_entry entry;
-    if (!gs_managed() || gs_table_get((uint64_t)exec, GS_KIND_EXEC, &entry) < 0)
-        return NULL;
-    *bytes = entry.bytes;
-    return gs_pool_place(NULL, (CUdevice)entry.extra, entry.card);
-}
-
 #define INSTANTIATE(name, parameters, ...)                                                                             \
     GS_API CUresult name parameters { return made(GS_REAL(name)(__VA_ARGS__), exec, graph); }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches: each waits for its turn where the card's time is promised in part. */
+#include "capture.h"
 #include "hook.h"
 #include "limiter.h"
 #include "module.h"

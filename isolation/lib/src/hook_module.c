@@ -14,8 +14,6 @@ enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 }; /* CUdevice_attribute */
 enum { EAGER = 1 }; /* CUmoduleLoadingMode */
 enum { INVALID_IMAGE = 200, NO_BINARY_FOR_GPU = 209, INVALID_PTX = 218 };
 
-uint32_t gs_kernels;
-uint64_t gs_ready[GS_READY];
 static uint32_t code_lock, load_lock;
 
 static uint32_t units(uint64_t bytes)
@@ -300,13 +298,6 @@ CUresult gs_kernel_first(CUfunction function, const char *api)
     return CUDA_SUCCESS;
 }
 
-/* A library is loaded somewhere no more: each function's next launch looks again. */
-void gs_kernels_forget(void)
-{
-    for (int i = 0; i < GS_READY; i++)
-        __atomic_store_n(&gs_ready[i], 0, __ATOMIC_RELAXED);
-}
-
 GS_API CUresult cuLibraryUnload(CUlibrary it)
 {
     struct gs_entry loaded[GS_CARDS];
@@ -329,9 +320,6 @@ GS_API CUresult cuLibraryUnload(CUlibrary it)
 }
 
 /* A forked child has none. */
-void gs_modules_forget(void)
-{
-    if (gs_kernels) /* pages that were never used stay untouched */
-        gs_kernels_forget();
-    code_lock = load_lock = gs_kernels = 0;
-}
+static void forget_all(void) { code_lock = load_lock = 0; }
+
+GS_FORGET_AFTER_FORK(forget_all);

@@ -3,6 +3,7 @@
  * own figure of reserved bytes replaces the guess (pool.c). It falls when streams are synchronised,
  * so it is read again then.
  */
+#include "capture.h"
 #include "hook.h"
 #include "limiter.h"
 #include "pool.h"

@@ -4,7 +4,6 @@
  * Address ranges, multicast objects and host memory are no memory of the card.
  */
 #include "hook.h"
-#include "pool.h"
 #include "spin.h"
 
 static uint32_t lock; /* one for all: these calls cost microseconds in the driver */
@@ -34,15 +33,17 @@ static void end(const struct gs_entry *object)
 }
 
 /* A forked child released nothing. */
-void gs_lingering_forget(void)
+static void forget_all(void)
 {
     lock = 0;
     for (int card = 0; card < GS_CARDS; card++)
         lingering[card] = 0;
 }
 
+GS_FORGET_AFTER_FORK(forget_all);
+
 /* Give back what nobody maps any more; the bytes. */
-uint64_t gs_lingering_release(int card)
+static uint64_t release_lingering(int card)
 {
     uint64_t bytes = card >= 0 ? __atomic_load_n(&lingering[card], __ATOMIC_RELAXED) : 0;
     if (!bytes || gs_shared_still(card))
@@ -52,6 +53,8 @@ uint64_t gs_lingering_release(int card)
     gs_uncharge(card, bytes);
     return bytes;
 }
+
+GS_RECLAIM(release_lingering);
 
 /* One reference more or less; the last one gives the memory back. pre: entered. */
 static void refer(uint64_t number, int by)

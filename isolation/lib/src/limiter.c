@@ -1,72 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "limiter.h"
 
-#include "core.h"
+#include "capture.h"
+#include "charge.h"
 #include "meter.h"
-#include "symbols.h"
-#include "table.h"
 #include "timing.h"
 
 #define LEAD_NS 1000000LL      /* shorter debts are not slept for: a sleep overshoots by 0.1 ms */
 #define BURST_LEAD_NS 25000000LL /* how far ahead of an idle neighbour's card we queue */
 #define NAP_NS 20000000ULL
 #define MOST_DEBT_NS 120000000000LL /* wall time that a launch waits at most for what ran before it */
-#define CAPTURE_RELAXED 2
-#define UNCHANGED (-1)
 #define SAID_NS 10000000000LL /* a program that waits longer than this is told why */
 #define UNKNOWN_WAIT_NS 500000000ULL /* a kernel that waits for its successor must not hang */
 
 static struct gs_meter meters[GS_CARDS];
-static int32_t captures;
-
-/* Is anything being captured anywhere in this process? Asking events would spoil it, but see gs_relax(). */
-int gs_any_capture(void) { return __atomic_load_n(&captures, __ATOMIC_ACQUIRE) != 0; }
-
-void gs_capture_began(void) { __atomic_fetch_add(&captures, 1, __ATOMIC_ACQ_REL); }
-
-void gs_capture_ended(void)
-{
-    if (__atomic_fetch_sub(&captures, 1, __ATOMIC_ACQ_REL) <= 0)
-        __atomic_fetch_add(&captures, 1, __ATOMIC_ACQ_REL);
-}
-
-/* A driver without capture modes: its captures must be left alone. */
-static int untouchable(void)
-{
-    return GS_UNLIKELY(gs_any_capture()) && !GS_HAS(cuThreadExchangeStreamCaptureMode);
-}
-
-/* May events be asked now? They may while something is captured, by a thread whose mode is relaxed: that spoils no
- * capture. A capture may stay open for good. Pair with gs_relaxed(); 0: the driver has no such modes, do not ask. */
-int gs_relax(int *mode)
-{
-    *mode = UNCHANGED;
-    if (GS_LIKELY(!gs_any_capture()))
-        return 1;
-    int wanted = CAPTURE_RELAXED;
-    if (untouchable() || GS_REAL(cuThreadExchangeStreamCaptureMode)(&wanted) != CUDA_SUCCESS)
-        return 0;
-    *mode = wanted; /* that of before */
-    return 1;
-}
-
-void gs_relaxed(int mode)
-{
-    if (GS_UNLIKELY(mode != UNCHANGED))
-        (void)GS_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-}
-
-/* Is work on this stream recorded instead of run? */
-int gs_capturing(CUstream stream)
-{
-    struct gs_entry entry;
-    int status = 0;
-    if (GS_LIKELY(!gs_any_capture()))
-        return 0;
-    if (gs_table_get((uint64_t)stream, GS_KIND_CIG, &entry) == 0)
-        return 1;
-    return GS_REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != 0;
-}
 
 /* Take up what has ended and what the host says. */
 static void attend(struct gs_meter *m, int card, uint64_t now)
@@ -134,7 +81,7 @@ static void wait_to_know(struct gs_meter *m, int card, struct gs_cost *cost)
 static void wait_for_room(struct gs_meter *m, int card)
 {
     uint64_t began = gs_now_ns();
-    if (untouchable())
+    if (gs_capture_untouchable())
         return;
     for (uint64_t now = began; m->count == GS_PENDING && now - began < UNKNOWN_WAIT_NS; now = gs_now_ns()) {
         attend(m, card, now);
@@ -151,7 +98,7 @@ static uint32_t worth_timing(struct gs_meter *m, struct gs_cost *cost, CUstream 
     } else if (GS_UNLIKELY(m->many)) {
         m->many--;
     }
-    if (m->count == GS_PENDING || untouchable())
+    if (m->count == GS_PENDING || gs_capture_untouchable())
         return 0;
     return m->many ? 1 : gs_cost_timed(cost, &m->random);
 }
@@ -172,7 +119,7 @@ void gs_launch_begin(struct gs_launch *launch, uint64_t function, uint64_t block
     if (!m->rate_ppm)
         return;
     struct gs_cost *cost = gs_cost_find(function, blocks);
-    if (GS_UNLIKELY(!cost->mean_ns) && m->unknown && !untouchable())
+    if (GS_UNLIKELY(!cost->mean_ns) && m->unknown && !gs_capture_untouchable())
         wait_to_know(m, card, cost);
     if (gs_bucket_debt(&gs.region->cards[card].paid_until_ns, now) > LEAD_NS ||
         (GS_UNLIKELY(m->borrowing) && gs_timing_queued(m, now) > BURST_LEAD_NS))
@@ -233,10 +180,11 @@ void gs_limiter_waited(void)
 }
 
 /* A forked child times nothing of its parent's. */
-void gs_limiter_forget(void)
+static void forget_all(void)
 {
     for (int i = 0; i < GS_CARDS; i++)
         if (meters[i].look_ns) /* pages that were never used stay untouched: starting must be quick */
             meters[i] = (struct gs_meter){0};
-    captures = 0;
 }
+
+GS_FORGET_AFTER_FORK(forget_all);

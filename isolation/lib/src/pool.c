@@ -3,8 +3,9 @@
 
 #include <fcntl.h>
 
-#include "hook.h"
+#include "charge.h"
 #include "spin.h"
+#include "symbols.h"
 
 #define POOLS 64
 #define GROWTH (32 * GS_MIB) /* what pools were seen to grow by; a wrong figure costs a look at the edge */
@@ -64,6 +65,16 @@ struct gs_pool *gs_pool_place(CUpool pool, CUdevice device, int card)
         __atomic_store_n(&graphs, 1, __ATOMIC_RELEASE);
     leave();
     return known ? known : room;
+}
+
+/* The pool that a launch takes memory from, and how much; NULL where it takes none. */
+struct gs_pool *gs_graph_pool(CUgraphExec exec, uint64_t *bytes)
+{
+    struct gs_entry entry;
+    if (!gs_managed() || gs_table_get((uint64_t)exec, GS_KIND_EXEC, &entry) < 0)
+        return NULL;
+    *bytes = entry.bytes;
+    return gs_pool_place(NULL, (CUdevice)entry.extra, entry.card);
 }
 
 /* Charge what the pool has reserved now, of which `guess` bytes are charged already and more may be
@@ -228,7 +239,7 @@ int gs_graphs_over(void)
 
 /* Make the pools of a card give back what nobody uses; the bytes given. Called from a refusal, also
  * from inside true_up(): then the lock is held and there is nothing to do. */
-uint64_t gs_pools_trim(int card)
+static uint64_t trim_all(int card)
 {
     uint64_t given = 0;
     if (!__atomic_load_n(&count, __ATOMIC_ACQUIRE) || __atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
@@ -248,6 +259,8 @@ uint64_t gs_pools_trim(int card)
     leave();
     return given;
 }
+
+GS_RECLAIM(trim_all);
 
 /* Take an address that came from a pool out of the table; 1 where it did. Cheap where there is none. */
 int gs_pooled_take(uint64_t at, struct gs_entry *entry)
@@ -323,9 +336,11 @@ void gs_pool_ended(uint64_t number, int gone)
 }
 
 /* A forked child has no pools of its own yet. */
-void gs_pools_forget(void)
+static void forget_all(void)
 {
     for (uint32_t i = 0; i < POOLS; i++)
         pools[i] = (struct gs_pool){0};
     lock = count = graphs = 0;
 }
+
+GS_FORGET_AFTER_FORK(forget_all);

@@ -37,18 +37,10 @@ void gs_pool_gone(uint64_t number, uint64_t bytes);
 uint64_t gs_pool_ending(CUpool pool);
 void gs_pool_ended(uint64_t number, int gone);
 
-uint64_t gs_pools_trim(int card);
 void gs_pools_look(void);
 int gs_pooled_take(uint64_t at, struct gs_entry *entry);
 int gs_graphs_over(void);
 CUresult gs_graphs_trim(CUdevice device);
-void gs_pools_forget(void);
-
-/* hook_graph.c */
 struct gs_pool *gs_graph_pool(CUgraphExec exec, uint64_t *bytes);
-
-/* Shared memory that we released and another process still maps (hook_vmm.c). */
-uint64_t gs_lingering_release(int card);
-void gs_lingering_forget(void);
 
 #endif

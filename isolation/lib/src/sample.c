@@ -87,4 +87,6 @@ int gs_sample_renew(int card, uint64_t wanted)
 }
 
 /* A forked child: whoever read the feed is not in it. */
-void gs_sample_forget(void) { __atomic_store_n(&lock, 0, __ATOMIC_RELEASE); }
+static void forget_all(void) { __atomic_store_n(&lock, 0, __ATOMIC_RELEASE); }
+
+GS_FORGET_AFTER_FORK(forget_all);

@@ -6,6 +6,7 @@
 #define GS_SAMPLE_H
 
 #include "core.h"
+#include "ledger.h"
 #include "sys.h"
 
 /* By card: excess in granules (upper 32 bits, signed) | released granules at the sample (lower 32 bits). 0: none. */
@@ -33,6 +34,5 @@ static inline uint64_t gs_room(int card)
 
 void gs_sample_look(void);
 int gs_sample_renew(int card, uint64_t wanted);
-void gs_sample_forget(void);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "small.h"
 
-#include "core.h"
-#include "sys.h"
+#include "charge.h"
 #include "table.h"
 
 /* Blocks that are charged and not in use: one is held before the driver is asked, because it may
@@ -68,8 +67,10 @@ void gs_small_freed(int card, uint64_t at)
 }
 
 /* A forked child has none. */
-void gs_small_forget(void)
+static void forget_all(void)
 {
     for (int card = 0; card < GS_CARDS; card++)
         cards[card].spare = cards[card].live = 0;
 }
+
+GS_FORGET_AFTER_FORK(forget_all);

@@ -30,6 +30,9 @@ enum gs_kind {
     GS_KIND_CIG   /* a stream that is captured into a graphics command list */
 };
 
+/* Bits of `count` where the kind is GS_KIND_MEMORY. */
+enum gs_entry_bit { GS_ENTRY_EXPORTED = 1, GS_ENTRY_SMALL = 2, GS_ENTRY_MANAGED = 4 };
+
 struct gs_entry {
     uint64_t key;
     uint64_t bytes; /* charged */
@@ -58,6 +61,5 @@ int gs_table_around(uint64_t at, enum gs_kind kind, struct gs_entry *out);
 int64_t gs_table_count(uint64_t key, enum gs_kind kind, int by);
 void gs_table_cut(uint64_t owner, struct gs_cut *cut);
 void gs_table_cut_end(struct gs_cut *cut, void (*each)(const struct gs_entry *));
-void gs_table_forget(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "timing.h"
 
+#include "capture.h"
 #include "core.h"
 #include "limiter.h"
 #include "meter.h"
