@@ -108,7 +108,7 @@ struct gs_limits {
 struct gs_feed_card {
     uint64_t own_ns;    /* GPU time of this container on this card since the feed began */
     uint64_t sample_ns; /* CLOCK_MONOTONIC that own_ns is for; 0: no sample yet */
-    uint64_t own_bytes; /* device memory of this container as the driver counts it */
+    uint64_t reserved;   /* zero; early hosts wrote bytes here that nobody read */
     uint32_t rate_ppm;  /* granted now, >= the promise while work waits; 0: no word, obey the promise */
     uint32_t rounding_ppm; /* own_ns may be wrong by this part of the time either way: samples are rounded */
     uint64_t sampled_ns; /* of the time since the feed began, so much was seen by samples; 0: all of it */
