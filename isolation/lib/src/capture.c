@@ -11,8 +11,8 @@
 
 static int32_t captures;
 
-/* Is anything being captured anywhere in this process? Asking events would spoil it, but see gs_relax(). */
-int gs_any_capture(void) { return __atomic_load_n(&captures, __ATOMIC_ACQUIRE) != 0; }
+/* Is anything being captured anywhere in this process? Asking events would spoil it, but see gs_capture_relax(). */
+int gs_capture_any(void) { return __atomic_load_n(&captures, __ATOMIC_ACQUIRE) != 0; }
 
 /* Counts as such also where this call is the first one, so that a fork is noticed. */
 void gs_capture_began(void)
@@ -30,15 +30,16 @@ void gs_capture_ended(void)
 /* A driver without capture modes: its captures must be left alone. */
 int gs_capture_untouchable(void)
 {
-    return GS_UNLIKELY(gs_any_capture()) && !GS_HAS(cuThreadExchangeStreamCaptureMode);
+    return GS_UNLIKELY(gs_capture_any()) && !GS_HAS(cuThreadExchangeStreamCaptureMode);
 }
 
 /* May events be asked now? They may while something is captured, by a thread whose mode is relaxed: that spoils no
- * capture. A capture may stay open for good. Pair with gs_relaxed(); 0: the driver has no such modes, do not ask. */
-int gs_relax(int *mode)
+ * capture. A capture may stay open for good. 0: the driver has no such modes, do not ask; else pair with
+ * gs_capture_restore(). */
+int gs_capture_relax(int *mode)
 {
     *mode = UNCHANGED;
-    if (GS_LIKELY(!gs_any_capture()))
+    if (GS_LIKELY(!gs_capture_any()))
         return 1;
     int wanted = CAPTURE_RELAXED;
     if (gs_capture_untouchable() || GS_REAL(cuThreadExchangeStreamCaptureMode)(&wanted) != CUDA_SUCCESS)
@@ -47,7 +48,7 @@ int gs_relax(int *mode)
     return 1;
 }
 
-void gs_relaxed(int mode)
+void gs_capture_restore(int mode)
 {
     if (GS_UNLIKELY(mode != UNCHANGED))
         (void)GS_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
@@ -58,7 +59,7 @@ int gs_capturing(CUstream stream)
 {
     struct gs_entry entry;
     int status = 0;
-    if (GS_LIKELY(!gs_any_capture()))
+    if (GS_LIKELY(!gs_capture_any()))
         return 0;
     if (gs_table_get((uint64_t)stream, GS_KIND_CIG, &entry) == 0)
         return 1;

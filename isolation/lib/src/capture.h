@@ -9,10 +9,10 @@
 
 void gs_capture_began(void);
 void gs_capture_ended(void);
-int gs_any_capture(void);
+int gs_capture_any(void);
 int gs_capture_untouchable(void);
-int gs_relax(int *mode);
-void gs_relaxed(int mode);
+int gs_capture_relax(int *mode);
+void gs_capture_restore(int mode);
 int gs_capturing(CUstream stream);
 
 #endif

@@ -12,7 +12,7 @@
 #include "symbols.h"
 
 #define FIXED "/run/gpushare/"
-#define LOOK_NS 50000000ULL /* how often a changed promise is looked for */
+#define REFRESH_NS 50000000ULL /* how often a changed promise is looked for */
 #define DEVICES 64
 #define WIPEONFORK 18 /* MADV_WIPEONFORK: linux/include/uapi/asm-generic/mman-common.h */
 
@@ -24,7 +24,7 @@ struct own {
     uint32_t pid;   /* 0: no slot yet */
     uint32_t taking;
     uint32_t pad;
-    struct gs_desk desk;
+    struct gs_account account;
     uint8_t busy[GS_CARDS][GS_LANES];
     uint32_t looking; /* 1 while a thread reads a changed promise */
 };
@@ -89,7 +89,7 @@ static enum gs_mode begin(void)
     own = gs_map(4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     gs.region = gs_region_map(gs.region_path);
     if (rc < 0 || !gs.region || !own) {
-        gs_say(rc < 0 ? "no GPU memory, the limits file cannot be believed: "
+        gs_log(rc < 0 ? "no GPU memory, the limits file cannot be believed: "
                       : "no GPU memory, the region cannot be used: ",
                rc < 0 ? gs.limits_path : gs.region_path);
         if (gs.region)
@@ -119,18 +119,18 @@ enum gs_mode gs_start(void)
     return gs.mode;
 }
 
-/* Look for a changed promise, at most every LOOK_NS: the head first, the rest only if it differs. A file that cannot be
- * believed leaves the last promise in force. 1 where it was time to look. */
-int gs_promise_look(uint64_t coarse_ns)
+/* Look for a changed promise, at most every REFRESH_NS: the head first, the rest only if it differs. A file that cannot
+ * be believed leaves the last promise in force. 1 where it was time to look. */
+int gs_promise_refresh(uint64_t coarse_ns)
 {
     static struct gs_limits limits;
     static uint32_t reported; /* a bad file is written down once, not at every look */
-    uint64_t due = __atomic_load_n(&gs.look_ns, __ATOMIC_RELAXED);
-    if (coarse_ns < due ||
-        !__atomic_compare_exchange_n(&gs.look_ns, &due, coarse_ns + LOOK_NS, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    uint64_t due = __atomic_load_n(&gs.refresh_ns, __ATOMIC_RELAXED);
+    if (coarse_ns < due || !__atomic_compare_exchange_n(&gs.refresh_ns, &due, coarse_ns + REFRESH_NS, 0,
+                                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return 0;
     if (gs.mode != GS_MODE_ACTIVE || __atomic_exchange_n(&own->looking, 1, __ATOMIC_ACQUIRE))
-        return 0; /* another thread was kept from the processor for longer than LOOK_NS in here */
+        return 0; /* another thread was kept from the processor for longer than REFRESH_NS in here */
     long got = gs_read_file(gs.limits_path, &limits, 32);
     int rc = got < 32 || limits.magic != GS_LIMITS_MAGIC ? -EINVAL : 0;
     int changed = rc < 0 || !(limits.sequence & 1 || limits.generation == gs.generation);
@@ -145,30 +145,30 @@ int gs_promise_look(uint64_t coarse_ns)
 }
 
 /* This process's place in the books, or NULL where there is none to be had. */
-struct gs_desk *gs_desk(void)
+struct gs_account *gs_account(void)
 {
     if (GS_UNLIKELY(!own))
         return NULL;
     uint32_t pid = __atomic_load_n(&own->pid, __ATOMIC_ACQUIRE);
     if (GS_LIKELY(pid && (!own_needs_pid || pid == gs_pid())))
-        return &own->desk;
+        return &own->account;
     if (pid)
         *own = (struct own){0};
     gs_after_fork();
     while (__atomic_exchange_n(&own->taking, 1, __ATOMIC_ACQUIRE))
         gs_yield();
     if (!own->pid) {
-        int rc = gs_slot_take(gs.region, gs.region_path, &own->desk.slot);
+        int rc = gs_slot_take(gs.region, gs.region_path, &own->account.slot);
         if (rc == 0) {
-            own->desk.region = gs.region;
-            own->desk.busy = own->busy;
+            own->account.region = gs.region;
+            own->account.busy = own->busy;
             __atomic_store_n(&own->pid, gs_pid(), __ATOMIC_RELEASE);
         } else {
             report(GS_BREACH_NO_SLOT, (uint64_t)-rc, "slot");
         }
     }
     __atomic_store_n(&own->taking, 0, __ATOMIC_RELEASE);
-    return own->pid ? &own->desk : NULL;
+    return own->pid ? &own->account : NULL;
 }
 
 static int card_with(const uint8_t *uuid)

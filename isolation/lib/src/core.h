@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine behind the hooks: the promise that this process is under, its place in the ledger, and which card is meant.
- * It knows nothing of its callers.
+/* The engine behind the hooks: the promise of this container, this process's place in the ledger, and which card is
+ * meant. It knows nothing of its callers.
  *
  * Started by the first hook that is called, never by a constructor. Three states: inert (no promise
  * here: everything passes), active, broken (a promise that cannot be read or booked: every charge
@@ -23,7 +23,7 @@ struct gs_core {
     uint32_t flags; /* enum gs_limits_flag */
     uint32_t cards;
     uint32_t compute; /* 1 where some card has a compute limit */
-    uint64_t look_ns; /* when to look at the limits again; CLOCK_MONOTONIC_COARSE */
+    uint64_t refresh_ns; /* when to look at the limits again; CLOCK_MONOTONIC_COARSE */
     uint64_t generation;
     struct gs_region *region;
     struct gs_limit_card card[GS_CARDS];
@@ -33,8 +33,8 @@ struct gs_core {
 extern struct gs_core gs;
 
 enum gs_mode gs_start(void);
-int gs_promise_look(uint64_t coarse_ns);
-struct gs_desk *gs_desk(void);
+int gs_promise_refresh(uint64_t coarse_ns);
+struct gs_account *gs_account(void);
 int gs_card_of(CUdevice device);
 int gs_card_here(void);
 int gs_card_at(const struct cu_location *location);

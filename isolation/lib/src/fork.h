@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a forked child must not take over: it owns nothing of its parent's memory on the card, and has none of the
- * threads that held the parent's locks. Whoever keeps such state says how to forget it; this file knows nobody.
+ * threads that held the parent's locks. Each file that keeps such state puts its function on a list; this one calls them.
  */
 #ifndef GS_FORK_H
 #define GS_FORK_H

@@ -9,16 +9,16 @@ uint64_t gs_ready[GS_READY];
 
 /* The driver said `rc` to an allocation that is charged already: give it back, or remember it until
  * it is freed. Without memory to remember it stays charged until the process ends. */
-CUresult gs_keep(CUresult rc, int card, uint64_t bytes, uint64_t key, enum gs_kind kind)
+CUresult gs_finish_charge(CUresult rc, int card, uint64_t bytes, uint64_t key, enum gs_kind kind)
 {
     if (rc != CUDA_SUCCESS) {
         gs_charge_undo(card, bytes);
         return rc;
     }
-    if (gs_kind_guessed(kind))
-        gs_guess_landed(card, bytes);
+    if (gs_kind_estimated(kind))
+        gs_estimate_done(card, bytes);
     else
-        gs_landed(card, bytes);
+        gs_charge_done(card, bytes);
     struct gs_entry entry = {.key = key, .bytes = bytes, .card = (int16_t)card, .kind = (uint16_t)kind,
                              .extra = gs_context_here()};
     (void)gs_table_put(&entry);
@@ -39,7 +39,7 @@ void gs_kernels_forget(void)
 }
 
 /* Give back what an entry is charged. */
-void gs_freed(const struct gs_entry *entry)
+void gs_release_entry(const struct gs_entry *entry)
 {
     uint32_t bits = entry->kind == GS_KIND_MEMORY ? entry->count : 0;
     if (entry->kind == GS_KIND_LOADED)
@@ -48,8 +48,8 @@ void gs_freed(const struct gs_entry *entry)
         gs_share(entry->card, -(int64_t)entry->bytes, 0);
     if (bits & GS_ENTRY_MANAGED)
         gs_managed_more(entry->card, -(int64_t)entry->bytes);
-    if (gs_kind_guessed(entry->kind))
-        gs_guess_uncharge(entry->card, entry->bytes);
+    if (gs_kind_estimated(entry->kind))
+        gs_estimate_uncharge(entry->card, entry->bytes);
     else if (bits & GS_ENTRY_SMALL)
         gs_small_freed(entry->card, entry->key);
     else

@@ -9,8 +9,8 @@
 #include "symbols.h"
 #include "table.h"
 
-CUresult gs_keep(CUresult rc, int card, uint64_t bytes, uint64_t key, enum gs_kind kind);
-void gs_freed(const struct gs_entry *entry);
+CUresult gs_finish_charge(CUresult rc, int card, uint64_t bytes, uint64_t key, enum gs_kind kind);
+void gs_release_entry(const struct gs_entry *entry);
 void gs_kernels_forget(void);
 uint64_t gs_context_here(void);
 

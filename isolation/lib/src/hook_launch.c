@@ -12,7 +12,7 @@ static inline int limited(void)
     if (!gs_managed())
         return 0;
     if (!__atomic_load_n(&gs.compute, __ATOMIC_RELAXED))
-        gs_look(gs_coarse_ns());
+        gs_refresh(gs_coarse_ns());
     return (int)__atomic_load_n(&gs.compute, __ATOMIC_RELAXED);
 }
 
@@ -65,7 +65,7 @@ static CUresult graph(CUgraphExec it, CUstream stream, CUstream timed, CUresult 
                       const char *api)
 {
     struct gs_launch launch = {0};
-    struct gs_guess guess;
+    struct gs_pool_call guess;
     uint64_t bytes;
     CUresult rc = CUDA_SUCCESS;
     if (!gs_managed())

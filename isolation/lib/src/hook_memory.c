@@ -23,7 +23,7 @@ static CUresult before(int card, uint64_t bytes, const char *api)
 static CUresult after(CUresult rc, int card, uint64_t bytes, uint64_t at)
 {
     if (bytes > GS_SMALL)
-        return gs_keep(rc, card, whole(bytes), at, GS_KIND_MEMORY);
+        return gs_finish_charge(rc, card, whole(bytes), at, GS_KIND_MEMORY);
     struct gs_entry entry = {.key = at, .bytes = bytes, .card = (int16_t)card, .kind = GS_KIND_MEMORY,
                              .count = GS_ENTRY_SMALL, .extra = gs_context_here()};
     gs_small_end(card, rc == CUDA_SUCCESS, at);
@@ -71,11 +71,11 @@ GS_API CUresult cuMemAllocManaged(CUdeviceptr *at, size_t bytes, unsigned flags)
         return rc;
     rc = GS_REAL(cuMemAllocManaged)(at, bytes, flags);
     if (rc != CUDA_SUCCESS)
-        return gs_keep(rc, card, whole(bytes), 0, GS_KIND_MEMORY);
+        return gs_finish_charge(rc, card, whole(bytes), 0, GS_KIND_MEMORY);
     struct gs_entry entry = {.key = *at, .bytes = whole(bytes), .card = (int16_t)card, .kind = GS_KIND_MEMORY,
                              .count = GS_ENTRY_MANAGED, .extra = gs_context_here()};
     gs_managed_more(card, (int64_t)entry.bytes);
-    gs_landed(card, entry.bytes);
+    gs_charge_done(card, entry.bytes);
     (void)gs_table_put(&entry);
     return rc;
 }
@@ -122,7 +122,7 @@ GS_API CUresult cuMemAllocPitch(uint32_t *at, unsigned *pitch, unsigned width, u
 /* What the card may get back with an entry, before the books say so; an estimate sees to that by itself. */
 static uint64_t most_of(const struct gs_entry *entry)
 {
-    if (gs_kind_guessed(entry->kind))
+    if (gs_kind_estimated(entry->kind))
         return 0;
     return entry->kind == GS_KIND_MEMORY && entry->count & GS_ENTRY_SMALL ? GS_BLOCK : entry->bytes;
 }
@@ -133,19 +133,19 @@ static uint64_t most_of(const struct gs_entry *entry)
     {                                                                                                                  \
         struct gs_entry entry;                                                                                         \
         int direct = gs_managed() && gs_table_take((uint64_t)(key_of), kind, &entry) == 0;                             \
-        int pooled = !direct && (kind) == GS_KIND_MEMORY && gs_pooled_take((uint64_t)(key_of), &entry);                \
+        int pooled = !direct && (kind) == GS_KIND_MEMORY && gs_pool_take_entry((uint64_t)(key_of), &entry);                \
         uint64_t leaving = direct ? most_of(&entry) : 0;                                                               \
         if (leaving)                                                                                                   \
-            gs_underway(entry.card, (int64_t)leaving);                                                                 \
+            gs_in_flight(entry.card, (int64_t)leaving);                                                                 \
         CUresult rc = GS_REAL(name)(it);                                                                               \
         if (rc != CUDA_SUCCESS && (direct || pooled))                                                                  \
             (void)gs_table_put(&entry);                                                                                \
         else if (direct)                                                                                               \
-            gs_freed(&entry);                                                                                          \
+            gs_release_entry(&entry);                                                                                          \
         else if (pooled)                                                                                               \
-            gs_pool_gone(entry.extra, entry.bytes), gs_pools_look();                                                   \
+            gs_pool_freed(entry.extra, entry.bytes), gs_pools_refresh();                                                   \
         if (leaving)                                                                                                   \
-            gs_landed(entry.card, leaving);                                                                            \
+            gs_charge_done(entry.card, leaving);                                                                            \
         return rc;                                                                                                     \
     }
 
@@ -220,7 +220,7 @@ GS_API CUresult cuArray3DCreate_v2(CUarray *array, const struct cu_array3d *want
     if (rc != CUDA_SUCCESS)
         return rc;
     rc = GS_REAL(cuArray3DCreate_v2)(array, wanted);
-    return gs_keep(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
+    return gs_finish_charge(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
 }
 
 GS_API CUresult cuArrayCreate_v2(CUarray *array, const struct cu_array *wanted)
@@ -235,7 +235,7 @@ GS_API CUresult cuArrayCreate_v2(CUarray *array, const struct cu_array *wanted)
     if (rc != CUDA_SUCCESS)
         return rc;
     rc = GS_REAL(cuArrayCreate_v2)(array, wanted);
-    return gs_keep(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
+    return gs_finish_charge(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
 }
 
 GS_API CUresult cuMipmappedArrayCreate(CUmipmap *array, const struct cu_array3d *wanted, unsigned levels)
@@ -248,7 +248,7 @@ GS_API CUresult cuMipmappedArrayCreate(CUmipmap *array, const struct cu_array3d 
     if (rc != CUDA_SUCCESS)
         return rc;
     rc = GS_REAL(cuMipmappedArrayCreate)(array, wanted, levels);
-    return gs_keep(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
+    return gs_finish_charge(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
 }
 
 /* The 32-bit forms of CUDA 3.1 and before cannot be sized by their old layouts: not promised. */

@@ -64,7 +64,7 @@ static CUresult grow(int card, uint64_t context, uint32_t more, uint64_t *charge
 static void grown(int card, uint64_t charged)
 {
     if (charged)
-        gs_guess_landed(card, charged);
+        gs_estimate_done(card, charged);
 }
 
 static void shrink(uint64_t context, uint32_t less)
@@ -77,7 +77,7 @@ static void shrink(uint64_t context, uint32_t less)
         code.bytes = (code.count * UNIT + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
         if (code.count)
             (void)gs_table_put(&code);
-        gs_guess_uncharge(code.card, before - code.bytes);
+        gs_estimate_uncharge(code.card, before - code.bytes);
     }
     gs_spin_leave(&code_lock);
 }
@@ -309,7 +309,7 @@ GS_API CUresult cuLibraryUnload(CUlibrary it)
         if (gs_table_take(key_of(it, card), GS_KIND_LOADED, &loaded[card]) < 0)
             loaded[card].kind = GS_KIND_NONE;
     CUresult rc = GS_REAL(cuLibraryUnload)(it);
-    gs_table_cut_end(&cut, rc == CUDA_SUCCESS ? gs_freed : NULL);
+    gs_table_cut_end(&cut, rc == CUDA_SUCCESS ? gs_release_entry : NULL);
     for (int card = 0; card < GS_CARDS; card++)
         if (loaded[card].kind && rc == CUDA_SUCCESS)
             shrink(loaded[card].extra, loaded[card].count);

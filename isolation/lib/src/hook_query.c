@@ -9,7 +9,7 @@ GS_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     int card;
     if (rc != CUDA_SUCCESS || !gs_managed() || (card = gs_card_here()) == GS_CARD_NONE)
         return rc;
-    uint64_t limit, left = gs_left(card, &limit);
+    uint64_t limit, left = gs_available(card, &limit);
     if (free_bytes && *free_bytes > left)
         *free_bytes = left;
     if (total && *total > limit)
@@ -25,7 +25,7 @@ GS_API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total)
     int card;
     if (rc != CUDA_SUCCESS || !gs_managed() || (card = gs_card_here()) == GS_CARD_NONE)
         return rc;
-    uint64_t limit, left = gs_left(card, &limit);
+    uint64_t limit, left = gs_available(card, &limit);
     if (free_bytes && *free_bytes > left)
         *free_bytes = narrow(left);
     if (total && *total > limit)
@@ -40,7 +40,7 @@ GS_API CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice device)
     uint64_t limit;
     if (rc != CUDA_SUCCESS || !gs_managed() || (card = gs_card_of(device)) == GS_CARD_NONE)
         return rc;
-    gs_left(card, &limit);
+    gs_available(card, &limit);
     *total = *total < limit ? *total : limit;
     return rc;
 }
@@ -52,7 +52,7 @@ GS_API CUresult cuDeviceTotalMem(unsigned *total, CUdevice device)
     uint64_t limit;
     if (rc != CUDA_SUCCESS || !gs_managed() || (card = gs_card_of(device)) == GS_CARD_NONE)
         return rc;
-    gs_left(card, &limit);
+    gs_available(card, &limit);
     *total = *total < limit ? *total : narrow(limit);
     return rc;
 }

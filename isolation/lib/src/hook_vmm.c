@@ -23,7 +23,7 @@ static void end(const struct gs_entry *object)
     int64_t bytes = (int64_t)object->bytes;
     if (object->extra == IMPORTED) {
         gs_share(object->card, 0, -bytes);
-    } else if (object->extra == EXPORTED && gs_shared_still(object->card)) {
+    } else if (object->extra == EXPORTED && gs_mapped_elsewhere(object->card)) {
         lingering[object->card] += object->bytes;
     } else {
         if (object->extra == EXPORTED)
@@ -46,7 +46,7 @@ GS_FORGET_AFTER_FORK(forget_all);
 static uint64_t release_lingering(int card)
 {
     uint64_t bytes = card >= 0 ? __atomic_load_n(&lingering[card], __ATOMIC_RELAXED) : 0;
-    if (!bytes || gs_shared_still(card))
+    if (!bytes || gs_mapped_elsewhere(card))
         return 0;
     bytes = __atomic_exchange_n(&lingering[card], 0, __ATOMIC_ACQ_REL);
     gs_share(card, -(int64_t)bytes, 0);
@@ -104,7 +104,7 @@ GS_API CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct cu_m
         gs_charge_undo(card, bytes);
         return rc;
     }
-    gs_landed(card, bytes);
+    gs_charge_done(card, bytes);
     adopt(*handle, card, bytes, OWN);
     return rc;
 }

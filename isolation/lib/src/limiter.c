@@ -21,9 +21,9 @@ static void attend(struct gs_meter *m, int card, uint64_t now)
     if (!gs_meter_enter(m))
         return;
     if (GS_UNLIKELY(gs_timing_long(m, now)))
-        gs_meter_look(m, card, now); /* what a long kernel had of the card is the host's to say */
+        gs_meter_refresh(m, card, now); /* what a long kernel had of the card is the host's to say */
     gs_timing_poll(m, card);
-    gs_meter_look(m, card, now);
+    gs_meter_refresh(m, card, now);
     gs_meter_leave(m);
 }
 
@@ -47,14 +47,14 @@ static uint64_t wait_for_turn(struct gs_meter *m, int card)
     attend(m, card, now);
     int64_t early = too_early(m, shared, now, LEAD_NS);
     if (GS_UNLIKELY(early > SAID_NS))
-        gs_say("launches wait for a long kernel that took more than the promised compute", "");
+        gs_log("launches wait for a long kernel that took more than the promised compute", "");
     while (early > 0) {
         __atomic_store_n(&shared->wanted_ns, now, __ATOMIC_RELAXED);
         gs_sleep_ns((uint64_t)early < NAP_NS ? (uint64_t)early : NAP_NS);
         uint64_t slept = now;
         now = gs_now_ns();
         gs_count(&shared->throttled_ns, now - slept); /* at once: a long debt is seen while it is paid */
-        gs_look(now);
+        gs_refresh(now);
         attend(m, card, now);
         early = too_early(m, shared, now, 0);
     }
@@ -113,8 +113,8 @@ void gs_launch_begin(struct gs_launch *launch, uint64_t function, uint64_t block
         return;
     struct gs_meter *m = &meters[card];
     uint64_t now = gs_coarse_ns(); /* up to 4 ms behind: a debt only seems larger, and is then looked at closely */
-    gs_look(now);
-    if (GS_UNLIKELY((int64_t)(now - m->look_ns) >= (int64_t)GS_FEED_NS))
+    gs_refresh(now);
+    if (GS_UNLIKELY((int64_t)(now - m->refresh_ns) >= (int64_t)GS_FEED_NS))
         attend(m, card, now);
     if (!m->rate_ppm)
         return;
@@ -136,7 +136,7 @@ void gs_launch_begin(struct gs_launch *launch, uint64_t function, uint64_t block
 /* What a charge of `cost` is raised or lowered by, to pay what is owed. */
 static int64_t made_up(struct gs_meter *m, struct gs_card *shared, int64_t cost)
 {
-    int64_t owed = __atomic_load_n(&shared->owed_ns, __ATOMIC_RELAXED), part = cost / 1000 * m->lean_ppm / 1000;
+    int64_t owed = __atomic_load_n(&shared->owed_ns, __ATOMIC_RELAXED), part = cost / 1000 * m->repay_ppm / 1000;
     if ((owed > 0) != (part > 0))
         return 0;
     part = part > 0 ? (part < owed ? part : owed) : (part > owed ? part : owed);
@@ -153,11 +153,11 @@ void gs_launch_end(struct gs_launch *launch, CUresult rc)
     struct gs_card *shared = &gs.region->cards[launch->card];
     if (rc == CUDA_SUCCESS) {
         uint64_t cost = gs_corrected(m, launch->charged_ns);
-        uint64_t paid = m->lean_ppm ? cost + (uint64_t)made_up(m, shared, (int64_t)cost) : cost;
+        uint64_t paid = m->repay_ppm ? cost + (uint64_t)made_up(m, shared, (int64_t)cost) : cost;
         if (launch->rate_ppm < GS_PPM)
             gs_bucket_charge(&shared->paid_until_ns, launch->now, paid, launch->rate_ppm);
         gs_count(&m->queued_ns, launch->charged_ns);
-        gs_book(m, shared, (int64_t)cost, (int64_t)launch->charged_ns);
+        gs_charge_time(m, shared, (int64_t)cost, (int64_t)launch->charged_ns);
         if (!launch->start)
             gs_meter_ran_now(m, launch->now, cost, launch->charged_ns);
         gs_count(&shared->launches, 1);
@@ -168,7 +168,7 @@ void gs_launch_end(struct gs_launch *launch, CUresult rc)
 }
 
 /* The program has waited for the card: a long kernel that has ended is charged now, whether or not another follows. */
-void gs_limiter_waited(void)
+void gs_limiter_after_wait(void)
 {
     int card;
     if (!gs_managed() || !__atomic_load_n(&gs.compute, __ATOMIC_RELAXED) || gs.mode != GS_MODE_ACTIVE ||
@@ -183,7 +183,7 @@ void gs_limiter_waited(void)
 static void forget_all(void)
 {
     for (int i = 0; i < GS_CARDS; i++)
-        if (meters[i].look_ns) /* pages that were never used stay untouched: starting must be quick */
+        if (meters[i].refresh_ns) /* pages that were never used stay untouched: starting must be quick */
             meters[i] = (struct gs_meter){0};
 }
 

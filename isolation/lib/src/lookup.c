@@ -64,7 +64,7 @@ static const char *wrapped(uint32_t i) { return i < WRAPPERS ? gs_symbol_name(wr
 
 static void *instead(uint32_t i, void *real)
 {
-    int elsewhere = gs_real_kept(wrappers[i].id) && !gs_elf_ours(real); /* ours: done before */
+    int elsewhere = gs_real_get(wrappers[i].id) && !gs_elf_ours(real); /* ours: done before */
     return elsewhere ? wrappers[i].function : NULL;
 }
 
@@ -109,7 +109,7 @@ void gs_loader_deep(void)
 }
 
 /* For the stub of dlvsym, and for dlsym where dlvsym itself is asked for. */
-void gs_dlvsym_look(const char *name)
+void gs_dlvsym_asked(const char *name)
 {
     static const char *const ways[] = {"dlsym", "dlvsym", "dlopen", "dlmopen"};
     int known = name && gs_symbol_find(name) >= 0;
@@ -140,7 +140,7 @@ void *gs_dlsym_lookup(void *handle, const char *name)
     if (gs_same(name, "dlsym"))
         return (void *)dlsym;
     if (gs_same(name, "dlvsym"))
-        gs_dlvsym_look(name); /* and handed out: only the real one knows where RTLD_NEXT is */
+        gs_dlvsym_asked(name); /* and handed out: only the real one knows where RTLD_NEXT is */
     int id = gs_symbol_find(name);
     void *wrapper = id < 0 ? NULL : wrapper_of(id);
     if (!wrapper)
@@ -155,8 +155,8 @@ void *gs_dlsym_lookup(void *handle, const char *name)
         (void)real_dlsym(handle, "gpushare: no driver is loaded"); /* sets dlerror() */
         return DLSYM_ABSENT; /* our own export must not look like a driver */
     }
-    if (!gs_real_kept(id))
-        gs_real_keep(id, real);
+    if (!gs_real_get(id))
+        gs_real_set(id, real);
     return wrapper;
 }
 

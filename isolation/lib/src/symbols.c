@@ -68,14 +68,14 @@ void *gs_forward_resolve(uint32_t id) { return gs_resolve((enum gs_id)id); }
 #endif
 
 /* Where the driver's (or NVML's) function is, from now on; it stays there. */
-void gs_real_keep(int id, void *real)
+void gs_real_set(int id, void *real)
 {
-    gs_elf_keep(real);
+    gs_elf_pin(real);
     __atomic_store_n(&gs_reals[id], real, __ATOMIC_RELEASE);
 }
 
 /* What is remembered of a function; NULL also where the driver is known to lack it. */
-void *gs_real_kept(int id)
+void *gs_real_get(int id)
 {
     void *real = __atomic_load_n(&gs_reals[id], __ATOMIC_ACQUIRE);
     return real == (void *)no_such_call ? NULL : real;
@@ -86,18 +86,18 @@ void *gs_real_kept(int id)
 void *gs_real_or_null(enum gs_id id)
 {
     if (__atomic_load_n(&gs_reals[id], __ATOMIC_RELAXED))
-        return gs_real_kept((int)id);
+        return gs_real_get((int)id);
     const char *name = gs_symbol_name((int)id);
     const char *library = name[0] == 'n' ? GS_NVML_FILE : GS_DRIVER_FILE;
     void *real = gs_elf_in(library, name), *any;
     if (!real && GS_STRICT && name[0] == 'c' && gs_driver_load() == 0)
         real = gs_elf_in(library, name);
     if (real && gs_elf_ours(real))
-        return gs_real_kept((int)id); /* another thread has just redirected it, and remembered it before */
+        return gs_real_get((int)id); /* another thread has just redirected it, and remembered it before */
     if (real) {
-        gs_real_keep((int)id, real);
+        gs_real_set((int)id, real);
     } else if ((any = gs_elf_in(library, name[0] == 'n' ? "nvmlInit_v2" : "cuInit"))) {
-        gs_elf_keep(any);
+        gs_elf_pin(any);
         __atomic_store_n(&gs_reals[id], (void *)no_such_call, __ATOMIC_RELAXED);
     }
     return real;

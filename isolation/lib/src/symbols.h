@@ -34,8 +34,8 @@ const char *gs_symbol_name(int id);
 int gs_symbol_find(const char *name);
 int gs_symbol_known(const char *name, const void *function);
 void *gs_resolve(enum gs_id id);
-void gs_real_keep(int id, void *real);
-void *gs_real_kept(int id);
+void gs_real_set(int id, void *real);
+void *gs_real_get(int id);
 void *gs_forward_resolve(uint32_t id);
 
 /* The driver's own function; one that says "no driver" where there is none. */

@@ -20,7 +20,7 @@ enum gs_kind {
     GS_KIND_LOADED, /* a library in a context: key is that of its GS_KIND_LIBRARY, `count` units */
     GS_KIND_LIBRARY, /* what a library will take of a card: key is the handle and the card, `count` units; not charged */
     GS_KIND_KERNEL,  /* a library's kernel; `extra` is the library */
-    GS_KIND_IMPORT, /* somebody else's memory: 0 bytes */
+    GS_KIND_IMPORT, /* memory of another process: 0 bytes */
     GS_KIND_POOLED, /* from a pool, which is what is charged; `extra` is the pool's number */
     GS_KIND_OBJECT, /* VMM: a physical allocation; `count` references of handles and mappings */
     GS_KIND_HANDLE, /* VMM: a handle; `extra` is its object, `count` how often it must be released */
@@ -43,7 +43,7 @@ struct gs_entry {
 };
 
 /* What is charged for it is an estimate. */
-static inline int gs_kind_guessed(uint32_t kind)
+static inline int gs_kind_estimated(uint32_t kind)
 {
     return kind == GS_KIND_CONTEXT || kind == GS_KIND_LIMITS || kind == GS_KIND_CODE;
 }

@@ -33,17 +33,17 @@ static uint64_t until;
         }                                                                  \
     } while (0)
 
-/* Reserve and refund at random through a desk that other threads use too. */
+/* Reserve and refund at random through a account that other threads use too. */
 static void *book(void *argument)
 {
     unsigned seed = (unsigned)(uintptr_t)argument;
-    struct gs_desk desk = {.region = &region, .slot = seed % SLOTS_USED, .busy = busy[seed % SLOTS_USED]};
+    struct gs_account account = {.region = &region, .slot = seed % SLOTS_USED, .busy = busy[seed % SLOTS_USED]};
     uint64_t held[8] = {0};
     while (gs_now_ns() < until) {
         unsigned i = rand_r(&seed) % 8, want = 1 + rand_r(&seed) % 300;
         if (held[i])
-            gs_refund(&desk, 1, held[i]), held[i] = 0;
-        else if (gs_reserve(&desk, 1, want, LIMIT) == 0)
+            gs_refund(&account, 1, held[i]), held[i] = 0;
+        else if (gs_reserve(&account, 1, want, LIMIT) == 0)
             held[i] = want;
         else
             gs_ring_write(&region, &(struct gs_record){.kind = GS_BREACH_DENIED, .card = 1, .requested = want});
@@ -55,7 +55,7 @@ static void *book(void *argument)
     }
     for (int i = 0; i < 8; i++)
         if (held[i])
-            gs_refund(&desk, 1, held[i]);
+            gs_refund(&account, 1, held[i]);
     return NULL;
 }
 
@@ -92,7 +92,7 @@ static void limits_are_believed_only_whole(void)
 
 static void slots_empty_whatever_their_lanes_hold(void)
 {
-    struct gs_desk a = {.region = &region, .slot = 5, .busy = busy[0]};
+    struct gs_account a = {.region = &region, .slot = 5, .busy = busy[0]};
     CHECK(gs_reserve(&a, 2, 10, 100) == 0);
     region.slots[5].lanes[2][(gs_thread_hash() + 1) % GS_LANES].state = (uint64_t)(-6) & ((1ULL << 40) - 1);
     region.cards[2].word -= 6; /* as if another lane had freed 6 of the 10 */

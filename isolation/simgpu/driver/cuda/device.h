@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices of this process: what stands in the books of their cards, and what is queued on them. */
+/* Devices of this process: what their cards are charged, and what is queued on them. */
 #ifndef SIMGPU_DEVICE_H
 #define SIMGPU_DEVICE_H
 

@@ -10,7 +10,7 @@ struct sim_device;
 struct sim_pool {
     uint32_t tag;
     int device;
-    int counted; /* device memory: stands in the card's books */
+    int counted; /* device memory: charged to the card */
     int type;    /* 1 pinned, 2 managed: that is on the card only as far as it was brought there */
     int imported;
     struct cu_location location;
