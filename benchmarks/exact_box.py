@@ -32,7 +32,7 @@ UNITS: Final = tuple(f"../src/{name}.c" for name in ("ledger", "slot", "ring", "
 JUDGE: Final = ("families.c", "judge.c", *UNITS)
 HARDWARE: Final = hardware.LIBRARIES.parent / "_hardware.so"
 FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror")
-PACE: Final = 30_000
+PACE: Final = 100_000
 """Microseconds between two kills while the ledger is corrected: a process lives for some of the host's samples."""
 PATIENCE: Final = 240.0
 """Seconds beyond its own that a crowd may take on a busy machine before somebody counts as wedged."""
@@ -195,13 +195,14 @@ def corrected(model: str, size: Size, families: Sequence[str], gib: int, context
         path = Path(name) / "hardware"
         hardware.create(path, [model], {"teardown_ns": 0, "alloc_ns": 0, "context_bytes": context_bytes})
         command = [sys.executable, "-m", "gpushare", "run", "--simgpu", str(path), "--gpu-mem", str(gib), "--"]
-        arguments = [str(HARDWARE), str(size.kills), str(size.processes), str(size.threads), str(PACE), str(size.seed), *families]
+        figures = map(str, (size.kills, size.processes, size.threads, PACE, size.seed))
+        arguments = [str(storm), str(HARDWARE), *figures, *families]
         env = os.environ | {"GPUSHARE_STATE_DIR": str(Path(name) / "state")}
-        figures = _figures(env, "storm", [*command, str(storm), *arguments])
+        found = _figures(env, "storm", [*command, *arguments])
         with hardware.opened(path) as box:
             box.settle()
             card = box.cards()[0]
-            return Corrected(figures, gib << 30, card.peak_bytes, card.used_bytes)
+            return Corrected(found, gib << 30, card.peak_bytes, card.used_bytes)
 
 
 def killed_inside(box: Box, *arguments: str) -> dict[str, int]:
