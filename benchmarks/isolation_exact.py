@@ -129,8 +129,9 @@ def corrected_findings(size: Size) -> Iterator[Finding]:
     yield Finding("corrected", "times the ledger was not the sum of the living", figures["wrong"], 0)
     yield Finding("corrected", "bytes left, or not true", figures["left"] + seen.left_truth, 0)
     yield Finding("corrected", "processes wedged", figures["wedged"], 0)
-    most = 1000 * seen.peak_truth // seen.promised
-    yield Finding("corrected", "most of the promise in use, permille", most, 750, least=True)
+    most = 1000 * figures["peak"] // seen.promised
+    yield Finding("corrected", "most of the promise charged, permille", most, 980, least=True)
+    yield Finding("corrected", "bytes on the card at most", seen.peak_truth, 1, least=True)
     yield Finding("corrected", "calls", figures["calls"], 1, least=True)
 
 

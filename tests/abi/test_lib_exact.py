@@ -49,6 +49,5 @@ def test_kills_under_contention_over_all_families_wedge_nobody(plain_library, bu
 def test_kills_while_the_ledger_is_corrected(budget):
     """Nothing over the promise, and both books the same at the end: the part `corrected`, small and for a moment."""
     size = Size(kills=40 * budget, processes=4, threads=2)
-    found = {finding.name: finding for finding in isolation_exact.corrected_findings(size)}
 
-    assert [] == [name for name, finding in found.items() if not finding.met and "permille" not in name]
+    assert [] == missed(isolation_exact.corrected_findings(size))

@@ -8,7 +8,7 @@
  * Every 25 kills all are stopped for a moment: the card's word must be the sum of the living slots'.
  * Nobody may be without an answer for as long as PATIENCE. At the end both books are those of the one
  * process that lived on, and a fresh one goes through every family.
- * Prints `kills N checks N wrong N wedged N left N calls N`; exit status 1 where something was wrong.
+ * Prints `kills N checks N wrong N wedged N left N calls N peak N` (bytes charged at most); exit status 1 where something was wrong.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -189,6 +189,7 @@ int main(int argc, char **argv)
     left += !judge_settles(0, 0);
     for (int i = 0; i < processes; i++)
         calls += judge_shared->progress[i];
-    printf("kills %ld checks %ld wrong %ld wedged %ld left %ld calls %ld\n", kills, checks, wrong, wedged, left, calls);
+    printf("kills %ld checks %ld wrong %ld wedged %ld left %ld calls %ld peak %lu\n", kills, checks, wrong, wedged, left,
+           calls, judge_region->cards[0].peak_bytes);
     return wrong || wedged || left;
 }
