@@ -8,7 +8,7 @@ Is the isolation library exact? Every bar of "Exact" on the simulated driver, wh
 Parts: `crowd` (many processes of many threads at random through all families: no overshoot, nothing
 left), `step` (killed after every single instruction of each family's path), `storm` (thousands of
 kills under contention), `corrected` (kills of all processes and threads under `gpushare run`, which
-corrects the ledger by the driver's figure all the time; contexts cost a fifth of what is charged for
+corrects the ledger by the driver's figure all the time; contexts cost a ninth of what is charged for
 them). Each figure stands beside its bar; the exit status is 1 where one is missed.
 """
 
