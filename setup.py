@@ -103,7 +103,7 @@ def runtime(major: int) -> Extension:
     return Extension(
         f"isolation.simgpu.lib.libcudart{major}",
         sources=sorted(map(str, RUNTIME.glob("*.c"))),
-        depends=sorted(map(str, RUNTIME.glob("*.[hdm]*"))),
+        depends=sorted(map(str, [*RUNTIME.glob("*.[hdm]*"), *SIMULATOR.glob("cuda/*.h")])),
         extra_compile_args=[
             *(f"-DRUNTIME={major}", "-Wl,--no-as-needed", "-lpthread", "-ldl", "-Wl,--as-needed"),
             *("-Wl,-Bsymbolic", f"-Wl,-soname,{name}", f"-Wl,--version-script={RUNTIME / name}.map"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import contextmanager
@@ -23,13 +24,16 @@ from isolation.lib import build, files
 from isolation.simgpu import hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS: Final = build.HERE / "tests"
 UNITS: Final = tuple(f"../src/{name}.c" for name in ("ledger", "slot", "ring", "sys"))
 JUDGE: Final = ("families.c", "judge.c", *UNITS)
 HARDWARE: Final = hardware.LIBRARIES.parent / "_hardware.so"
 FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror")
+PACE: Final = 100_000
+"""Microseconds between two kills while the ledger is corrected: a process lives for some of the host's samples."""
 PATIENCE: Final = 240.0
 """Seconds beyond its own that a crowd may take on a busy machine before somebody counts as wedged."""
 
@@ -170,19 +174,46 @@ def _wait(until: Callable[[], bool], seconds: float) -> None:
 
 def killed(box: Box, program: str, *arguments: str) -> dict[str, int]:
     """Run one of the programs that kill over all families; its figures."""
-    return _figures(box, compiled(program, f"{program}.c", *JUDGE), str(HARDWARE), *arguments)
+    path = compiled(program, f"{program}.c", *JUDGE)
+    return _figures(box.environment(), program, [str(path), str(HARDWARE), *arguments])
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """What a storm under `gpushare run` left behind, and the most that the card ever held."""
+
+    figures: dict[str, int]
+    promised: int
+    peak_truth: int
+    left_truth: int
+
+
+def corrected(model: str, size: Size, families: Sequence[str], gib: int, context_bytes: int) -> Corrected:
+    """Kill under contention while `gpushare run` corrects the ledger by the driver's figure all the time."""
+    storm = compiled("storm", "storm.c", *JUDGE)
+    with tempfile.TemporaryDirectory(prefix="gpushare-exact-", dir="/dev/shm") as name:
+        path = Path(name) / "hardware"
+        hardware.create(path, [model], {"teardown_ns": 0, "alloc_ns": 0, "context_bytes": context_bytes})
+        command = [sys.executable, "-m", "gpushare", "run", "--simgpu", str(path), "--gpu-mem", str(gib), "--"]
+        figures = map(str, (size.kills, size.processes, size.threads, PACE, size.seed))
+        arguments = [str(storm), str(HARDWARE), *figures, *families]
+        env = os.environ | {"GPUSHARE_STATE_DIR": str(Path(name) / "state")}
+        found = _figures(env, "storm", [*command, *arguments])
+        with hardware.open_box(path) as box:
+            box.settle()
+            card = box.cards()[0]
+            return Corrected(found, gib << 30, card.peak_bytes, card.used_bytes)
 
 
 def killed_inside(box: Box, *arguments: str) -> dict[str, int]:
     """Run the program that kills inside the ledger's and the slots' own steps; its figures."""
-    return _figures(box, compiled("kill", "kill.c", *UNITS), *arguments)
+    return _figures(box.environment(), "kill", [str(compiled("kill", "kill.c", *UNITS)), *arguments])
 
 
-def _figures(box: Box, program: Path, *arguments: str) -> dict[str, int]:
-    done = subprocess.run(
-        [str(program), *arguments], env=box.environment(), capture_output=True, text=True, timeout=3600, check=False
-    )
+def _figures(env: Mapping[str, str], name: str, command: Sequence[str]) -> dict[str, int]:
+    """What a program of names and figures prints."""
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=3600, check=False, cwd=ROOT)
     words = done.stdout.split()
     if not words:
-        raise RuntimeError(f"{program.name} {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-400:]}")
+        raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr[-400:]}")
     return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}

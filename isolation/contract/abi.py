@@ -162,7 +162,6 @@ class CardFeed:
     """GPU time of this container since the feed began."""
     sample_ns: int
     """CLOCK_MONOTONIC of the driver's sample, not of its reading; 0: no sample yet."""
-    own_bytes: int = 0
     rate_ppm: int = 0
     """Granted now; 0: no word, the promise holds."""
     rounding_ppm: int = 0
@@ -263,7 +262,7 @@ def pack_feed(cards: Sequence[CardFeed], written_ns: int, sequence: int = 0) -> 
     """The feed file, cards in the order of the limits file."""
     body = _FEED_BODY.pack(written_ns, len(cards), 64, _FEED_CARD.size, 0)
     for card in cards:
-        times = (card.own_ns, card.sample_ns, card.own_bytes, card.rate_ppm, card.rounding_ppm, card.sampled_ns)
+        times = (card.own_ns, card.sample_ns, 0, card.rate_ppm, card.rounding_ppm, card.sampled_ns)
         body += _FEED_CARD.pack(*times, *_memory(card.memory))
     return _sealed(FEED_MAGIC, FEED_BYTES, sequence, body)
 

@@ -151,7 +151,7 @@ class Feeder:
             region = region_of(self._folder, self._entry)
             for at, watch in enumerate(self._memory):
                 memory = watch.look(self._machine, region, lambda pid: pid in ours or newer(pid))
-                self._feed[at] = replace(self._feed[at], memory=memory, own_bytes=watch.own_bytes)
+                self._feed[at] = replace(self._feed[at], memory=memory)
         rates = self._rates(now)
         self._feed = [replace(feed, rate_ppm=rate) for feed, rate in zip(self._feed, rates, strict=True)]
         files.write_feed(feed_of(self._folder, self._entry), self._feed)

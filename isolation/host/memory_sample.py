@@ -35,14 +35,12 @@ class CardWatch:
         """`name`: `uuid` as the region has it."""
         self._at, self._uuid, self._name = at, uuid, name
         self._correction = Correction()
-        self.own_bytes = 0
-        """As the driver counts it; 0 where it cannot tell."""
         self.used_bytes: int | None = None
-        """The larger of that and the books, at the last look; None where it cannot be told."""
+        """The larger of the driver's figure and the ledger's, at the last look; None: cannot be told."""
 
     def look(self, machine: Machine, region: Path, belongs: Callable[[int], bool]) -> MemoryFeed | None:
         """One sample; None: nothing is known."""
-        self.own_bytes, self.used_bytes = 0, None
+        self.used_bytes = None
         for _ in range(TRIES):
             began = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
             try:
@@ -54,7 +52,6 @@ class CardWatch:
                 memory = machine.memory(self._uuid)
                 if memory is not None and not memory.served:
                     self.used_bytes = counted(_users(memory.users, belongs), (), self._at, 0)
-                    self.own_bytes = self.used_bytes or 0
                 return None
             if memory is None:
                 break
@@ -68,7 +65,6 @@ class CardWatch:
             if driver is None:
                 break
             books = Books(self._mine(read.cards), self._mine(after), read.slots, edge_locked(region, self._at))
-            self.own_bytes = driver
             self.used_bytes = max(driver, 0 if books.after is None else books.after.used_bytes)
             self._correction.take(driver, users, books, self._at, began)
             if books.still:

@@ -142,6 +142,8 @@ def build(target: Path, variant: str, *flags: str) -> None:
     """Compile one variant to `target`; our own tests add `-Werror`, a user's newer compiler may warn."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        local = folder / "local.map"  # the ends of fork.h's lists: ld exports them though they are hidden
+        local.write_text("{ local: __start_gs_*; __stop_gs_*; };\n", encoding="ascii")
         extra: list[str] = []
         if variant == STRICT:
             extra = ["-DGS_STRICT_HOOK", str(forwarders(folder))]
@@ -149,7 +151,7 @@ def build(target: Path, variant: str, *flags: str) -> None:
             [
                 *(compiler(), *CFLAGS, *FLAGS[machine()], *flags, *LDFLAGS, f"-Wl,-soname,{SONAMES[variant]}"),
                 *(f'-DGS_VERSION="{version()}"', f"-I{HERE / 'include'}", "-o", str(target)),
-                *(*sources(), *extra, str(stub_libc(folder))),
+                *(f"-Wl,--version-script={local}", *sources(), *extra, str(stub_libc(folder))),
             ]
         )
 

@@ -45,7 +45,7 @@ TOLD: Final = (
     ),
     *("encoder", "decoder", "memory-temperature", "tensor"),
 )
-"""HW_TOLD of driver/hw/hw.h: what NVML tells once it is set."""
+"""HW_SETTINGS of driver/hw/hw.h: what NVML tells once it is set."""
 FAULTS: Final = ("xid", "lost", "ecc-corrected", "ecc-uncorrected", "throttle", "temperature", *TOLD)
 PATH: Final = click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
 

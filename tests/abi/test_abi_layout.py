@@ -53,7 +53,7 @@ int main(int argc, char **argv)
            card->uuid[15], limits.card_count);
     const struct gs_feed_card *fed = &feed.cards[1];
     printf("%lu %lu %lu %lu %u %u %lu %lu %d %u %u %u %u\\n", feed.written_ns, fed->own_ns, fed->sample_ns,
-           fed->own_bytes, fed->rate_ppm, fed->rounding_ppm, fed->sampled_ns, fed->memory_ns, fed->excess_granules,
+           fed->reserved, fed->rate_ppm, fed->rounding_ppm, fed->sampled_ns, fed->memory_ns, fed->excess_granules,
            fed->books_granules, fed->released_granules, fed->memory_flags, feed.cards[0].memory_flags);
     region.cards[1].word = 6 | 4097ULL % 4096 << 32 | 9ULL << 44;
     memset(region.cards[1].uuid, 0xab, 16);
@@ -88,7 +88,7 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
     limits, feed, region = (tmp_path / name for name in ("limits", "feed", "region"))
     files.write_limits(limits, abi.Limits(3, "ns/pod", (CARD,), abi.Flag.STRICT))
     memory = abi.MemoryFeed(9, -5 * 512, 10 * 512, (1 << 32) + 11)
-    files.write_feed(feed, [abi.CardFeed(1, 2), abi.CardFeed(3, 4, 5, 6, 7, 8, memory)], now_ns=7)
+    files.write_feed(feed, [abi.CardFeed(1, 2), abi.CardFeed(3, 4, 6, 7, 8, memory)], now_ns=7)
     files.create_region(region, "ns/pod")
 
     done = subprocess.run([program, limits, feed, region], capture_output=True, text=True, check=True)
@@ -97,7 +97,7 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
 
     assert [
         f"3 1 ns/pod {5 << 30} {400 << 20} 300000 1 4 1 7 1",
-        "7 3 4 5 6 7 8 9 -5 10 11 1 0",
+        "7 3 4 0 6 7 8 9 -5 10 11 1 0",
     ] == done.stdout.splitlines()
     card = abi.CardBook(
         UUID(bytes=b"\xab" * 16),

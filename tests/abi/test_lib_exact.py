@@ -43,3 +43,10 @@ def test_a_kill_at_any_instruction_of_any_family_leaves_both_books_right(plain_l
 def test_kills_under_contention_over_all_families_wedge_nobody(plain_library, budget):
     """The ledger is the sum of the living while processes die at random, and a newcomer can use every family."""
     assert [] == missed(exact.storm_findings(Size(kills=60 * budget), plain_library))
+
+
+def test_kills_while_the_ledger_is_corrected(budget):
+    """Nothing over the promise, and both books the same at the end: the part `corrected`, small and for a moment."""
+    size = Size(kills=40 * budget, processes=4, threads=2)
+
+    assert [] == missed(exact.corrected_findings(size))

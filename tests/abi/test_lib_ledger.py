@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 LEDGER = ("tests/kill.c", "src/ledger.c", "src/slot.c", "src/ring.c", "src/sys.c")
-UNIT = ("tests/unit.c", *(f"src/{name}.c" for name in ("ledger", "ring", "limits", "bucket", "table", "sys")))
+UNIT = ("tests/unit.c", *(f"src/{name}.c" for name in ("ledger", "ring", "limits", "bucket", "fork", "table", "sys")))
 
 
 @pytest.fixture

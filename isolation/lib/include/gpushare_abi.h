@@ -99,22 +99,22 @@ struct gs_limits {
     uint8_t tail[1792];
 };
 
-/* Rewritten at least every 250 ms, or nobody feeds. `sample_ns` is the time of the driver's own sample, not
+/* Rewritten at least every 250 ms, or it has no writer. `sample_ns` is the time of the driver's own sample, not
  * of the moment when it was asked or written down: the library compares what it had charged then. A
  * sample that says nothing new leaves the three figures of own time as they were.
  *
- * The driver's figure of memory corrects the books: a charge must fit beside books + excess. It stands as long as
+ * The driver's figure of memory corrects the ledger: ledger + excess + charge must fit the promise. It stands as long as
  * GS_MEMORY_VALID does and the feed is written, whatever its age: the host clears the flag. */
 struct gs_feed_card {
     uint64_t own_ns;    /* GPU time of this container on this card since the feed began */
     uint64_t sample_ns; /* CLOCK_MONOTONIC that own_ns is for; 0: no sample yet */
-    uint64_t own_bytes; /* device memory of this container as the driver counts it */
+    uint64_t reserved;   /* zero; early hosts wrote bytes here that no reader used */
     uint32_t rate_ppm;  /* granted now, >= the promise while work waits; 0: no word, obey the promise */
     uint32_t rounding_ppm; /* own_ns may be wrong by this part of the time either way: samples are rounded */
     uint64_t sampled_ns; /* of the time since the feed began, so much was seen by samples; 0: all of it */
     uint64_t memory_ns;  /* CLOCK_MONOTONIC of the sample of memory */
-    int32_t excess_granules; /* driver's figure less books; below 0: guesses cost so much less than was booked */
-    uint32_t books_granules; /* the books at that sample */
+    int32_t excess_granules; /* driver's figure less the ledger's; below 0: estimates were too high by this */
+    uint32_t books_granules; /* in the ledger at that sample */
     uint32_t released_granules; /* gs_card.released_granules then, its low 32 bits */
     uint32_t memory_flags;      /* enum gs_memory_flag */
 };
@@ -125,7 +125,7 @@ struct gs_feed {
     uint32_t bytes;
     uint32_t sequence;
     uint32_t crc; /* as in gs_limits, from `written_ns` */
-    uint64_t written_ns; /* CLOCK_MONOTONIC; older than 250 ms: nobody feeds */
+    uint64_t written_ns; /* CLOCK_MONOTONIC; older than 250 ms: no writer */
     uint32_t card_count, card_offset, card_stride, pad;
     uint8_t reserved[16];
     struct gs_feed_card cards[GS_CARDS]; /* in the order of the limits file */
@@ -136,7 +136,7 @@ struct gs_card {
     uint64_t line0[7];
     uint64_t paid_until_ns; /* when the charged work is paid for at the granted rate; CLOCK_MONOTONIC */
     uint64_t charged_ns;    /* GPU time charged by events and estimates */
-    uint64_t event_ns;      /* GPU time as events told it */
+    uint64_t event_ns;      /* GPU time by events */
     uint64_t launches;
     uint64_t throttled_ns; /* time launches were held back */
     uint64_t wanted_ns;    /* CLOCK_MONOTONIC of the last launch or wait */

@@ -180,7 +180,7 @@ static int placed_at(struct dl_phdr_info *info, size_t size, void *argument)
 }
 
 /* 1 where the address lies in the loaded object whose file name starts with `prefix`. Remembers where
- * the object was: for one prefix only, and objects that gs_elf_keep() keeps. */
+ * the object was: for one prefix only, and objects that gs_elf_pin() keeps. */
 int gs_elf_within(const char *prefix, const void *address)
 {
     static uintptr_t low, high;
@@ -229,7 +229,7 @@ static int holds(struct dl_phdr_info *info, size_t size, void *argument)
 
 /* Keep the object that holds this address loaded for good: what we remember of it, and what we gave to the
  * program, must not dangle when the program closes it. Cheap for an object that is kept already. */
-void gs_elf_keep(const void *address)
+void gs_elf_pin(const void *address)
 {
     static struct {
         uintptr_t low, high;

@@ -12,7 +12,7 @@ void *gs_elf_next(const char *name);
 void *gs_elf_absent(void);
 void *gs_elf_in(const char *prefix, const char *name);
 int gs_elf_within(const char *prefix, const void *address);
-void gs_elf_keep(const void *address);
+void gs_elf_pin(const void *address);
 int gs_elf_redirect(const char *prefix, const char *(*name)(uint32_t), void *(*instead)(uint32_t, void *));
 int gs_elf_ours(const void *address);
 const char *gs_elf_our_path(void);

@@ -5,15 +5,13 @@
 #ifndef GS_HOOK_H
 #define GS_HOOK_H
 
-#include "core.h"
+#include "charge.h"
 #include "symbols.h"
 #include "table.h"
 
-#define GS_MIB (1ULL << 20)
-#define GS_CHUNK (2 * GS_MIB) /* granule of device memory */
-
-CUresult gs_keep(CUresult rc, int card, uint64_t bytes, uint64_t key, enum gs_kind kind);
-void gs_freed(const struct gs_entry *entry);
+CUresult gs_finish_charge(CUresult rc, int card, uint64_t bytes, uint64_t key, enum gs_kind kind);
+void gs_release_entry(const struct gs_entry *entry);
+void gs_kernels_forget(void);
 uint64_t gs_context_here(void);
 
 #endif

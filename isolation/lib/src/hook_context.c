@@ -3,7 +3,6 @@
  * they are made, inside the promise, and given back when they go.
  */
 #include "hook.h"
-#include "module.h"
 #include "pool.h"
 #include "spin.h"
 
@@ -18,14 +17,15 @@ static struct {
 } primary[DEVICES];
 
 /* A forked child has none. */
-void gs_contexts_forget(void)
+static void forget_all(void)
 {
     for (int device = 0; device < DEVICES; device++) {
         primary[device].lock = 0;
         primary[device].charged = primary[device].users = 0;
     }
-    gs_modules_forget();
 }
+
+GS_FORGET_AFTER_FORK(forget_all);
 
 static uint64_t estimate(int card)
 {
@@ -42,7 +42,7 @@ static CUresult made(CUresult rc, int card, uint64_t bytes, CUcontext *context)
         gs_charge_undo(card, bytes);
         return rc;
     }
-    gs_guess_landed(card, bytes);
+    gs_estimate_done(card, bytes);
     struct gs_entry entry = {.key = (uint64_t)*context, .bytes = bytes, .card = (int16_t)card,
                              .kind = GS_KIND_CONTEXT, .extra = (uint64_t)*context};
     (void)gs_table_put(&entry);
@@ -86,9 +86,9 @@ static CUresult destroy(CUcontext context, CUresult (*real)(CUcontext))
         return real(context);
     gs_table_cut((uint64_t)context, &cut); /* the driver frees all that was made in it, and hands it out again */
     CUresult rc = real(context);
-    gs_table_cut_end(&cut, rc == CUDA_SUCCESS ? gs_freed : NULL);
+    gs_table_cut_end(&cut, rc == CUDA_SUCCESS ? gs_release_entry : NULL);
     if (rc == CUDA_SUCCESS)
-        gs_pools_look();
+        gs_pools_refresh();
     return rc;
 }
 
@@ -121,7 +121,7 @@ GS_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
             gs_charge_undo(card, bytes);
         } else {
             if (bytes)
-                gs_guess_landed(card, bytes);
+                gs_estimate_done(card, bytes);
             primary[device].users = bytes ? 1 : primary[device].users + 1;
             primary[device].charged += bytes;
             primary[device].context = *context;
@@ -150,11 +150,11 @@ static CUresult release(CUdevice device, CUresult (*real)(CUdevice), int all)
         (void)GS_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
     if (!active && !last) /* somebody retained it behind our back */
         gs_table_cut((uint64_t)primary[device].context, &cut);
-    gs_table_cut_end(&cut, active ? NULL : gs_freed);
+    gs_table_cut_end(&cut, active ? NULL : gs_release_entry);
     if (!active) {
-        gs_guess_uncharge(gs_card_of(device), primary[device].charged);
+        gs_estimate_uncharge(gs_card_of(device), primary[device].charged);
         primary[device].charged = primary[device].users = 0;
-        gs_pools_look();
+        gs_pools_refresh();
     }
     leave(device);
     return rc;
@@ -220,8 +220,8 @@ GS_API CUresult cuCtxSetLimit(int limit, size_t value)
         rc = GS_REAL(cuCtxSetLimit)(limit, value);
         uint64_t more = bytes > old.bytes ? bytes - old.bytes : 0, less = old.bytes > bytes ? old.bytes - bytes : 0;
         if (rc == CUDA_SUCCESS) {
-            gs_guess_landed(card, more);
-            gs_guess_uncharge(card, less);
+            gs_estimate_done(card, more);
+            gs_estimate_uncharge(card, less);
             struct gs_entry entry = {.key = context, .bytes = bytes, .card = (int16_t)card, .kind = GS_KIND_LIMITS,
                                      .extra = context};
             (void)gs_table_put(&entry);

@@ -84,24 +84,14 @@ static CUresult made(CUresult rc, CUgraphExec *exec, CUgraph graph)
         return rc;
     follow(w, graph, 0);
     int card = w->peak ? gs_card_of(w->device) : GS_CARD_NONE;
-    if (card != GS_CARD_NONE && gs_pool_place(NULL, w->device, card)) {
+    if (card != GS_CARD_NONE && gs_pool_of(NULL, w->device, card)) {
         struct gs_entry entry = {.key = (uint64_t)*exec, .bytes = w->peak, .card = (int16_t)card,
                                  .kind = GS_KIND_EXEC, .extra = (uint64_t)w->device};
         (void)gs_table_put(&entry);
-        gs_pools_look(); /* it may have been uploaded in the same call */
+        gs_pools_refresh(); /* it may have been uploaded in the same call */
     }
     gs_unmap(w, sizeof *w);
     return rc;
-}
-
-/* The pool that a launch takes memory from, and how much; NULL where it takes none. */
-struct gs_pool *gs_graph_pool(CUgraphExec exec, uint64_t *bytes)
-{
-    struct gs_entry entry;
-    if (!gs_managed() || gs_table_get((uint64_t)exec, GS_KIND_EXEC, &entry) < 0)
-        return NULL;
-    *bytes = entry.bytes;
-    return gs_pool_place(NULL, (CUdevice)entry.extra, entry.card);
 }
 
 #define INSTANTIATE(name, parameters, ...)                                                                             \
@@ -119,7 +109,7 @@ INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec * exec, CUgraph grap
 static CUresult upload(CUgraphExec exec, CUstream stream, CUresult (*real)(CUgraphExec, CUstream), const char *api)
 {
     uint64_t bytes;
-    struct gs_guess guess;
+    struct gs_pool_call guess;
     struct gs_pool *pool = gs_graph_pool(exec, &bytes);
     if (!pool)
         return real(exec, stream);
@@ -158,7 +148,7 @@ GS_API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const C
 {
     CUresult rc = GS_REAL(cuGraphAddMemAllocNode)(node, graph, after, number, wanted);
     if (rc == CUDA_SUCCESS && gs_managed() && wanted && wanted->pool.location.type == CU_LOCATION_DEVICE)
-        (void)gs_pool_place(NULL, wanted->pool.location.id, gs_card_of(wanted->pool.location.id));
+        (void)gs_pool_of(NULL, wanted->pool.location.id, gs_card_of(wanted->pool.location.id));
     return rc;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches: each waits for its turn where the card's time is promised in part. */
+#include "capture.h"
 #include "hook.h"
 #include "limiter.h"
 #include "module.h"
@@ -11,7 +12,7 @@ static inline int limited(void)
     if (!gs_managed())
         return 0;
     if (!__atomic_load_n(&gs.compute, __ATOMIC_RELAXED))
-        gs_look(gs_coarse_ns());
+        gs_refresh(gs_coarse_ns());
     return (int)__atomic_load_n(&gs.compute, __ATOMIC_RELAXED);
 }
 
@@ -64,7 +65,7 @@ static CUresult graph(CUgraphExec it, CUstream stream, CUstream timed, CUresult 
                       const char *api)
 {
     struct gs_launch launch = {0};
-    struct gs_guess guess;
+    struct gs_pool_call guess;
     uint64_t bytes;
     CUresult rc = CUDA_SUCCESS;
     if (!gs_managed())

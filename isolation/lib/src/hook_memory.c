@@ -1,38 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct allocations: charge, ask the driver, remember; forget, ask the driver, give back. */
 #include "hook.h"
-#include "module.h"
 #include "pool.h"
 #include "small.h"
 
-/* The driver said `rc` to an allocation that is charged already: give it back, or remember it until
- * it is freed. Without memory to remember it stays charged until the process ends. */
-CUresult gs_keep(CUresult rc, int card, uint64_t bytes, uint64_t key, enum gs_kind kind)
-{
-    if (rc != CUDA_SUCCESS) {
-        gs_charge_undo(card, bytes);
-        return rc;
-    }
-    if (gs_kind_guessed(kind))
-        gs_guess_landed(card, bytes);
-    else
-        gs_landed(card, bytes);
-    struct gs_entry entry = {.key = key, .bytes = bytes, .card = (int16_t)card, .kind = (uint16_t)kind,
-                             .extra = gs_context_here()};
-    (void)gs_table_put(&entry);
-    return rc;
-}
-
-uint64_t gs_context_here(void)
-{
-    CUcontext context = NULL;
-    return GS_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS ? (uint64_t)context : 0;
-}
-
 /* Where the call is none of our business: no promise here, or no context (the driver says so). */
 static int outside(int *card) { return !gs_managed() || (*card = gs_card_here()) == GS_CARD_NONE; }
-
-enum { EXPORTED = 1, SMALL = 2, MANAGED = 4 }; /* bits of an entry's `count` */
 
 /* What an allocation of its own takes from the card. */
 static uint64_t whole(uint64_t bytes)
@@ -50,9 +23,9 @@ static CUresult before(int card, uint64_t bytes, const char *api)
 static CUresult after(CUresult rc, int card, uint64_t bytes, uint64_t at)
 {
     if (bytes > GS_SMALL)
-        return gs_keep(rc, card, whole(bytes), at, GS_KIND_MEMORY);
+        return gs_finish_charge(rc, card, whole(bytes), at, GS_KIND_MEMORY);
     struct gs_entry entry = {.key = at, .bytes = bytes, .card = (int16_t)card, .kind = GS_KIND_MEMORY,
-                             .count = SMALL, .extra = gs_context_here()};
+                             .count = GS_ENTRY_SMALL, .extra = gs_context_here()};
     gs_small_end(card, rc == CUDA_SUCCESS, at);
     if (rc == CUDA_SUCCESS)
         (void)gs_table_put(&entry);
@@ -98,11 +71,11 @@ GS_API CUresult cuMemAllocManaged(CUdeviceptr *at, size_t bytes, unsigned flags)
         return rc;
     rc = GS_REAL(cuMemAllocManaged)(at, bytes, flags);
     if (rc != CUDA_SUCCESS)
-        return gs_keep(rc, card, whole(bytes), 0, GS_KIND_MEMORY);
+        return gs_finish_charge(rc, card, whole(bytes), 0, GS_KIND_MEMORY);
     struct gs_entry entry = {.key = *at, .bytes = whole(bytes), .card = (int16_t)card, .kind = GS_KIND_MEMORY,
-                             .count = MANAGED, .extra = gs_context_here()};
+                             .count = GS_ENTRY_MANAGED, .extra = gs_context_here()};
     gs_managed_more(card, (int64_t)entry.bytes);
-    gs_landed(card, entry.bytes);
+    gs_charge_done(card, entry.bytes);
     (void)gs_table_put(&entry);
     return rc;
 }
@@ -146,30 +119,12 @@ GS_API CUresult cuMemAllocPitch(uint32_t *at, unsigned *pitch, unsigned width, u
     return after(rc, card, bytes, rc ? 0 : *at);
 }
 
-/* Give back what an entry is charged. */
-void gs_freed(const struct gs_entry *entry)
-{
-    uint32_t bits = entry->kind == GS_KIND_MEMORY ? entry->count : 0;
-    if (entry->kind == GS_KIND_LOADED)
-        gs_kernels_forget();
-    if (bits & EXPORTED)
-        gs_share(entry->card, -(int64_t)entry->bytes, 0);
-    if (bits & MANAGED)
-        gs_managed_more(entry->card, -(int64_t)entry->bytes);
-    if (gs_kind_guessed(entry->kind))
-        gs_guess_uncharge(entry->card, entry->bytes);
-    else if (bits & SMALL)
-        gs_small_freed(entry->card, entry->key);
-    else
-        gs_uncharge(entry->card, entry->bytes);
-}
-
 /* What the card may get back with an entry, before the books say so; an estimate sees to that by itself. */
 static uint64_t most_of(const struct gs_entry *entry)
 {
-    if (gs_kind_guessed(entry->kind))
+    if (gs_kind_estimated(entry->kind))
         return 0;
-    return entry->kind == GS_KIND_MEMORY && entry->count & SMALL ? GS_BLOCK : entry->bytes;
+    return entry->kind == GS_KIND_MEMORY && entry->count & GS_ENTRY_SMALL ? GS_BLOCK : entry->bytes;
 }
 
 /* Out of the table before the driver is asked: it may hand the address to another thread at once. */
@@ -178,19 +133,19 @@ static uint64_t most_of(const struct gs_entry *entry)
     {                                                                                                                  \
         struct gs_entry entry;                                                                                         \
         int direct = gs_managed() && gs_table_take((uint64_t)(key_of), kind, &entry) == 0;                             \
-        int pooled = !direct && (kind) == GS_KIND_MEMORY && gs_pooled_take((uint64_t)(key_of), &entry);                \
+        int pooled = !direct && (kind) == GS_KIND_MEMORY && gs_pool_take_entry((uint64_t)(key_of), &entry);                \
         uint64_t leaving = direct ? most_of(&entry) : 0;                                                               \
         if (leaving)                                                                                                   \
-            gs_underway(entry.card, (int64_t)leaving);                                                                 \
+            gs_in_flight(entry.card, (int64_t)leaving);                                                                 \
         CUresult rc = GS_REAL(name)(it);                                                                               \
         if (rc != CUDA_SUCCESS && (direct || pooled))                                                                  \
             (void)gs_table_put(&entry);                                                                                \
         else if (direct)                                                                                               \
-            gs_freed(&entry);                                                                                          \
+            gs_release_entry(&entry);                                                                                          \
         else if (pooled)                                                                                               \
-            gs_pool_gone(entry.extra, entry.bytes), gs_pools_look();                                                   \
+            gs_pool_freed(entry.extra, entry.bytes), gs_pools_refresh();                                                   \
         if (leaving)                                                                                                   \
-            gs_landed(entry.card, leaving);                                                                            \
+            gs_charge_done(entry.card, leaving);                                                                            \
         return rc;                                                                                                     \
     }
 
@@ -265,7 +220,7 @@ GS_API CUresult cuArray3DCreate_v2(CUarray *array, const struct cu_array3d *want
     if (rc != CUDA_SUCCESS)
         return rc;
     rc = GS_REAL(cuArray3DCreate_v2)(array, wanted);
-    return gs_keep(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
+    return gs_finish_charge(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
 }
 
 GS_API CUresult cuArrayCreate_v2(CUarray *array, const struct cu_array *wanted)
@@ -280,7 +235,7 @@ GS_API CUresult cuArrayCreate_v2(CUarray *array, const struct cu_array *wanted)
     if (rc != CUDA_SUCCESS)
         return rc;
     rc = GS_REAL(cuArrayCreate_v2)(array, wanted);
-    return gs_keep(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
+    return gs_finish_charge(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
 }
 
 GS_API CUresult cuMipmappedArrayCreate(CUmipmap *array, const struct cu_array3d *wanted, unsigned levels)
@@ -293,7 +248,7 @@ GS_API CUresult cuMipmappedArrayCreate(CUmipmap *array, const struct cu_array3d 
     if (rc != CUDA_SUCCESS)
         return rc;
     rc = GS_REAL(cuMipmappedArrayCreate)(array, wanted, levels);
-    return gs_keep(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
+    return gs_finish_charge(rc, card, bytes, rc ? 0 : (uint64_t)*array, GS_KIND_ARRAY);
 }
 
 /* The 32-bit forms of CUDA 3.1 and before cannot be sized by their old layouts: not promised. */
@@ -312,8 +267,8 @@ GS_API CUresult cuIpcGetMemHandle(struct cu_ipc_handle *handle, CUdeviceptr at)
     struct gs_entry entry;
     CUresult rc = GS_REAL(cuIpcGetMemHandle)(handle, at);
     if (rc == CUDA_SUCCESS && gs_managed() && gs_table_get(at, GS_KIND_MEMORY, &entry) == 0 &&
-        !(entry.count & EXPORTED)) {
-        entry.count |= EXPORTED;
+        !(entry.count & GS_ENTRY_EXPORTED)) {
+        entry.count |= GS_ENTRY_EXPORTED;
         (void)gs_table_put(&entry);
         gs_share(entry.card, (int64_t)entry.bytes, 0);
     }

@@ -14,8 +14,6 @@ enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 }; /* CUdevice_attribute */
 enum { EAGER = 1 }; /* CUmoduleLoadingMode */
 enum { INVALID_IMAGE = 200, NO_BINARY_FOR_GPU = 209, INVALID_PTX = 218 };
 
-uint32_t gs_kernels;
-uint64_t gs_ready[GS_READY];
 static uint32_t code_lock, load_lock;
 
 static uint32_t units(uint64_t bytes)
@@ -66,7 +64,7 @@ static CUresult grow(int card, uint64_t context, uint32_t more, uint64_t *charge
 static void grown(int card, uint64_t charged)
 {
     if (charged)
-        gs_guess_landed(card, charged);
+        gs_estimate_done(card, charged);
 }
 
 static void shrink(uint64_t context, uint32_t less)
@@ -79,7 +77,7 @@ static void shrink(uint64_t context, uint32_t less)
         code.bytes = (code.count * UNIT + GS_CHUNK - 1) / GS_CHUNK * GS_CHUNK;
         if (code.count)
             (void)gs_table_put(&code);
-        gs_guess_uncharge(code.card, before - code.bytes);
+        gs_estimate_uncharge(code.card, before - code.bytes);
     }
     gs_spin_leave(&code_lock);
 }
@@ -300,13 +298,6 @@ CUresult gs_kernel_first(CUfunction function, const char *api)
     return CUDA_SUCCESS;
 }
 
-/* A library is loaded somewhere no more: each function's next launch looks again. */
-void gs_kernels_forget(void)
-{
-    for (int i = 0; i < GS_READY; i++)
-        __atomic_store_n(&gs_ready[i], 0, __ATOMIC_RELAXED);
-}
-
 GS_API CUresult cuLibraryUnload(CUlibrary it)
 {
     struct gs_entry loaded[GS_CARDS];
@@ -318,7 +309,7 @@ GS_API CUresult cuLibraryUnload(CUlibrary it)
         if (gs_table_take(key_of(it, card), GS_KIND_LOADED, &loaded[card]) < 0)
             loaded[card].kind = GS_KIND_NONE;
     CUresult rc = GS_REAL(cuLibraryUnload)(it);
-    gs_table_cut_end(&cut, rc == CUDA_SUCCESS ? gs_freed : NULL);
+    gs_table_cut_end(&cut, rc == CUDA_SUCCESS ? gs_release_entry : NULL);
     for (int card = 0; card < GS_CARDS; card++)
         if (loaded[card].kind && rc == CUDA_SUCCESS)
             shrink(loaded[card].extra, loaded[card].count);
@@ -329,9 +320,6 @@ GS_API CUresult cuLibraryUnload(CUlibrary it)
 }
 
 /* A forked child has none. */
-void gs_modules_forget(void)
-{
-    if (gs_kernels) /* pages that were never used stay untouched */
-        gs_kernels_forget();
-    code_lock = load_lock = gs_kernels = 0;
-}
+static void forget_all(void) { code_lock = load_lock = 0; }
+
+GS_FORGET_AFTER_FORK(forget_all);

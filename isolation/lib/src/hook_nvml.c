@@ -203,7 +203,7 @@ GS_API nvmlReturn nvmlDeviceGetMemoryInfo(nvmlDevice device, struct nvml_memory 
     int card;
     if (rc != NVML_SUCCESS || !BOUND || (card = card_of(device)) < 0)
         return rc;
-    uint64_t limit, left = gs_left(card, &limit);
+    uint64_t limit, left = gs_available(card, &limit);
     memory->total = memory->total < limit ? memory->total : limit;
     memory->used = limit - left < memory->total ? limit - left : memory->total;
     left = memory->total - memory->used;
@@ -217,7 +217,7 @@ GS_API nvmlReturn nvmlDeviceGetMemoryInfo_v2(nvmlDevice device, struct nvml_memo
     int card;
     if (rc != NVML_SUCCESS || !BOUND || (card = card_of(device)) < 0)
         return rc;
-    uint64_t limit, left = gs_left(card, &limit);
+    uint64_t limit, left = gs_available(card, &limit);
     memory->total = memory->total < limit ? memory->total : limit;
     memory->used = limit - left < memory->total ? limit - left : memory->total;
     memory->reserved = 0; /* what the driver keeps for itself is outside the promise */

@@ -3,6 +3,7 @@
  * own figure of reserved bytes replaces the guess (pool.c). It falls when streams are synchronised,
  * so it is read again then.
  */
+#include "capture.h"
 #include "hook.h"
 #include "limiter.h"
 #include "pool.h"
@@ -29,13 +30,13 @@ static CUresult allocate(CUdeviceptr *at, size_t bytes, CUpool pool, CUstream st
     if (card == GS_CARD_NONE)
         return named ? named(at, bytes, pool, stream) : unnamed(at, bytes, stream);
     if (gs_capturing(stream)) { /* it becomes a node of a graph */
-        (void)gs_pool_place(NULL, device, card);
+        (void)gs_pool_of(NULL, device, card);
         return named ? named(at, bytes, pool, stream) : unnamed(at, bytes, stream);
     }
-    struct gs_pool *p = gs_pool_place(named ? pool : current_pool(device), device, card);
+    struct gs_pool *p = gs_pool_of(named ? pool : current_pool(device), device, card);
     if (p && p->card == GS_CARD_NONE) /* a pool of host memory */
         return named(at, bytes, pool, stream);
-    struct gs_guess guess;
+    struct gs_pool_call guess;
     CUresult rc = p ? gs_pool_begin(p, bytes, &guess, api) : CUDA_ERROR_OUT_OF_MEMORY;
     if (rc != CUDA_SUCCESS)
         return rc;
@@ -84,9 +85,9 @@ static CUresult free_async(CUdeviceptr at, CUstream stream, CUresult (*real)(CUd
     if (rc != CUDA_SUCCESS && (direct || pooled))
         (void)gs_table_put(&entry);
     else if (direct)
-        gs_freed(&entry);
+        gs_release_entry(&entry);
     else if (pooled)
-        gs_pool_gone(entry.extra, entry.bytes);
+        gs_pool_freed(entry.extra, entry.bytes);
     return rc;
 }
 
@@ -127,7 +128,7 @@ static int refused(const struct cu_location *location, int type, const char *api
             return CUDA_ERROR_NOT_SUPPORTED;                                                                           \
         CUresult rc = GS_REAL(name)(__VA_ARGS__);                                                                      \
         if (bound && rc == CUDA_SUCCESS)                                                                               \
-            (void)gs_pool_place(*pool, (where)->id, card_of_pool(where, type));                                        \
+            (void)gs_pool_of(*pool, (where)->id, card_of_pool(where, type));                                        \
         return rc;                                                                                                     \
     }
 
@@ -138,9 +139,9 @@ POOL(cuMemGetMemPool, (CUpool * pool, const struct cu_location *where, int type)
 
 GS_API CUresult cuMemPoolDestroy(CUpool pool)
 {
-    uint64_t number = gs_managed() ? gs_pool_ending(pool) : 0;
+    uint64_t number = gs_managed() ? gs_pool_destroying(pool) : 0;
     CUresult rc = GS_REAL(cuMemPoolDestroy)(pool);
-    gs_pool_ended(number, rc == CUDA_SUCCESS);
+    gs_pool_destroyed(number, rc == CUDA_SUCCESS);
     return rc;
 }
 
@@ -148,17 +149,17 @@ GS_API CUresult cuMemPoolDestroy(CUpool pool)
     GS_API CUresult name parameters                                                                                    \
     {                                                                                                                  \
         CUresult rc = GS_REAL(name) arguments;                                                                         \
-        gs_pools_look();                                                                                               \
+        gs_pools_refresh();                                                                                               \
         also;                                                                                                          \
         return rc;                                                                                                     \
     }
 
 THEN_LOOK(cuMemPoolTrimTo, (CUpool pool, size_t keep), (pool, keep), (void)0)
-THEN_LOOK(cuStreamSynchronize, (CUstream stream), (stream), gs_limiter_waited())
-THEN_LOOK(cuStreamSynchronize_ptsz, (CUstream stream), (stream), gs_limiter_waited())
-THEN_LOOK(cuEventSynchronize, (CUevent event), (event), gs_limiter_waited())
-THEN_LOOK(cuCtxSynchronize, (void), (), gs_limiter_waited())
-THEN_LOOK(cuCtxSynchronize_v2, (CUcontext context), (context), gs_limiter_waited())
+THEN_LOOK(cuStreamSynchronize, (CUstream stream), (stream), gs_limiter_after_wait())
+THEN_LOOK(cuStreamSynchronize_ptsz, (CUstream stream), (stream), gs_limiter_after_wait())
+THEN_LOOK(cuEventSynchronize, (CUevent event), (event), gs_limiter_after_wait())
+THEN_LOOK(cuCtxSynchronize, (void), (), gs_limiter_after_wait())
+THEN_LOOK(cuCtxSynchronize_v2, (CUcontext context), (context), gs_limiter_after_wait())
 
 GS_API CUresult cuDeviceGraphMemTrim(CUdevice device)
 {

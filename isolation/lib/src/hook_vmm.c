@@ -4,7 +4,6 @@
  * Address ranges, multicast objects and host memory are no memory of the card.
  */
 #include "hook.h"
-#include "pool.h"
 #include "spin.h"
 
 static uint32_t lock; /* one for all: these calls cost microseconds in the driver */
@@ -24,7 +23,7 @@ static void end(const struct gs_entry *object)
     int64_t bytes = (int64_t)object->bytes;
     if (object->extra == IMPORTED) {
         gs_share(object->card, 0, -bytes);
-    } else if (object->extra == EXPORTED && gs_shared_still(object->card)) {
+    } else if (object->extra == EXPORTED && gs_mapped_elsewhere(object->card)) {
         lingering[object->card] += object->bytes;
     } else {
         if (object->extra == EXPORTED)
@@ -34,24 +33,28 @@ static void end(const struct gs_entry *object)
 }
 
 /* A forked child released nothing. */
-void gs_lingering_forget(void)
+static void forget_all(void)
 {
     lock = 0;
     for (int card = 0; card < GS_CARDS; card++)
         lingering[card] = 0;
 }
 
+GS_FORGET_AFTER_FORK(forget_all);
+
 /* Give back what nobody maps any more; the bytes. */
-uint64_t gs_lingering_release(int card)
+static uint64_t release_lingering(int card)
 {
     uint64_t bytes = card >= 0 ? __atomic_load_n(&lingering[card], __ATOMIC_RELAXED) : 0;
-    if (!bytes || gs_shared_still(card))
+    if (!bytes || gs_mapped_elsewhere(card))
         return 0;
     bytes = __atomic_exchange_n(&lingering[card], 0, __ATOMIC_ACQ_REL);
     gs_share(card, -(int64_t)bytes, 0);
     gs_uncharge(card, bytes);
     return bytes;
 }
+
+GS_RECLAIM(release_lingering);
 
 /* One reference more or less; the last one gives the memory back. pre: entered. */
 static void refer(uint64_t number, int by)
@@ -101,7 +104,7 @@ GS_API CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct cu_m
         gs_charge_undo(card, bytes);
         return rc;
     }
-    gs_landed(card, bytes);
+    gs_charge_done(card, bytes);
     adopt(*handle, card, bytes, OWN);
     return rc;
 }

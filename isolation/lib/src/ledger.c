@@ -102,12 +102,12 @@ static int step(struct gs_region *region, uint32_t card, uint32_t owner, int64_t
 }
 
 /* A lane of this process that no other thread is inside of. */
-static uint32_t enter(const struct gs_desk *desk, uint32_t card)
+static uint32_t enter(const struct gs_account *account, uint32_t card)
 {
     uint32_t lane = gs_thread_hash() % GS_LANES;
     for (uint32_t tries = 0;; tries++) {
         uint8_t expected = 0;
-        if (__atomic_compare_exchange_n(&desk->busy[card][lane], &expected, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&account->busy[card][lane], &expected, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
             return lane;
         lane = (lane + 1) % GS_LANES;
         if (tries % (4 * GS_LANES) == 4 * GS_LANES - 1)
@@ -115,30 +115,30 @@ static uint32_t enter(const struct gs_desk *desk, uint32_t card)
     }
 }
 
-static int move(const struct gs_desk *desk, uint32_t card, int64_t gain, uint64_t limit)
+static int move(const struct gs_account *account, uint32_t card, int64_t gain, uint64_t limit)
 {
-    uint32_t lane = enter(desk, card);
-    int rc = step(desk->region, card, desk->slot * GS_LANES + lane, gain, limit);
-    __atomic_store_n(&desk->busy[card][lane], 0, __ATOMIC_RELEASE);
+    uint32_t lane = enter(account, card);
+    int rc = step(account->region, card, account->slot * GS_LANES + lane, gain, limit);
+    __atomic_store_n(&account->busy[card][lane], 0, __ATOMIC_RELEASE);
     return rc;
 }
 
 /* Reserve before the driver is asked. Returns 0, or -ENOMEM with nothing reserved where the card
  * would pass `limit` granules. The caller owes one gs_refund() of the same amount. */
-int gs_reserve(const struct gs_desk *desk, uint32_t card, uint64_t granules, uint64_t limit)
+int gs_reserve(const struct gs_account *account, uint32_t card, uint64_t granules, uint64_t limit)
 {
     if (limit > 0xffffffffULL)
         limit = 0xffffffffULL;
     if (granules > limit)
         return -ENOMEM;
-    return granules ? move(desk, card, (int64_t)granules, limit) : 0;
+    return granules ? move(account, card, (int64_t)granules, limit) : 0;
 }
 
 /* Give back what gs_reserve() took. Never fails. */
-void gs_refund(const struct gs_desk *desk, uint32_t card, uint64_t granules)
+void gs_refund(const struct gs_account *account, uint32_t card, uint64_t granules)
 {
     if (granules)
-        (void)move(desk, card, -(int64_t)granules, 0);
+        (void)move(account, card, -(int64_t)granules, 0);
 }
 
 /* What a slot holds on a card, in bytes, counting only finished steps. Single lanes may have wrapped

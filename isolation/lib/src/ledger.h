@@ -12,8 +12,8 @@
 
 #include "gpushare_abi.h"
 
-/* Where a process keeps its books: lanes are shared memory, `busy` is private to the process. */
-struct gs_desk {
+/* Where a process writes into the ledger: lanes are shared memory, `busy` is private to the process. */
+struct gs_account {
     struct gs_region *region;
     uint32_t slot;
     uint8_t (*busy)[GS_LANES]; /* [card][lane] 1 while a thread is inside a step */
@@ -21,8 +21,8 @@ struct gs_desk {
 
 uint64_t gs_granules(uint64_t bytes);
 uint64_t gs_used(const struct gs_region *region, uint32_t card);
-int gs_reserve(const struct gs_desk *desk, uint32_t card, uint64_t granules, uint64_t limit);
-void gs_refund(const struct gs_desk *desk, uint32_t card, uint64_t granules);
+int gs_reserve(const struct gs_account *account, uint32_t card, uint64_t granules, uint64_t limit);
+void gs_refund(const struct gs_account *account, uint32_t card, uint64_t granules);
 void gs_settle(struct gs_region *region, uint32_t card);
 uint64_t gs_empty_slot(struct gs_region *region, uint32_t slot, const uint64_t keep[GS_CARDS]);
 int64_t gs_slot_used(const struct gs_region *region, uint32_t slot, uint32_t card);

@@ -1,72 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "limiter.h"
 
-#include "core.h"
+#include "capture.h"
+#include "charge.h"
 #include "meter.h"
-#include "symbols.h"
-#include "table.h"
 #include "timing.h"
 
 #define LEAD_NS 1000000LL      /* shorter debts are not slept for: a sleep overshoots by 0.1 ms */
 #define BURST_LEAD_NS 25000000LL /* how far ahead of an idle neighbour's card we queue */
 #define NAP_NS 20000000ULL
 #define MOST_DEBT_NS 120000000000LL /* wall time that a launch waits at most for what ran before it */
-#define CAPTURE_RELAXED 2
-#define UNCHANGED (-1)
 #define SAID_NS 10000000000LL /* a program that waits longer than this is told why */
 #define UNKNOWN_WAIT_NS 500000000ULL /* a kernel that waits for its successor must not hang */
 
 static struct gs_meter meters[GS_CARDS];
-static int32_t captures;
-
-/* Is anything being captured anywhere in this process? Asking events would spoil it, but see gs_relax(). */
-int gs_any_capture(void) { return __atomic_load_n(&captures, __ATOMIC_ACQUIRE) != 0; }
-
-void gs_capture_began(void) { __atomic_fetch_add(&captures, 1, __ATOMIC_ACQ_REL); }
-
-void gs_capture_ended(void)
-{
-    if (__atomic_fetch_sub(&captures, 1, __ATOMIC_ACQ_REL) <= 0)
-        __atomic_fetch_add(&captures, 1, __ATOMIC_ACQ_REL);
-}
-
-/* A driver without capture modes: its captures must be left alone. */
-static int untouchable(void)
-{
-    return GS_UNLIKELY(gs_any_capture()) && !GS_HAS(cuThreadExchangeStreamCaptureMode);
-}
-
-/* May events be asked now? They may while something is captured, by a thread whose mode is relaxed: that spoils no
- * capture. A capture may stay open for good. Pair with gs_relaxed(); 0: the driver has no such modes, do not ask. */
-int gs_relax(int *mode)
-{
-    *mode = UNCHANGED;
-    if (GS_LIKELY(!gs_any_capture()))
-        return 1;
-    int wanted = CAPTURE_RELAXED;
-    if (untouchable() || GS_REAL(cuThreadExchangeStreamCaptureMode)(&wanted) != CUDA_SUCCESS)
-        return 0;
-    *mode = wanted; /* that of before */
-    return 1;
-}
-
-void gs_relaxed(int mode)
-{
-    if (GS_UNLIKELY(mode != UNCHANGED))
-        (void)GS_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-}
-
-/* Is work on this stream recorded instead of run? */
-int gs_capturing(CUstream stream)
-{
-    struct gs_entry entry;
-    int status = 0;
-    if (GS_LIKELY(!gs_any_capture()))
-        return 0;
-    if (gs_table_get((uint64_t)stream, GS_KIND_CIG, &entry) == 0)
-        return 1;
-    return GS_REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != 0;
-}
 
 /* Take up what has ended and what the host says. */
 static void attend(struct gs_meter *m, int card, uint64_t now)
@@ -74,9 +21,9 @@ static void attend(struct gs_meter *m, int card, uint64_t now)
     if (!gs_meter_enter(m))
         return;
     if (GS_UNLIKELY(gs_timing_long(m, now)))
-        gs_meter_look(m, card, now); /* what a long kernel had of the card is the host's to say */
+        gs_meter_refresh(m, card, now); /* what a long kernel had of the card is the host's to say */
     gs_timing_poll(m, card);
-    gs_meter_look(m, card, now);
+    gs_meter_refresh(m, card, now);
     gs_meter_leave(m);
 }
 
@@ -100,14 +47,14 @@ static uint64_t wait_for_turn(struct gs_meter *m, int card)
     attend(m, card, now);
     int64_t early = too_early(m, shared, now, LEAD_NS);
     if (GS_UNLIKELY(early > SAID_NS))
-        gs_say("launches wait for a long kernel that took more than the promised compute", "");
+        gs_log("launches wait for a long kernel that took more than the promised compute", "");
     while (early > 0) {
         __atomic_store_n(&shared->wanted_ns, now, __ATOMIC_RELAXED);
         gs_sleep_ns((uint64_t)early < NAP_NS ? (uint64_t)early : NAP_NS);
         uint64_t slept = now;
         now = gs_now_ns();
         gs_count(&shared->throttled_ns, now - slept); /* at once: a long debt is seen while it is paid */
-        gs_look(now);
+        gs_refresh(now);
         attend(m, card, now);
         early = too_early(m, shared, now, 0);
     }
@@ -134,7 +81,7 @@ static void wait_to_know(struct gs_meter *m, int card, struct gs_cost *cost)
 static void wait_for_room(struct gs_meter *m, int card)
 {
     uint64_t began = gs_now_ns();
-    if (untouchable())
+    if (gs_capture_untouchable())
         return;
     for (uint64_t now = began; m->count == GS_PENDING && now - began < UNKNOWN_WAIT_NS; now = gs_now_ns()) {
         attend(m, card, now);
@@ -151,7 +98,7 @@ static uint32_t worth_timing(struct gs_meter *m, struct gs_cost *cost, CUstream 
     } else if (GS_UNLIKELY(m->many)) {
         m->many--;
     }
-    if (m->count == GS_PENDING || untouchable())
+    if (m->count == GS_PENDING || gs_capture_untouchable())
         return 0;
     return m->many ? 1 : gs_cost_timed(cost, &m->random);
 }
@@ -166,13 +113,13 @@ void gs_launch_begin(struct gs_launch *launch, uint64_t function, uint64_t block
         return;
     struct gs_meter *m = &meters[card];
     uint64_t now = gs_coarse_ns(); /* up to 4 ms behind: a debt only seems larger, and is then looked at closely */
-    gs_look(now);
-    if (GS_UNLIKELY((int64_t)(now - m->look_ns) >= (int64_t)GS_FEED_NS))
+    gs_refresh(now);
+    if (GS_UNLIKELY((int64_t)(now - m->refresh_ns) >= (int64_t)GS_FEED_NS))
         attend(m, card, now);
     if (!m->rate_ppm)
         return;
     struct gs_cost *cost = gs_cost_find(function, blocks);
-    if (GS_UNLIKELY(!cost->mean_ns) && m->unknown && !untouchable())
+    if (GS_UNLIKELY(!cost->mean_ns) && m->unknown && !gs_capture_untouchable())
         wait_to_know(m, card, cost);
     if (gs_bucket_debt(&gs.region->cards[card].paid_until_ns, now) > LEAD_NS ||
         (GS_UNLIKELY(m->borrowing) && gs_timing_queued(m, now) > BURST_LEAD_NS))
@@ -189,7 +136,7 @@ void gs_launch_begin(struct gs_launch *launch, uint64_t function, uint64_t block
 /* What a charge of `cost` is raised or lowered by, to pay what is owed. */
 static int64_t made_up(struct gs_meter *m, struct gs_card *shared, int64_t cost)
 {
-    int64_t owed = __atomic_load_n(&shared->owed_ns, __ATOMIC_RELAXED), part = cost / 1000 * m->lean_ppm / 1000;
+    int64_t owed = __atomic_load_n(&shared->owed_ns, __ATOMIC_RELAXED), part = cost / 1000 * m->repay_ppm / 1000;
     if ((owed > 0) != (part > 0))
         return 0;
     part = part > 0 ? (part < owed ? part : owed) : (part > owed ? part : owed);
@@ -206,11 +153,11 @@ void gs_launch_end(struct gs_launch *launch, CUresult rc)
     struct gs_card *shared = &gs.region->cards[launch->card];
     if (rc == CUDA_SUCCESS) {
         uint64_t cost = gs_corrected(m, launch->charged_ns);
-        uint64_t paid = m->lean_ppm ? cost + (uint64_t)made_up(m, shared, (int64_t)cost) : cost;
+        uint64_t paid = m->repay_ppm ? cost + (uint64_t)made_up(m, shared, (int64_t)cost) : cost;
         if (launch->rate_ppm < GS_PPM)
             gs_bucket_charge(&shared->paid_until_ns, launch->now, paid, launch->rate_ppm);
         gs_count(&m->queued_ns, launch->charged_ns);
-        gs_book(m, shared, (int64_t)cost, (int64_t)launch->charged_ns);
+        gs_charge_time(m, shared, (int64_t)cost, (int64_t)launch->charged_ns);
         if (!launch->start)
             gs_meter_ran_now(m, launch->now, cost, launch->charged_ns);
         gs_count(&shared->launches, 1);
@@ -221,7 +168,7 @@ void gs_launch_end(struct gs_launch *launch, CUresult rc)
 }
 
 /* The program has waited for the card: a long kernel that has ended is charged now, whether or not another follows. */
-void gs_limiter_waited(void)
+void gs_limiter_after_wait(void)
 {
     int card;
     if (!gs_managed() || !__atomic_load_n(&gs.compute, __ATOMIC_RELAXED) || gs.mode != GS_MODE_ACTIVE ||
@@ -233,10 +180,11 @@ void gs_limiter_waited(void)
 }
 
 /* A forked child times nothing of its parent's. */
-void gs_limiter_forget(void)
+static void forget_all(void)
 {
     for (int i = 0; i < GS_CARDS; i++)
-        if (meters[i].look_ns) /* pages that were never used stay untouched: starting must be quick */
+        if (meters[i].refresh_ns) /* pages that were never used stay untouched: starting must be quick */
             meters[i] = (struct gs_meter){0};
-    captures = 0;
 }
+
+GS_FORGET_AFTER_FORK(forget_all);

@@ -23,13 +23,6 @@ struct gs_launch {
 
 void gs_launch_begin(struct gs_launch *launch, uint64_t function, uint64_t blocks, CUstream stream);
 void gs_launch_end(struct gs_launch *launch, CUresult rc);
-void gs_limiter_waited(void);
-void gs_capture_began(void);
-void gs_capture_ended(void);
-int gs_any_capture(void);
-int gs_relax(int *mode);
-void gs_relaxed(int mode);
-int gs_capturing(CUstream stream);
-void gs_limiter_forget(void);
+void gs_limiter_after_wait(void);
 
 #endif

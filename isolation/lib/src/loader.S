@@ -65,7 +65,7 @@ gs_loader_resolve_rcx:
     FINISH  dlvsym
 gs_loader_name_rsi:
     mov     %rsi, %rdi
-    jmp     gs_dlvsym_look
+    jmp     gs_dlvsym_asked
 #elif defined(__aarch64__)
     .macro KEEPING function
     stp     x29, x30, [sp, #-48]!
@@ -121,6 +121,6 @@ gs_loader_resolve_w9:
     FINISH  dlvsym
 gs_loader_name_x1:
     mov     x0, x1
-    b       gs_dlvsym_look
+    b       gs_dlvsym_asked
 #endif
     .section .note.GNU-stack, "", %progbits

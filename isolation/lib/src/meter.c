@@ -57,8 +57,8 @@ static void note_others(struct gs_meter *m, const struct gs_card *shared, uint64
     uint64_t event = __atomic_load_n(&shared->event_ns, __ATOMIC_RELAXED);
     int64_t more = (int64_t)(charged - m->sum_charged_ns) - m->mine_charged_ns;
     int64_t more_event = (int64_t)(event - m->sum_event_ns) - m->mine_event_ns;
-    if (m->look_ns && (more || more_event))
-        gs_meter_ran(m, now, now - m->look_ns, more, more_event);
+    if (m->refresh_ns && (more || more_event))
+        gs_meter_ran(m, now, now - m->refresh_ns, more, more_event);
     m->sum_charged_ns = charged;
     m->sum_event_ns = event;
     m->mine_charged_ns = m->mine_event_ns = 0;
@@ -101,8 +101,8 @@ static void learn_ratio(struct gs_meter *m, int64_t own, int64_t event, int64_t 
     c->learnt = c->at;
     c->own_sum = c->own_sum * keep / 1000 + own;
     c->event_sum = c->event_sum * keep / 1000 + event;
-    c->doubt_sum = c->doubt_sum * keep / 1000 + doubt_now;
-    int64_t apart = c->own_sum - c->event_sum, doubt = c->doubt_sum + EDGE_NS;
+    c->error_sum = c->error_sum * keep / 1000 + doubt_now;
+    int64_t apart = c->own_sum - c->event_sum, doubt = c->error_sum + EDGE_NS;
     if (c->event_sum < 1000000)
         return;
     if (apart <= doubt && -apart <= doubt)
@@ -145,20 +145,20 @@ static void compare(struct gs_meter *m, struct gs_card *shared)
     if (!was.at || own < 0 || span <= 0 || !recall(m, c->at - (uint64_t)span, c->at, &ran))
         return; /* a first sample, or one from before our time: only a place to count from */
     int64_t rounding = span / 1000 * (int64_t)was.next_rounding_ppm / 1000;
-    int64_t lumps = 3000 * root(m->lumps_us2);
-    m->lumps_us2 = 0;
-    int absurd = own > ran.event_ns + ran.event_ns / 4 + rounding + EDGE_NS;
-    c->absurd = absurd ? c->absurd + 1 : 0;
-    if (absurd && c->absurd < SURELY)
+    int64_t lumps = 3000 * root(m->batch_error_us2);
+    m->batch_error_us2 = 0;
+    int implausible = own > ran.event_ns + ran.event_ns / 4 + rounding + EDGE_NS;
+    c->implausible = implausible ? c->implausible + 1 : 0;
+    if (implausible && c->implausible < SURELY)
         return; /* a sample that speaks for less time than we think; again and again: launches unseen by us */
     /* where single launches stood for many, those ran at other times */
     if (ran.event_ns <= span + EDGE_NS && lumps <= own / 2 + EDGE_NS)
         learn_ratio(m, own, ran.event_ns, rounding + lumps);
     int64_t missed = own - ran.charged_ns;
     if (was.next_rounding_ppm < COARSE_PPM || within(missed, rounding + EDGE_NS) != missed)
-        c->astray_ns += missed;
-    int64_t sure = c->astray_ns - within(c->astray_ns, rounding + EDGE_NS);
-    c->astray_ns -= sure;
+        c->unsettled_ns += missed;
+    int64_t sure = c->unsettled_ns - within(c->unsettled_ns, rounding + EDGE_NS);
+    c->unsettled_ns -= sure;
     if (sure && ours)
         owe(m, shared, sure);
 }
@@ -167,7 +167,7 @@ static void compare(struct gs_meter *m, struct gs_card *shared)
 static void take_sample(struct gs_meter *m, struct gs_card *shared, const struct gs_feed_card *fed)
 {
     struct gs_compared *c = &m->compared;
-    if (!c->next && (int64_t)(fed->sample_ns - c->at) > 0 && fed->sample_ns < m->look_ns) {
+    if (!c->next && (int64_t)(fed->sample_ns - c->at) > 0 && fed->sample_ns < m->refresh_ns) {
         c->next = fed->sample_ns;
         c->next_own_ns = fed->own_ns;
         c->next_sampled_ns = fed->sampled_ns;
@@ -182,21 +182,21 @@ static void lean(struct gs_meter *m, struct gs_card *shared)
 {
     int64_t owed = __atomic_load_n(&shared->owed_ns, __ATOMIC_RELAXED);
     int64_t due = REPAY_NS / 1000 * m->rate_ppm / 1000;
-    m->lean_ppm = owed && due ? (int32_t)within(within(owed, due) * 1000 / (due / 1000 + 1), STEEPEST_PPM) : 0;
+    m->repay_ppm = owed && due ? (int32_t)within(within(owed, due) * 1000 / (due / 1000 + 1), STEEPEST_PPM) : 0;
 }
 
 /* The rate granted now: the host's word while it is fresh, else the promise. pre: entered. */
-void gs_meter_look(struct gs_meter *m, int card, uint64_t now)
+void gs_meter_refresh(struct gs_meter *m, int card, uint64_t now)
 {
     static struct gs_feed feeds[GS_CARDS];
     struct gs_feed *feed = &feeds[card]; /* private to the card, whose lock we hold */
     const struct gs_limit_card *promise = &gs.card[card];
     struct gs_card *shared = &gs.region->cards[card];
-    if (m->look_ns && (int64_t)(now - m->look_ns) < (int64_t)GS_FEED_NS)
+    if (m->refresh_ns && (int64_t)(now - m->refresh_ns) < (int64_t)GS_FEED_NS)
         return;
     clear_spans(m, now);
     note_others(m, shared, now);
-    m->look_ns = now;
+    m->refresh_ns = now;
     m->random = m->random ? m->random : now << 1 | 1;
     m->rate_ppm = promise->policy == GS_POLICY_NONE || promise->core_ppm >= GS_PPM ? 0 : promise->core_ppm;
     m->fed = gs_feed_read(gs.feed_path, feed) == 0 && (uint32_t)card < feed->card_count &&

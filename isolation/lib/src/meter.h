@@ -37,9 +37,9 @@ struct gs_compared {
     uint64_t at, own_ns, sampled_ns;                   /* compared already */
     uint64_t next, next_own_ns, next_sampled_ns, next_rounding_ppm; /* waits until all that ran then has ended */
     uint64_t learnt;                                   /* time of the last sample that changed the sums */
-    int64_t own_sum, event_sum, doubt_sum; /* of late: older samples count less and less */
-    int64_t astray_ns;          /* own time less charges, not yet beyond doubt */
-    uint32_t absurd;            /* samples in a row that show more own time than events */
+    int64_t own_sum, event_sum, error_sum; /* of late: older samples count less and less */
+    int64_t unsettled_ns;          /* own time less charges, not yet beyond the samples' error */
+    uint32_t implausible;            /* samples in a row that show more own time than events */
 };
 
 struct gs_meter {
@@ -49,15 +49,15 @@ struct gs_meter {
     uint32_t many; /* launches on more than one stream lately: time them all */
     uint32_t first, count, spares;
     uint32_t unknown; /* launches of unknown cost under way */
-    int32_t lean_ppm; /* charges are raised by this part, to pay what is owed */
+    int32_t repay_ppm; /* charges are raised by this part, to pay what is owed */
     uint32_t borrowing; /* granted more than was promised: what is queued must be little, to be given back soon */
-    uint64_t look_ns, poll_ns, random;
+    uint64_t refresh_ns, poll_ns, random;
     uint64_t queued_ns;    /* cost of all launches so far, as estimated */
     uint64_t concluded_ns; /* when a timed launch was last seen to have ended */
     uint64_t busy_until_ns, busy_queued_ns; /* when all launches up to that sum of costs will have ended, about */
     uint64_t fed_own_ns, fed_sample_ns; /* the host's last sample; 0: none */
     uint64_t factor_ppm; /* own time per event time, lately */
-    uint64_t lumps_us2;  /* squares of what single timings said for many launches, since the last sample */
+    uint64_t batch_error_us2;  /* squares of what single timings said for many launches, since the last sample */
     uint64_t spans_ns;   /* the history is clear up to here */
     int64_t mine_charged_ns, mine_event_ns;   /* added to the shared sums by this process since the last look */
     uint64_t sum_charged_ns, sum_event_ns;    /* the shared sums then */
@@ -72,7 +72,7 @@ struct gs_meter {
     struct gs_compared compared;
 };
 
-void gs_meter_look(struct gs_meter *meter, int card, uint64_t now);
+void gs_meter_refresh(struct gs_meter *meter, int card, uint64_t now);
 void gs_meter_ran(struct gs_meter *meter, uint64_t end, uint64_t length, int64_t charged, int64_t event);
 
 /* A launch that is not timed ran about when it was launched. */

@@ -8,12 +8,11 @@
 
 #define GS_READY 1024 /* a power of two */
 
+/* Of hook.c. */
 extern uint32_t gs_kernels;          /* 1 once this process was given a kernel of a library */
 extern uint64_t gs_ready[GS_READY];  /* functions whose launch loads nothing more, each in the place of its hash */
 
 CUresult gs_kernel_first(CUfunction function, const char *api);
-void gs_kernels_forget(void);
-void gs_modules_forget(void);
 
 static inline uint64_t *gs_ready_place(CUfunction function)
 {

@@ -3,8 +3,9 @@
 
 #include <fcntl.h>
 
-#include "hook.h"
+#include "charge.h"
 #include "spin.h"
+#include "symbols.h"
 
 #define POOLS 64
 #define GROWTH (32 * GS_MIB) /* what pools were seen to grow by; a wrong figure costs a look at the edge */
@@ -43,7 +44,7 @@ static uint64_t reserved(const struct gs_pool *p)
 }
 
 /* The pool's place in our list, made where it is new; NULL where the list is full. Places never move. */
-struct gs_pool *gs_pool_place(CUpool pool, CUdevice device, int card)
+struct gs_pool *gs_pool_of(CUpool pool, CUdevice device, int card)
 {
     struct gs_pool *room = NULL, *known = NULL;
     enter();
@@ -66,13 +67,23 @@ struct gs_pool *gs_pool_place(CUpool pool, CUdevice device, int card)
     return known ? known : room;
 }
 
+/* The pool that a launch takes memory from, and how much; NULL where it takes none. */
+struct gs_pool *gs_graph_pool(CUgraphExec exec, uint64_t *bytes)
+{
+    struct gs_entry entry;
+    if (!gs_managed() || gs_table_get((uint64_t)exec, GS_KIND_EXEC, &entry) < 0)
+        return NULL;
+    *bytes = entry.bytes;
+    return gs_pool_of(NULL, (CUdevice)entry.extra, entry.card);
+}
+
 /* Charge what the pool has reserved now, of which `guess` bytes are charged already and more may be
  * covered by the guesses of calls under way. 0, or -1 with nothing changed where that passes the
  * promise. pre: entered. */
 static int true_up(struct gs_pool *p, uint64_t guess)
 {
     uint64_t now = reserved(p), have = p->charged + guess, others = p->guessed - guess;
-    if (now > have + others && gs_charge_quietly(p->card, now - have - others) < 0)
+    if (now > have + others && gs_try_charge(p->card, now - have - others) < 0)
         return -1;
     if (now < have)
         gs_uncharge(p->card, have - now);
@@ -119,7 +130,7 @@ static uint64_t lacking(const struct gs_pool *p, uint64_t asked)
 
 /* Charge what the request lacks, in units of `granule`. 0 or -ENOMEM. From here to the end of the
  * call graph memory is not trimmed. */
-static int guess_at(struct gs_pool *p, struct gs_guess *guess, uint64_t granule)
+static int guess_at(struct gs_pool *p, struct gs_pool_call *guess, uint64_t granule)
 {
     enter();
     guess->number = p->number;
@@ -127,9 +138,9 @@ static int guess_at(struct gs_pool *p, struct gs_guess *guess, uint64_t granule)
     guess->bytes = whole(lacking(p, guess->asked), granule);
     p->asked += guess->asked;
     leave();
-    int rc = gs_charge_quietly(guess->card, guess->bytes);
+    int rc = gs_try_charge(guess->card, guess->bytes);
     if (rc == 0)
-        gs_underway(guess->card, (int64_t)(guess->underway = guess->bytes));
+        gs_in_flight(guess->card, (int64_t)(guess->underway = guess->bytes));
     enter();
     if (p->number == guess->number) { /* else the pool has ended meanwhile: gs_pool_end() gives it back */
         if (rc == 0)
@@ -144,13 +155,13 @@ static int guess_at(struct gs_pool *p, struct gs_guess *guess, uint64_t granule)
 /* Charge what a call may make the pool grow by, before the driver is asked. CUDA_SUCCESS, or
  * CUDA_ERROR_OUT_OF_MEMORY with the breach recorded. Pair with gs_pool_end(). A graph does not try the
  * edge: what it took too much cannot be trimmed from under another one. */
-CUresult gs_pool_begin(struct gs_pool *p, uint64_t asked, struct gs_guess *guess, const char *api)
+CUresult gs_pool_begin(struct gs_pool *p, uint64_t asked, struct gs_pool_call *guess, const char *api)
 {
-    *guess = (struct gs_guess){.pool = p, .asked = asked, .edge = -1};
+    *guess = (struct gs_pool_call){.pool = p, .asked = asked, .edge = -1};
     uint64_t limit;
     if (guess_at(p, guess, GROWTH) == 0)
         return CUDA_SUCCESS;
-    int near = p->pool && p->card >= 0 && whole(asked, GS_CHUNK) <= gs_left(p->card, &limit);
+    int near = p->pool && p->card >= 0 && whole(asked, GS_CHUNK) <= gs_available(p->card, &limit);
     if (near && (guess->edge = edge_enter(p->card)) >= 0) {
         if (guess_at(p, guess, GS_CHUNK) == 0)
             return CUDA_SUCCESS;
@@ -162,7 +173,7 @@ CUresult gs_pool_begin(struct gs_pool *p, uint64_t asked, struct gs_guess *guess
 
 /* The driver has done it and handed out `handed` bytes: the guess gives way to the pool's own figure.
  * 1, or 0 where that passes the promise: then undo the call. Either way gs_pool_end() follows. */
-int gs_pool_fits(struct gs_guess *guess, uint64_t handed)
+int gs_pool_fits(struct gs_pool_call *guess, uint64_t handed)
 {
     struct gs_pool *p = guess->pool;
     enter();
@@ -177,7 +188,7 @@ int gs_pool_fits(struct gs_guess *guess, uint64_t handed)
 
 /* The call is over. A guess that still stands belongs to one that failed or was undone: the pool
  * gives back what nobody uses, and what it keeps is charged. */
-void gs_pool_end(struct gs_guess *guess)
+void gs_pool_end(struct gs_pool_call *guess)
 {
     struct gs_pool *p = guess->pool;
     enter();
@@ -194,14 +205,14 @@ void gs_pool_end(struct gs_guess *guess)
         }
     }
     leave();
-    gs_landed(guess->card, guess->underway);
+    gs_charge_done(guess->card, guess->underway);
     if (guess->edge >= 0)
         gs_close(guess->edge);
     guess->edge = -1;
 }
 
 /* Read every pool again; cheap where there is none. */
-void gs_pools_look(void)
+void gs_pools_refresh(void)
 {
     if (!__atomic_load_n(&count, __ATOMIC_ACQUIRE))
         return;
@@ -228,7 +239,7 @@ int gs_graphs_over(void)
 
 /* Make the pools of a card give back what nobody uses; the bytes given. Called from a refusal, also
  * from inside true_up(): then the lock is held and there is nothing to do. */
-uint64_t gs_pools_trim(int card)
+static uint64_t trim_all(int card)
 {
     uint64_t given = 0;
     if (!__atomic_load_n(&count, __ATOMIC_ACQUIRE) || __atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
@@ -249,8 +260,10 @@ uint64_t gs_pools_trim(int card)
     return given;
 }
 
+GS_RECLAIM(trim_all);
+
 /* Take an address that came from a pool out of the table; 1 where it did. Cheap where there is none. */
-int gs_pooled_take(uint64_t at, struct gs_entry *entry)
+int gs_pool_take_entry(uint64_t at, struct gs_entry *entry)
 {
     return __atomic_load_n(&count, __ATOMIC_ACQUIRE) && gs_table_take(at, GS_KIND_POOLED, entry) == 0;
 }
@@ -266,7 +279,7 @@ CUresult gs_graphs_trim(CUdevice device)
     if (!busy)
         rc = GS_REAL(cuDeviceGraphMemTrim)(device);
     leave();
-    gs_pools_look();
+    gs_pools_refresh();
     return rc;
 }
 
@@ -277,7 +290,7 @@ static void forget(struct gs_pool *p)
 }
 
 /* Memory of pool `number` was freed: the last of a destroyed pool takes the pool with it. */
-void gs_pool_gone(uint64_t number, uint64_t bytes)
+void gs_pool_freed(uint64_t number, uint64_t bytes)
 {
     enter();
     for (uint32_t i = 0; i < count; i++) {
@@ -292,7 +305,7 @@ void gs_pool_gone(uint64_t number, uint64_t bytes)
 }
 
 /* A pool is about to be destroyed: from now on its handle may mean another one. Our number of it, or 0. */
-uint64_t gs_pool_ending(CUpool pool)
+uint64_t gs_pool_destroying(CUpool pool)
 {
     uint64_t number = 0;
     enter();
@@ -308,7 +321,7 @@ uint64_t gs_pool_ending(CUpool pool)
 
 /* It was destroyed, or was not. A destroyed pool keeps what is still allocated from it, and stays
  * charged for as long. */
-void gs_pool_ended(uint64_t number, int gone)
+void gs_pool_destroyed(uint64_t number, int gone)
 {
     enter();
     for (uint32_t i = 0; number && i < count; i++) {
@@ -323,9 +336,11 @@ void gs_pool_ended(uint64_t number, int gone)
 }
 
 /* A forked child has no pools of its own yet. */
-void gs_pools_forget(void)
+static void forget_all(void)
 {
     for (uint32_t i = 0; i < POOLS; i++)
         pools[i] = (struct gs_pool){0};
     lock = count = graphs = 0;
 }
+
+GS_FORGET_AFTER_FORK(forget_all);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The books of stream-ordered memory: what is charged is what a pool keeps reserved, not what is
+/* What stream-ordered memory is charged: what is charged is what a pool keeps reserved, not what is
  * handed out. The driver's own figure rules; a guess stands in for it while a call is under way.
  */
 #ifndef GS_POOL_H
@@ -21,7 +21,7 @@ struct gs_pool {
 };
 
 /* One call that may make a pool grow, between gs_pool_begin() and gs_pool_end(). */
-struct gs_guess {
+struct gs_pool_call {
     struct gs_pool *pool;
     uint64_t number, bytes, asked;
     int card; /* of the pool at that time: its place may be another pool's by now */
@@ -29,26 +29,18 @@ struct gs_guess {
     int edge; /* descriptor that holds the card's edge, or -1 */
 };
 
-struct gs_pool *gs_pool_place(CUpool pool, CUdevice device, int card);
-CUresult gs_pool_begin(struct gs_pool *pool, uint64_t asked, struct gs_guess *guess, const char *api);
-int gs_pool_fits(struct gs_guess *guess, uint64_t handed);
-void gs_pool_end(struct gs_guess *guess);
-void gs_pool_gone(uint64_t number, uint64_t bytes);
-uint64_t gs_pool_ending(CUpool pool);
-void gs_pool_ended(uint64_t number, int gone);
+struct gs_pool *gs_pool_of(CUpool pool, CUdevice device, int card);
+CUresult gs_pool_begin(struct gs_pool *pool, uint64_t asked, struct gs_pool_call *guess, const char *api);
+int gs_pool_fits(struct gs_pool_call *guess, uint64_t handed);
+void gs_pool_end(struct gs_pool_call *guess);
+void gs_pool_freed(uint64_t number, uint64_t bytes);
+uint64_t gs_pool_destroying(CUpool pool);
+void gs_pool_destroyed(uint64_t number, int gone);
 
-uint64_t gs_pools_trim(int card);
-void gs_pools_look(void);
-int gs_pooled_take(uint64_t at, struct gs_entry *entry);
+void gs_pools_refresh(void);
+int gs_pool_take_entry(uint64_t at, struct gs_entry *entry);
 int gs_graphs_over(void);
 CUresult gs_graphs_trim(CUdevice device);
-void gs_pools_forget(void);
-
-/* hook_graph.c */
 struct gs_pool *gs_graph_pool(CUgraphExec exec, uint64_t *bytes);
-
-/* Shared memory that we released and another process still maps (hook_vmm.c). */
-uint64_t gs_lingering_release(int card);
-void gs_lingering_forget(void);
 
 #endif

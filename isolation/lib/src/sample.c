@@ -46,7 +46,7 @@ static void look(void)
 }
 
 /* Take over what the host wrote last, if nobody else is at it. */
-void gs_sample_look(void)
+void gs_sample_refresh(void)
 {
     if (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
         return;
@@ -73,7 +73,7 @@ static int unmeasured(int card, uint64_t wanted)
  * one while the host writes. 1 where there is more room now. */
 int gs_sample_renew(int card, uint64_t wanted)
 {
-    uint64_t room = gs_room(card), begun = gs_now_ns(), now = begun;
+    uint64_t room = gs_chargeable(card), begun = gs_now_ns(), now = begun;
     for (int again = 1; again; now = gs_now_ns()) {
         gs_spin_enter(&lock);
         look();
@@ -83,8 +83,10 @@ int gs_sample_renew(int card, uint64_t wanted)
         if (again)
             gs_sleep_ns(NAP_NS);
     }
-    return gs_room(card) > room;
+    return gs_chargeable(card) > room;
 }
 
 /* A forked child: whoever read the feed is not in it. */
-void gs_sample_forget(void) { __atomic_store_n(&lock, 0, __ATOMIC_RELEASE); }
+static void forget_all(void) { __atomic_store_n(&lock, 0, __ATOMIC_RELEASE); }
+
+GS_FORGET_AFTER_FORK(forget_all);

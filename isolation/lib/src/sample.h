@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver's figure of memory, as the host samples it: it corrects the books. A process-local copy, so that a
- * charge asks nobody; read again at most every look, or before a refusal.
+/* The driver's figure of memory, as the host samples it: it corrects the ledger. A process-local copy, so that a
+ * charge makes no system call; read again at most every REFRESH_NS, or before a refusal.
  */
 #ifndef GS_SAMPLE_H
 #define GS_SAMPLE_H
 
 #include "core.h"
+#include "ledger.h"
 #include "sys.h"
 
 /* By card: excess in granules (upper 32 bits, signed) | released granules at the sample (lower 32 bits). 0: none. */
 extern uint64_t gs_samples[GS_CARDS];
 
-/* Granules by which the books of a card are wrong now: more is in use, or less where guesses proved too high. What of
- * the guesses was given back since the sample is not given back once more. */
+/* Granules by which the ledger of a card is wrong now: more is in use, or less where estimates proved too high. What of
+ * the estimates was given back since the sample is not given back once more. */
 static inline int64_t gs_excess(int card)
 {
     uint64_t sample = __atomic_load_n(&gs_samples[card], __ATOMIC_RELAXED);
@@ -25,14 +26,13 @@ static inline int64_t gs_excess(int card)
 }
 
 /* Granules that may be charged on the card altogether, so that the driver's figure keeps to the promise. */
-static inline uint64_t gs_room(int card)
+static inline uint64_t gs_chargeable(int card)
 {
     int64_t room = (int64_t)(gs.card[card].memory_bytes / GS_GRANULE) - gs_excess(card);
     return room > 0 ? (uint64_t)room : 0;
 }
 
-void gs_sample_look(void);
+void gs_sample_refresh(void);
 int gs_sample_renew(int card, uint64_t wanted);
-void gs_sample_forget(void);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "small.h"
 
-#include "core.h"
-#include "sys.h"
+#include "charge.h"
 #include "table.h"
 
 /* Blocks that are charged and not in use: one is held before the driver is asked, because it may
@@ -35,14 +34,14 @@ static void put_spare(int card)
  * recorded. Pair with gs_small_end(). */
 CUresult gs_small_begin(int card, uint64_t bytes, const char *api)
 {
-    if (card >= 0 && gs.mode == GS_MODE_ACTIVE && gs_desk() && !gs_over(card) && take_spare(card)) {
-        gs_look(gs_coarse_ns());
+    if (card >= 0 && gs.mode == GS_MODE_ACTIVE && gs_account() && !gs_over_limit(card) && take_spare(card)) {
+        gs_refresh(gs_coarse_ns());
         return CUDA_SUCCESS;
     }
-    gs_underway(card, GS_BLOCK);
-    if (gs_charge_quietly(card, GS_BLOCK) == 0)
+    gs_in_flight(card, GS_BLOCK);
+    if (gs_try_charge(card, GS_BLOCK) == 0)
         return CUDA_SUCCESS;
-    gs_landed(card, GS_BLOCK);
+    gs_charge_done(card, GS_BLOCK);
     gs_breach(card == GS_CARD_UNLISTED ? GS_BREACH_UNLISTED : GS_BREACH_DENIED, card, bytes, api);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -55,7 +54,7 @@ void gs_small_end(int card, int made, uint64_t at)
     if (!made || gs_table_count(at / GS_BLOCK, GS_KIND_BLOCK, 1) > 1)
         put_spare(card);
     else
-        gs_landed(card, GS_BLOCK);
+        gs_charge_done(card, GS_BLOCK);
 }
 
 /* A small allocation is gone; the last one of a block gives it back, the last one of all the spare. */
@@ -68,8 +67,10 @@ void gs_small_freed(int card, uint64_t at)
 }
 
 /* A forked child has none. */
-void gs_small_forget(void)
+static void forget_all(void)
 {
     for (int card = 0; card < GS_CARDS; card++)
         cards[card].spare = cards[card].live = 0;
 }
+
+GS_FORGET_AFTER_FORK(forget_all);

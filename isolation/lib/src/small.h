@@ -13,6 +13,5 @@
 CUresult gs_small_begin(int card, uint64_t bytes, const char *api);
 void gs_small_end(int card, int made, uint64_t at);
 void gs_small_freed(int card, uint64_t at);
-void gs_small_forget(void);
 
 #endif

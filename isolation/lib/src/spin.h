@@ -5,9 +5,8 @@
 #ifndef GS_SPIN_H
 #define GS_SPIN_H
 
+#include "fork.h"
 #include "sys.h"
-
-void gs_after_fork(void);
 
 /* Take the lock. In a forked child the parent's holders are forgotten with everything else of its. */
 static inline void gs_spin_enter(uint32_t *lock)

@@ -19,8 +19,6 @@
 #define GS_DRIVER_FILE "libcuda.so" /* how the names of their files begin */
 #define GS_NVML_FILE "libnvidia-ml.so"
 
-#define GS_DLSYM_ABSENT ((void *)1) /* gs_dlsym_lookup: the answer is NULL */
-
 enum gs_id {
 #define WRAP(name, kind) GS_ID_##name,
 #define PASS(name, kind) GS_ID_##name,
@@ -32,14 +30,12 @@ enum gs_id {
 
 extern void *gs_reals[GS_ID_COUNT];
 
+const char *gs_symbol_name(int id);
 int gs_symbol_find(const char *name);
 int gs_symbol_known(const char *name, const void *function);
 void *gs_resolve(enum gs_id id);
-void *gs_wrapper_for(void *real);
-void *gs_dlsym_lookup(void *handle, const char *name);
-void *gs_dlsym_resolve(void);
-void gs_dlvsym_look(const char *name);
-int gs_symbols_redirect(void);
+void gs_real_set(int id, void *real);
+void *gs_real_get(int id);
 void *gs_forward_resolve(uint32_t id);
 
 /* The driver's own function; one that says "no driver" where there is none. */

@@ -219,7 +219,7 @@ uint32_t gs_crc32(const void *from, size_t bytes)
 }
 
 /* At most one line to stderr in ten seconds per process; never stdout, never fatal. */
-void gs_say(const char *text, const char *detail)
+void gs_log(const char *text, const char *detail)
 {
     static uint64_t last;
     uint64_t now = gs_coarse_ns() | 1, seen = __atomic_load_n(&last, __ATOMIC_RELAXED);

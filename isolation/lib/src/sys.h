@@ -40,6 +40,6 @@ int gs_starts(const char *text, const char *prefix);
 void gs_copy_text(char *into, size_t room, const char *from);
 void gs_join(char *into, size_t room, const char *a, const char *b, const char *c);
 uint32_t gs_crc32(const void *from, size_t bytes);
-void gs_say(const char *text, const char *detail);
+void gs_log(const char *text, const char *detail);
 
 #endif

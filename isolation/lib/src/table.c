@@ -207,7 +207,7 @@ void gs_table_cut_end(struct gs_cut *cut, void (*each)(const struct gs_entry *))
 }
 
 /* Forget everything: a forked child owns nothing of its parent's. */
-void gs_table_forget(void)
+static void forget_all(void)
 {
     for (int i = 0; i < SHARDS; i++) {
         if (shards[i].capacity)
@@ -215,3 +215,5 @@ void gs_table_forget(void)
         shards[i] = (struct shard){0};
     }
 }
+
+GS_FORGET_AFTER_FORK(forget_all);

@@ -20,7 +20,7 @@ enum gs_kind {
     GS_KIND_LOADED, /* a library in a context: key is that of its GS_KIND_LIBRARY, `count` units */
     GS_KIND_LIBRARY, /* what a library will take of a card: key is the handle and the card, `count` units; not charged */
     GS_KIND_KERNEL,  /* a library's kernel; `extra` is the library */
-    GS_KIND_IMPORT, /* somebody else's memory: 0 bytes */
+    GS_KIND_IMPORT, /* memory of another process: 0 bytes */
     GS_KIND_POOLED, /* from a pool, which is what is charged; `extra` is the pool's number */
     GS_KIND_OBJECT, /* VMM: a physical allocation; `count` references of handles and mappings */
     GS_KIND_HANDLE, /* VMM: a handle; `extra` is its object, `count` how often it must be released */
@@ -29,6 +29,9 @@ enum gs_kind {
     GS_KIND_EXEC, /* an executable graph: `bytes` a launch may need, `extra` on which device; not charged */
     GS_KIND_CIG   /* a stream that is captured into a graphics command list */
 };
+
+/* Bits of `count` where the kind is GS_KIND_MEMORY. */
+enum gs_entry_bit { GS_ENTRY_EXPORTED = 1, GS_ENTRY_SMALL = 2, GS_ENTRY_MANAGED = 4 };
 
 struct gs_entry {
     uint64_t key;
@@ -40,7 +43,7 @@ struct gs_entry {
 };
 
 /* What is charged for it is an estimate. */
-static inline int gs_kind_guessed(uint32_t kind)
+static inline int gs_kind_estimated(uint32_t kind)
 {
     return kind == GS_KIND_CONTEXT || kind == GS_KIND_LIMITS || kind == GS_KIND_CODE;
 }
@@ -58,6 +61,5 @@ int gs_table_around(uint64_t at, enum gs_kind kind, struct gs_entry *out);
 int64_t gs_table_count(uint64_t key, enum gs_kind kind, int by);
 void gs_table_cut(uint64_t owner, struct gs_cut *cut);
 void gs_table_cut_end(struct gs_cut *cut, void (*each)(const struct gs_entry *));
-void gs_table_forget(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "timing.h"
 
+#include "capture.h"
 #include "core.h"
 #include "limiter.h"
 #include "meter.h"
@@ -69,7 +70,7 @@ static uint64_t ended(struct gs_meter *m, int64_t further, uint64_t now)
 }
 
 /* Add to the container's sums, and remember that it was us. */
-void gs_book(struct gs_meter *m, struct gs_card *shared, int64_t charged, int64_t event)
+void gs_charge_time(struct gs_meter *m, struct gs_card *shared, int64_t charged, int64_t event)
 {
     gs_count(&shared->charged_ns, (uint64_t)charged);
     gs_count(&shared->event_ns, (uint64_t)event);
@@ -101,13 +102,13 @@ static void conclude(struct gs_meter *m, int card, struct gs_pending *p, uint64_
     int64_t more_event = (int64_t)(spent - p->charged_ns) * p->weight;
     int64_t lump_us = (more_event - more_event / p->weight) / 1000;
     lump_us = lump_us < -MOST_LUMP_US ? -MOST_LUMP_US : lump_us > MOST_LUMP_US ? MOST_LUMP_US : lump_us;
-    m->lumps_us2 += (uint64_t)(lump_us * lump_us);
+    m->batch_error_us2 += (uint64_t)(lump_us * lump_us);
     if (m->rate_ppm && p->paid)
         gs_bucket_correct(&shared->paid_until_ns, more, m->rate_ppm);
     int64_t ahead = (int64_t)(own - spent / GS_PPM * m->rate_ppm);
     if (spent > GS_OVERRUN_NS && m->rate_ppm && p->paid && ahead > 0)
         gs_count(&shared->overrun_ns, (uint64_t)ahead);
-    gs_book(m, shared, more, more_event);
+    gs_charge_time(m, shared, more, more_event);
     gs_meter_ran(m, ended(m, further, now), spent, (int64_t)gs_corrected(m, p->charged_ns) + more,
                  (int64_t)p->charged_ns + more_event);
     if (!m->frontier || further > 0) {
@@ -124,7 +125,7 @@ static void conclude(struct gs_meter *m, int card, struct gs_pending *p, uint64_
 void gs_timing_poll(struct gs_meter *m, int card)
 {
     int mode;
-    if (!m->count || !gs_relax(&mode))
+    if (!m->count || !gs_capture_relax(&mode))
         return;
     uint64_t now = gs_now_ns();
     while (m->count) {
@@ -140,7 +141,7 @@ void gs_timing_poll(struct gs_meter *m, int card)
         m->count--;
         m->concluded_ns = now;
     }
-    gs_relaxed(mode);
+    gs_capture_restore(mode);
 }
 
 /* Is a launch under way, or not known to have ended, that is a long one by now? */
@@ -209,10 +210,10 @@ void gs_timing_start(struct gs_meter *m, struct gs_launch *launch)
 static int happened(CUevent event)
 {
     int mode;
-    if (!gs_relax(&mode))
+    if (!gs_capture_relax(&mode))
         return 0;
     CUresult rc = GS_REAL(cuEventQuery)(event);
-    gs_relaxed(mode);
+    gs_capture_restore(mode);
     return rc == CUDA_SUCCESS;
 }
 

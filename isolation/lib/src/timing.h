@@ -15,6 +15,6 @@ void gs_timing_poll(struct gs_meter *meter, int card);
 int gs_timing_long(const struct gs_meter *meter, uint64_t now);
 int64_t gs_timing_queued(const struct gs_meter *meter, uint64_t now);
 int gs_timing_idle(struct gs_meter *meter, uint64_t now);
-void gs_book(struct gs_meter *meter, struct gs_card *shared, int64_t charged, int64_t event);
+void gs_charge_time(struct gs_meter *meter, struct gs_card *shared, int64_t charged, int64_t event);
 
 #endif

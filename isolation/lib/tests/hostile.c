@@ -88,17 +88,17 @@ static void ledger(struct gs_region *region, unsigned *seed)
 {
     static uint8_t busy[GS_CARDS][GS_LANES];
     uint32_t card = (uint32_t)rand_r(seed) % GS_CARDS;
-    struct gs_desk desk = {.region = region, .slot = (uint32_t)rand_r(seed) % GS_SLOTS, .busy = busy};
+    struct gs_account account = {.region = region, .slot = (uint32_t)rand_r(seed) % GS_SLOTS, .busy = busy};
     uint64_t limit = draw(seed), want = draw(seed), keep[GS_CARDS] = {[3] = draw(seed)};
-    int rc = gs_reserve(&desk, card, want, limit);
+    int rc = gs_reserve(&account, card, want, limit);
     CHECK(rc == 0 || rc == -ENOMEM);
     CHECK(rc < 0 || want <= limit);
     if (rc == 0)
-        gs_refund(&desk, card, want);
+        gs_refund(&account, card, want);
     gs_settle(region, card);
-    (void)gs_slot_used(region, desk.slot, card);
-    (void)gs_imports_of(region, card, desk.slot);
-    (void)gs_empty_slot(region, desk.slot, keep);
+    (void)gs_slot_used(region, account.slot, card);
+    (void)gs_imports_of(region, card, account.slot);
+    (void)gs_empty_slot(region, account.slot, keep);
     gs_ring_write(region, &(struct gs_record){.kind = (uint16_t)draw(seed), .card = 1, .requested = want});
     gs_bucket_charge(&region->cards[card].paid_until_ns, gs_now_ns(), draw(seed), (uint32_t)draw(seed) % 1000001);
     gs_bucket_correct(&region->cards[card].paid_until_ns, (int64_t)(draw(seed) >> 2), 300000);
@@ -111,12 +111,12 @@ static void *beside(void *argument)
 {
     struct gs_region *region = argument;
     static uint8_t busy[GS_CARDS][GS_LANES];
-    struct gs_desk desk = {.region = region, .slot = 5, .busy = busy};
+    struct gs_account account = {.region = region, .slot = 5, .busy = busy};
     unsigned seed = 5;
     while (!__atomic_load_n(&over, __ATOMIC_RELAXED)) {
         uint32_t card = (uint32_t)rand_r(&seed) % GS_CARDS;
-        if (gs_reserve(&desk, card, 1 + rand_r(&seed) % 1000, 100000) == 0)
-            gs_refund(&desk, card, 1000);
+        if (gs_reserve(&account, card, 1 + rand_r(&seed) % 1000, 100000) == 0)
+            gs_refund(&account, card, 1000);
         __atomic_store_n(&region->cards[card].word, draw(&seed), __ATOMIC_RELAXED);
         struct gs_lane *lane = &region->slots[draw(&seed) % GS_SLOTS].lanes[card][draw(&seed) % GS_LANES];
         __atomic_store_n(&lane->state, draw(&seed), __ATOMIC_RELAXED);

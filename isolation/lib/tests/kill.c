@@ -58,10 +58,10 @@ static int64_t difference(void)
     return (int64_t)gs_used(region, 0) - sum;
 }
 
-static void work(struct gs_desk *desk)
+static void work(struct gs_account *account)
 {
-    gs_reserve(desk, 0, 5, 1000);
-    gs_refund(desk, 0, 5);
+    gs_reserve(account, 0, 5, 1000);
+    gs_refund(account, 0, 5);
 }
 
 static void victim(void (*inside)(void))
@@ -74,11 +74,11 @@ static void victim(void (*inside)(void))
 static void reserve_and_refund(void)
 {
     static uint8_t busy[GS_CARDS][GS_LANES];
-    struct gs_desk desk = {.region = region, .busy = busy};
-    if (gs_slot_take(region, path, &desk.slot) < 0)
+    struct gs_account account = {.region = region, .busy = busy};
+    if (gs_slot_take(region, path, &account.slot) < 0)
         _exit(3);
     raise(SIGSTOP);
-    work(&desk);
+    work(&account);
     raise(SIGSTOP);
 }
 
@@ -126,7 +126,7 @@ static int stepped(void (*inside)(void), long every)
     return wrong || left || at / every < 20;
 }
 
-static struct gs_desk storm_desk;
+static struct gs_account storm_desk;
 static uint8_t storm_busy[GS_CARDS][GS_LANES];
 
 static void *storm_thread(void *seed)
@@ -155,7 +155,7 @@ static pid_t storm_child(int threads, unsigned seed)
         return pid;
     if (nice(10) < 0)
         _exit(3);
-    storm_desk = (struct gs_desk){.region = region, .busy = storm_busy};
+    storm_desk = (struct gs_account){.region = region, .busy = storm_busy};
     if (gs_slot_take(region, path, &storm_desk.slot) < 0)
         _exit(3);
     pthread_t thread;

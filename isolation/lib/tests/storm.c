@@ -2,12 +2,13 @@
 /* Kills processes of many threads that go through all families, at random and under contention, and
  * judges the books while they live and after they are gone.
  *
- *   storm HARDWARE.so KILLS PROCESSES THREADS SEED
+ *   storm HARDWARE.so KILLS PROCESSES THREADS PACE SEED [FAMILY...]
  *
+ * A kill every PACE microseconds, at random up to twice that. Without a family: all of them.
  * Every 25 kills all are stopped for a moment: the card's word must be the sum of the living slots'.
- * Nobody may be without progress for as long as PATIENCE. At the end both books are those of the one
+ * Nobody may be without an answer for as long as PATIENCE. At the end both books are those of the one
  * process that lived on, and a fresh one goes through every family.
- * Prints `kills N checks N wrong N wedged N left N calls N`; exit status 1 where something was wrong.
+ * Prints `kills N checks N wrong N wedged N left N calls N peak N` (bytes charged at most); exit status 1 where something was wrong.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -22,6 +23,7 @@
 
 #define MOST 64
 #define HELD 8
+#define OPENERS 16 /* of the holder's memory: the simulated driver lets 32 processes hold one */
 #define PATIENCE 20.0 /* seconds */
 
 static struct {
@@ -31,6 +33,8 @@ static struct {
 } child[MOST];
 static int processes, threads, own_index;
 static CUcontext context;
+static enum family families[FAMILY_COUNT];
+static int family_count;
 
 static double now(void)
 {
@@ -48,8 +52,10 @@ static void *work(void *argument)
         _exit(4);
     for (;;) {
         struct held *h = &held[rand_r(&seed) % HELD];
-        struct wish wish = {.family = (enum family)(1 + rand_r(&seed) % (FAMILY_COUNT - 1)), .stream = stream,
+        struct wish wish = {.family = families[rand_r(&seed) % (unsigned)family_count], .stream = stream,
                             .bytes = 1 + (size_t)rand_r(&seed) % (20 * MIB), .peer = judge_shared->handle};
+        if (wish.family == FAMILY_imported && own_index >= OPENERS)
+            wish.family = FAMILY_exported;
         CUresult rc = h->family ? family_give(h, stream) : family_take(h, &wish);
         if (rc)
             h->family = NOTHING;
@@ -69,8 +75,10 @@ static void start(int i, unsigned seed)
         pthread_t thread;
         own_index = i;
         /* the dead may still hold the card's or the promise's room: try again, as a program would */
-        while (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0))
+        while (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0)) {
+            __atomic_fetch_add(&judge_shared->progress[i], 1, __ATOMIC_RELAXED); /* a refusal is an answer */
             usleep(1000);
+        }
         judge_join(&stream);
         for (int t = 1; t < threads; t++)
             pthread_create(&thread, NULL, work, (void *)(uintptr_t)(seed * 64 + (unsigned)t));
@@ -147,16 +155,21 @@ static int follows(void)
 int main(int argc, char **argv)
 {
     long kills = 0, checks = 0, wrong = 0, wedged = 0, left = 0, calls = 0;
-    if (argc < 6 || (processes = atoi(argv[3])) > MOST || (threads = atoi(argv[4])) < 1)
+    if (argc < 7 || (processes = atoi(argv[3])) > MOST || (threads = atoi(argv[4])) < 1)
         return 2;
+    for (int i = 7; i < argc; i++)
+        if (family_count == FAMILY_COUNT || (families[family_count++] = family_named(argv[i])) == NOTHING)
+            return 2;
+    for (int i = 1; argc == 7 && i < FAMILY_COUNT; i++)
+        families[family_count++] = (enum family)i;
     judge_begin(argv[1]);
     pid_t holder = judge_holder();
     uint64_t ledger = judge_ledger(), truth = judge_truth();
-    unsigned seed = (unsigned)atoi(argv[5]), next = seed * 100000;
+    unsigned pace = (unsigned)atoi(argv[5]), seed = (unsigned)atoi(argv[6]), next = seed * 100000;
     for (int i = 0; i < processes; i++)
         start(i, next++);
     for (long wanted = atol(argv[2]); kills < wanted; kills++) {
-        usleep((useconds_t)(rand_r(&seed) % 3000));
+        usleep((useconds_t)rand_r(&seed) % (2 * pace));
         int i = rand_r(&seed) % processes;
         wrong += end(i);
         start(i, next++);
@@ -176,6 +189,7 @@ int main(int argc, char **argv)
     left += !judge_settles(0, 0);
     for (int i = 0; i < processes; i++)
         calls += judge_shared->progress[i];
-    printf("kills %ld checks %ld wrong %ld wedged %ld left %ld calls %ld\n", kills, checks, wrong, wedged, left, calls);
+    printf("kills %ld checks %ld wrong %ld wedged %ld left %ld calls %ld peak %lu\n", kills, checks, wrong, wedged, left,
+           calls, judge_region->cards[0].peak_bytes);
     return wrong || wedged || left;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "../src/bucket.h"
+#include "../src/fork.h"
 #include "../src/ledger.h"
 #include "../src/limits.h"
 #include "../src/ring.h"
@@ -32,17 +33,17 @@ static uint64_t until;
         }                                                                  \
     } while (0)
 
-/* Reserve and refund at random through a desk that other threads use too. */
+/* Reserve and refund at random through a account that other threads use too. */
 static void *book(void *argument)
 {
     unsigned seed = (unsigned)(uintptr_t)argument;
-    struct gs_desk desk = {.region = &region, .slot = seed % SLOTS_USED, .busy = busy[seed % SLOTS_USED]};
+    struct gs_account account = {.region = &region, .slot = seed % SLOTS_USED, .busy = busy[seed % SLOTS_USED]};
     uint64_t held[8] = {0};
     while (gs_now_ns() < until) {
         unsigned i = rand_r(&seed) % 8, want = 1 + rand_r(&seed) % 300;
         if (held[i])
-            gs_refund(&desk, 1, held[i]), held[i] = 0;
-        else if (gs_reserve(&desk, 1, want, LIMIT) == 0)
+            gs_refund(&account, 1, held[i]), held[i] = 0;
+        else if (gs_reserve(&account, 1, want, LIMIT) == 0)
             held[i] = want;
         else
             gs_ring_write(&region, &(struct gs_record){.kind = GS_BREACH_DENIED, .card = 1, .requested = want});
@@ -54,7 +55,7 @@ static void *book(void *argument)
     }
     for (int i = 0; i < 8; i++)
         if (held[i])
-            gs_refund(&desk, 1, held[i]);
+            gs_refund(&account, 1, held[i]);
     return NULL;
 }
 
@@ -91,7 +92,7 @@ static void limits_are_believed_only_whole(void)
 
 static void slots_empty_whatever_their_lanes_hold(void)
 {
-    struct gs_desk a = {.region = &region, .slot = 5, .busy = busy[0]};
+    struct gs_account a = {.region = &region, .slot = 5, .busy = busy[0]};
     CHECK(gs_reserve(&a, 2, 10, 100) == 0);
     region.slots[5].lanes[2][(gs_thread_hash() + 1) % GS_LANES].state = (uint64_t)(-6) & ((1ULL << 40) - 1);
     region.cards[2].word -= 6; /* as if another lane had freed 6 of the 10 */
@@ -142,12 +143,15 @@ static void table_holds_many(void)
     for (uint64_t i = 1; i <= 50000; i++)
         CHECK((gs_table_get(i * 512, GS_KIND_ARRAY, &out) == 0) == (i % 3 != 1));
     CHECK(gs_table_get(512, GS_KIND_MEMORY, &out) < 0);
-    gs_table_forget();
+    static uint32_t alive;
+    gs_fork_watch(&alive);
+    gs_after_fork(); /* in a process that was not forked: nothing */
+    CHECK(gs_table_get(1024, GS_KIND_ARRAY, &out) == 0);
+    alive = 0; /* as the kernel leaves it in a child */
+    gs_after_fork();
+    CHECK(alive == 1);
     CHECK(gs_table_get(1024, GS_KIND_ARRAY, &out) < 0);
 }
-
-/* No process of these tests forks. */
-void gs_after_fork(void) {}
 
 int main(int argc, char **argv)
 {

@@ -1,26 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every documented function exists: what no other file implements answers cudaErrorNotSupported, and the
- * variants for a default stream per thread lead to the plain functions, as in the simulated driver.
- * No prototype of a real one may stand in this file. */
+ * variants for a default stream per thread lead to the plain functions, as in the simulated driver. */
+#include "../driver/cuda/stubs.h"
+
 enum { NOT_SUPPORTED = 801 };
 
-#define X(name)                                                  \
-    int name(void) __attribute__((weak, visibility("default"))); \
-    int name(void)                                               \
-    {                                                            \
-        return NOT_SUPPORTED;                                    \
-    }
-#include "names.def"
-
-#if defined(__x86_64__)
-#define JUMP "jmp "
-#define VIA "@PLT"
-#elif defined(__aarch64__)
-#define JUMP "b "
-#define VIA ""
-#endif
-
-#define P(symbol, base)                                                                               \
-    __asm__(".text\n.globl " #symbol "\n.type " #symbol ", @function\n" #symbol ":\n\t" JUMP #base VIA \
-            "\n.size " #symbol ", . - " #symbol "\n");
+#define X(name) STUB(name)
+#define P(symbol, base) STUB_JUMPS_TO(symbol, base)
 #include "names.def"

@@ -5,6 +5,8 @@
  * Pages cost nothing until something is copied into them. The process's lock is held.
  */
 #define _GNU_SOURCE
+#include "context.h"
+#include "memory.h"
 #include "sim.h"
 
 #include <stdlib.h>

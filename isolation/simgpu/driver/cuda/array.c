@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA arrays, and copies in two and three dimensions.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "graph.h"
+#include "memory.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stream capture: what would run is recorded as nodes of a graph.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "event.h"
+#include "graph.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: primary and created, the stack of each thread, limits, what they cost in memory.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "memory.h"
+#include "module.h"
+#include "pool.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What can be asked of a context, and settings that change nothing here.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
 #include "sim.h"
 
 API CUresult cuCtxGetDevice(CUdevice *device)

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies and fills: they happen in host memory at once, and take their time on the card.
  * Return convention: CUresult. */
+#include "device.h"
+#include "graph.h"
+#include "memory.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <string.h>
 

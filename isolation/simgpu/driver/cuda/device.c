@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a device is: names, ids, attributes, peers. Figures come from the model in the hardware file.
  * Return convention: CUresult. */
+#include "device.h"
 #include "sim.h"
 
 #include <stdio.h>

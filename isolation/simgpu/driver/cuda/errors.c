@@ -2,6 +2,7 @@
 /* Finding functions by name and version, and the names of errors.
  * Return convention: CUresult. */
 #include "sim.h"
+#include "unseen.h"
 
 enum { PER_THREAD_STREAM = 2 }; /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
 

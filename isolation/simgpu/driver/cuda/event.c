@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events: marks in a stream with the card's wall-clock time, neighbours' slices included.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "event.h"
+#include "graph.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What can be asked of functions and kernels, and occupancy.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "module.h"
 #include "sim.h"
 
 API CUresult cuFuncGetAttribute(int *value, int attribute, void *handle)

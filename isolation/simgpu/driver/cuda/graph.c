@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Graphs as they are built: nodes and what each waits for.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "event.h"
+#include "graph.h"
+#include "memory.h"
+#include "module.h"
 #include "sim.h"
 
 #include <stdlib.h>

@@ -3,7 +3,13 @@
  * path; graphs with host functions or events run node by node instead.
  * Return convention: CUresult.
  */
+#include "device.h"
+#include "event.h"
+#include "graph.h"
+#include "memory.h"
+#include "pool.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What can be asked of a graph and its nodes, and edges added or removed later.
  * Return convention: CUresult. */
+#include "graph.h"
 #include "sim.h"
 
 /* Copy up to `*count` handles out, or tell how many there are where `out` is NULL. */

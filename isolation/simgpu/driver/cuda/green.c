@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Green contexts: a context of its own on some of the SMs. Its kernels are no wider than those, and
  * stand in the same books. Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "event.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>

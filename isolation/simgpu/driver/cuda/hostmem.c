@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pinned host memory, and what can be asked of any pointer.
  * Return convention: CUresult. */
+#include "context.h"
+#include "memory.h"
 #include "sim.h"
 
 #include <stdlib.h>

@@ -11,6 +11,7 @@
  * the file's kernel_ns per wave of blocks; without `width` what its grid fills.
  * Return convention: CUresult.
  */
+#include "module.h"
 #include "sim.h"
 
 #include <elf.h>

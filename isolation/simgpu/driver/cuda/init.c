@@ -2,6 +2,8 @@
 /* Starting the simulated driver in a process: the hardware file, visible devices, the lock, forks.
  * Return convention: CUresult. */
 #define _GNU_SOURCE
+#include "device.h"
+#include "pool.h"
 #include "sim.h"
 
 #include <ctype.h>

@@ -2,6 +2,10 @@
 /* The older inter-process sharing: a handle of 64 bytes names an allocation of another process.
  * Contents are not shared, only lifetime and books. Return convention: CUresult. */
 #define _GNU_SOURCE
+#include "context.h"
+#include "device.h"
+#include "event.h"
+#include "memory.h"
 #include "sim.h"
 
 #include <fcntl.h>

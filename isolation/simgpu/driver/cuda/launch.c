@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launching kernels: what one costs, and handing it to its stream.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "graph.h"
+#include "module.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <string.h>
 

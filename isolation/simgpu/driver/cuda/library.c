@@ -3,6 +3,9 @@
  * and the linker, which hands its last input through.
  * Return convention: CUresult. */
 #define _GNU_SOURCE
+#include "context.h"
+#include "device.h"
+#include "module.h"
 #include "sim.h"
 
 #include <stdio.h>

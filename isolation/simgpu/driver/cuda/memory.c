@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device, host and managed memory.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "memory.h"
+#include "pool.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <string.h>
 

@@ -2,6 +2,10 @@
 /* Modules: loading an image costs memory for its code and its globals, which share granules within a context.
  * Return convention: CUresult. */
 #define _GNU_SOURCE
+#include "context.h"
+#include "device.h"
+#include "memory.h"
+#include "module.h"
 #include "sim.h"
 
 #include <fcntl.h>

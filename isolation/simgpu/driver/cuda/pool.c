@@ -4,7 +4,12 @@
  * A pool's reserved bytes stand in the card's books; what is free inside it does not.
  * Return convention: CUresult.
  */
+#include "device.h"
+#include "graph.h"
+#include "memory.h"
+#include "pool.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <string.h>
 

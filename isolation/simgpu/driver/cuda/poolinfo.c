@@ -2,6 +2,10 @@
 /* Attributes of memory pools, which pool is a device's own, and the pool of its graphs.
  * Return convention: CUresult. */
 #define _GNU_SOURCE
+#include "context.h"
+#include "device.h"
+#include "memory.h"
+#include "pool.h"
 #include "sim.h"
 
 #include <sys/mman.h>

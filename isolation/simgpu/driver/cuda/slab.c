@@ -4,6 +4,9 @@
  * The card's books see the whole granule. The process's lock is held.
  * Return convention: CUresult.
  */
+#include "context.h"
+#include "device.h"
+#include "memory.h"
 #include "sim.h"
 
 #include <stdlib.h>

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: lanes of the card's queue with CUDA's ordering rules.
  * Return convention: CUresult. */
+#include "context.h"
+#include "device.h"
+#include "graph.h"
+#include "pool.h"
 #include "sim.h"
+#include "stream.h"
 
 static uint64_t stream_ids;
 

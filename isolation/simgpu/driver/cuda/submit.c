@@ -4,7 +4,12 @@
  * The process's lock is never held while waiting, a card's lock only for microseconds.
  * Return convention: CUresult. */
 #define _GNU_SOURCE
+#include "context.h"
+#include "device.h"
+#include "event.h"
+#include "pool.h"
 #include "sim.h"
+#include "stream.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -13,9 +13,6 @@ ENTRY(cuModuleUnload)
 ENTRY(cuMemAlloc_v2)
 ENTRY(cuMemFree_v2)
 
-const void *sim_export_table(const void *id);
-
-/* The table of that name, or NULL. */
 const void *sim_export_table(const void *id)
 {
     static const struct sim_unseen table = {

@@ -19,4 +19,7 @@ struct sim_unseen {
     int (*memory_free)(unsigned long long at);               /* cuMemFree */
 };
 
+/* The table of that name, or NULL (unseen.c). */
+const void *sim_export_table(const void *id);
+
 #endif

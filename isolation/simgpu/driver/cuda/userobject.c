@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Objects of the program that live as long as graphs refer to them: counted, then given to their destructor.
  * Return convention: CUresult. */
+#include "graph.h"
 #include "sim.h"
 
 #include <stdlib.h>

@@ -3,6 +3,8 @@
  * descriptor and mapping is gone.
  * Return convention: CUresult. */
 #define _GNU_SOURCE
+#include "device.h"
+#include "memory.h"
 #include "sim.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 /* The simulated hardware: one file that every process maps, standing for cards and kernel driver.
  *
  * Everything in it is 64-bit words, so that one write-ahead log (hw_put) makes each step of
- * the simulation and of the books whole or undone, whenever its process is killed.
+ * the simulation and of the accounts whole or undone, whenever its process is killed.
  * Each card has a lock of its own that the kernel hands on when its holder dies.
  *
  * Return convention: 0 or a count on success, a negative errno otherwise.
@@ -19,7 +19,7 @@
 #define HW_MAX_CARDS 64
 #define HW_MAX_PROCESSES 1024
 #define HW_CLIENTS 512  /* (process, card) pairs per card, the dead ones included */
-#define HW_HISTORY 128  /* gone clients that the books keep before entries are used again */
+#define HW_HISTORY 128  /* gone clients that are kept before entries are used again */
 #define HW_QUEUE 1024   /* work items that one client may have in flight */
 #define HW_LANES 64     /* independent queues per client; streams share them modulo */
 #define HW_SAMPLES 64   /* utilisation samples kept per client */
@@ -35,7 +35,7 @@
 #define HW_PARAMS(X)                                                                            \
     X(cuda_version, 13040)       /* answer of cuDriverGetVersion; newer names are not found */  \
     X(slice_ns, 2000000)         /* time slice of a context while others wait */                \
-    X(switch_ns, 50000)          /* from one context to another; nobody computes */             \
+    X(switch_ns, 50000)          /* from one context to another; nothing runs */               \
     X(gap_ns, 1000)              /* added to every kernel on the card */                        \
     X(jitter_permille, 0)        /* kernel durations vary by up to this, both ways */           \
     X(launch_ns, 2000)           /* CPU time of one launch */                                   \
@@ -66,7 +66,7 @@
     X(mps, 0)                    /* 1: NVML lists those who compute as clients of MPS, too */
 
 /* What NVML tells of a card's hardware once `inject` has set it; until then a default, or nothing. */
-#define HW_TOLD(X)                                                                             \
+#define HW_SETTINGS(X)                                                                         \
     X(RECOVERY_ACTION, "recovery-action")   /* nvmlDeviceGpuRecoveryAction_t */                \
     X(REMAP_PENDING, "remap-pending")                                                          \
     X(REMAP_FAILED, "remap-failed")                                                            \
@@ -85,11 +85,11 @@
     X(MEMORY_CELSIUS, "memory-temperature")                                                    \
     X(TENSOR, "tensor")                     /* percent of the time in which SMs are active */
 
-enum hw_told {
+enum hw_setting {
 #define X(name, text) HW_##name,
-    HW_TOLD(X)
+    HW_SETTINGS(X)
 #undef X
-    HW_TOLD_COUNT
+    HW_SETTING_COUNT
 };
 
 struct hw_params {
@@ -175,7 +175,7 @@ struct hw_client {
 struct hw_object { /* an allocation that other processes may hold */
     uint64_t state, generation;
     uint64_t bytes, kind;
-    uint64_t owner; /* client index + 1: whose books it stands in */
+    uint64_t owner; /* client index + 1: who is charged for it */
     uint64_t holder[HW_HOLDERS]; /* (client index + 1) << 32 | references */
 };
 
@@ -221,7 +221,7 @@ struct hw_card {
     uint64_t fault;          /* enum hw_fault */
     uint64_t ecc_corrected, ecc_uncorrected;
     uint64_t throttle;       /* nvmlClocksEventReasons bits that were injected */
-    uint64_t told[HW_TOLD_COUNT]; /* by enum hw_told, one more than the value; 0: not set */
+    uint64_t setting[HW_SETTING_COUNT]; /* by enum hw_setting, one more than the value; 0: not set */
     uint64_t xids;
     struct {
         uint64_t time_ns, xid, pid;
@@ -302,7 +302,7 @@ int hw_export_held(int probe, uint64_t card, uint64_t object);
 uint64_t hw_random(struct hw_card *card);
 void hw_uuid(const struct hw_model *model, char *text, size_t size);
 
-/* books.c: clients and their bytes; the card's lock is held */
+/* clients.c: clients and their bytes; the card's lock is held */
 int hw_attach(struct hw *hw, struct hw_card *card);
 int hw_charge(struct hw *hw, struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes);
 void hw_refund(struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes);
@@ -329,9 +329,9 @@ void hw_drop_work(struct hw_card *card, struct hw_client *client);
 void hw_report_xid(struct hw_card *card, uint64_t xid, uint64_t pid);
 
 /* What was set, or `usual`. */
-static inline uint64_t hw_told(const struct hw_card *card, enum hw_told what, uint64_t usual)
+static inline uint64_t hw_setting_or(const struct hw_card *card, enum hw_setting what, uint64_t usual)
 {
-    return card->told[what] ? card->told[what] - 1 : usual;
+    return card->setting[what] ? card->setting[what] - 1 : usual;
 }
 
 static inline struct hw_item *hw_item(struct hw_client *client, uint64_t seq)

@@ -319,12 +319,12 @@ static int set_told(struct hw_card *card, const char *what, uint64_t value)
 {
     static const char *const names[] = {
 #define X(name, text) text,
-        HW_TOLD(X)
+        HW_SETTINGS(X)
 #undef X
     };
-    for (unsigned i = 0; i < HW_TOLD_COUNT; i++)
+    for (unsigned i = 0; i < HW_SETTING_COUNT; i++)
         if (!strcmp(what, names[i])) {
-            hw_put(card, &card->told[i], value + 1);
+            hw_put(card, &card->setting[i], value + 1);
             return 1;
         }
     return 0;

@@ -53,7 +53,7 @@ API int nvmlGpmSampleGet(struct nvml_device *device, struct gpm_sample *sample)
     NEED(sample);
     if (card->model.cc_major < 9)
         return NVML_NOT_SUPPORTED;
-    *sample = (struct gpm_sample){card->clock_ns, card->busy_ns, card->copy_ns, hw_told(card, HW_TENSOR, 50)};
+    *sample = (struct gpm_sample){card->clock_ns, card->busy_ns, card->copy_ns, hw_setting_or(card, HW_TENSOR, 50)};
     return NVML_SUCCESS;
 }
 

@@ -45,9 +45,9 @@ API int nvmlDeviceGetRemappedRows(struct nvml_device *device, unsigned *correcte
     NEED(corrected && uncorrected && pending && failed);
     if (card->model.cc_major < 8)
         return NVML_NOT_SUPPORTED;
-    *corrected = (unsigned)hw_told(card, HW_REMAPPED, 0);
-    *pending = (unsigned)hw_told(card, HW_REMAP_PENDING, 0);
-    *failed = (unsigned)hw_told(card, HW_REMAP_FAILED, 0);
+    *corrected = (unsigned)hw_setting_or(card, HW_REMAPPED, 0);
+    *pending = (unsigned)hw_setting_or(card, HW_REMAP_PENDING, 0);
+    *failed = (unsigned)hw_setting_or(card, HW_REMAP_FAILED, 0);
     *uncorrected = (unsigned)card->ecc_uncorrected;
     return NVML_SUCCESS;
 }
@@ -78,7 +78,7 @@ CONSTANT(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, card->model.pcie_generati
 CONSTANT(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned, card->model.pcie_generation)
 CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 16)
 CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, unsigned, 16)
-CONSTANT(nvmlDeviceGetPcieReplayCounter, unsigned, hw_told(card, HW_PCIE_REPLAYS, 0))
+CONSTANT(nvmlDeviceGetPcieReplayCounter, unsigned, hw_setting_or(card, HW_PCIE_REPLAYS, 0))
 
 API int nvmlDeviceGetPowerManagementLimitConstraints(struct nvml_device *device, unsigned *least, unsigned *most)
 {
@@ -90,11 +90,11 @@ API int nvmlDeviceGetPowerManagementLimitConstraints(struct nvml_device *device,
 }
 
 /* Encoder and decoder do what they were told to: percent, and the sampling period in microseconds. */
-static int engine(struct nvml_device *device, enum hw_told which, unsigned *percent, unsigned *period_us)
+static int engine(struct nvml_device *device, enum hw_setting which, unsigned *percent, unsigned *period_us)
 {
     LOOK(device);
     NEED(percent && period_us);
-    *percent = (unsigned)hw_told(card, which, 0);
+    *percent = (unsigned)hw_setting_or(card, which, 0);
     *period_us = (unsigned)(nvml_hw.file->params.sample_ns / 1000);
     return NVML_SUCCESS;
 }
@@ -141,10 +141,10 @@ API int nvmlDeviceGetNvLinkState(struct nvml_device *device, unsigned link, int 
 {
     LOOK(device);
     NEED(active);
-    if (!card->told[HW_NVLINK_LINKS])
+    if (!card->setting[HW_NVLINK_LINKS])
         return NVML_NOT_SUPPORTED;
     NEED(link < MOST_LINKS);
-    *active = link < hw_told(card, HW_NVLINK_LINKS, 0);
+    *active = link < hw_setting_or(card, HW_NVLINK_LINKS, 0);
     return NVML_SUCCESS;
 }
 
@@ -165,10 +165,10 @@ struct field { /* nvmlFieldValue_t */
 };
 
 /* What only some cards and drivers tell: those on which it was set. */
-static void told_or_not(struct field *f, const struct hw_card *card, enum hw_told what)
+static void set_or_unsupported(struct field *f, const struct hw_card *card, enum hw_setting what)
 {
-    f->value = hw_told(card, what, 0);
-    f->status = card->told[what] ? NVML_SUCCESS : NVML_NOT_SUPPORTED;
+    f->value = hw_setting_or(card, what, 0);
+    f->status = card->setting[what] ? NVML_SUCCESS : NVML_NOT_SUPPORTED;
 }
 
 API int nvmlDeviceGetFieldValues(struct nvml_device *device, int count, struct field *fields)
@@ -185,16 +185,16 @@ API int nvmlDeviceGetFieldValues(struct nvml_device *device, int count, struct f
         case 1: case 2: f->value = 1; break;                               /* ECC mode */
         case 3: case 5: f->value = card->ecc_corrected; break;             /* volatile, aggregate */
         case 4: case 6: f->value = card->ecc_uncorrected; break;
-        case 29: f->value = hw_told(card, HW_RETIRED_SINGLE, 0); break;    /* retired pages */
-        case 30: f->value = hw_told(card, HW_RETIRED_DOUBLE, 0); break;
-        case 82: f->value = hw_told(card, HW_MEMORY_CELSIUS, card->temperature_mc / 1000 + 8); break;
-        case 173: f->value = hw_told(card, HW_PCIE_CORRECTABLE, 0); break;
-        case 179: f->value = hw_told(card, HW_PCIE_NON_FATAL, 0); break;
-        case 180: f->value = hw_told(card, HW_PCIE_FATAL, 0); break;
+        case 29: f->value = hw_setting_or(card, HW_RETIRED_SINGLE, 0); break;    /* retired pages */
+        case 30: f->value = hw_setting_or(card, HW_RETIRED_DOUBLE, 0); break;
+        case 82: f->value = hw_setting_or(card, HW_MEMORY_CELSIUS, card->temperature_mc / 1000 + 8); break;
+        case 173: f->value = hw_setting_or(card, HW_PCIE_CORRECTABLE, 0); break;
+        case 179: f->value = hw_setting_or(card, HW_PCIE_NON_FATAL, 0); break;
+        case 180: f->value = hw_setting_or(card, HW_PCIE_FATAL, 0); break;
         case 197: case 198: f->value = card->copy_ns / 1000 * card->model.copy_mbps / 2; break; /* bytes each way */
-        case 38: told_or_not(f, card, HW_NVLINK_ERRORS); break;            /* CRC of flow control */
-        case 138: case 139: told_or_not(f, card, HW_NVLINK_KIB); break;
-        case 230: told_or_not(f, card, HW_RECOVERY_ACTION); break;
+        case 38: set_or_unsupported(f, card, HW_NVLINK_ERRORS); break;            /* CRC of flow control */
+        case 138: case 139: set_or_unsupported(f, card, HW_NVLINK_KIB); break;
+        case 230: set_or_unsupported(f, card, HW_RECOVERY_ACTION); break;
         case 83: f->value = card->energy_uj / 1000; break;                 /* energy since load, mJ */
         default: f->status = NVML_NOT_SUPPORTED;
         }

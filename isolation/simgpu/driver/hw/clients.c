@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The books: which process has a hold on a card, and how many bytes it has.
+/* Clients: which process uses a card, and how many bytes it has.
  *
  * The caller holds the card's lock. Bytes are physical (whole granules).
  * Return convention: 0 or an index on success, a negative errno otherwise. */
