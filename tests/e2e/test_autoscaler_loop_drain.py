@@ -14,7 +14,7 @@ from e2e.sharing import PODS, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import CancelDrain, Drain, Evict
-from autoscaler.kube.node_pods import lost_with, node_of
+from autoscaler.kube.node_pods import lost_with, find_node
 from isolation.contract.names import MOVED
 from isolation.kube.access import Access
 from isolation.kube.writes import PodRef, Writer
@@ -190,7 +190,7 @@ def test_the_api_servers_own_list_tells_who_would_be_lost_with_a_node(plane):
                 pod["metadata"]["ownerReferences"] = [controller]
                 await client.create(pod)
                 await client.merge(f"{PODS}/over/status", {"status": {"phase": "Succeeded"}})
-                found = [await node_of(access, name) for name in ("lost-node", "test://lost/7", "test://lost/8")]
+                found = [await find_node(access, name) for name in ("lost-node", "test://lost/7", "test://lost/8")]
                 return await lost_with(access, "lost-node", time.time()), found
             finally:
                 for name in ("runs", "over", "agent", "elsewhere"):
