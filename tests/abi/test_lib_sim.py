@@ -117,7 +117,7 @@ def machine(tmp_path, plain_library):
     folder.mkdir()
     hardware.create(folder / "hardware", ["v100-16g"], {"teardown_ns": 0})
     hardware.install(folder)
-    with hardware.opened(folder / "hardware") as box:
+    with hardware.open_box(folder / "hardware") as box:
         yield Machine(folder, plain_library, box)
     for path in folder.iterdir():
         path.unlink()
@@ -418,7 +418,7 @@ def test_nvml_shows_the_promised_cards_and_nothing_else(tmp_path, plain_library)
         pytest.skip("the simulated driver is not built")
     hardware.create(tmp_path / "hardware", ["v100-16g"] * 8)
     hardware.install(tmp_path)
-    with hardware.opened(tmp_path / "hardware") as box:
+    with hardware.open_box(tmp_path / "hardware") as box:
         uuids = [UUID(bytes=bytes(card.model.uuid)) for card in box.cards()]
     promised = [uuids[index] for index in (1, 3, 4, 6)]
     files.create_region(tmp_path / "one.region", "one")
@@ -440,7 +440,7 @@ other = c_void_p()
 say([seen, nv.nvmlDeviceGetHandleByIndex_v2(4, byref(other)),
      nv.nvmlDeviceGetHandleByUUID(b"GPU-{uuids[0]}", byref(other))])
 """
-    with hardware.opened(tmp_path / "hardware") as box:
+    with hardware.open_box(tmp_path / "hardware") as box:
         seen, by_index, by_uuid = last(Machine(tmp_path, plain_library, box).start("one", code))
 
     assert [[f"GPU-{uuid}", 2048, 0, index] for index, uuid in enumerate(promised)] == seen

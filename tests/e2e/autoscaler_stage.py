@@ -166,7 +166,7 @@ class Stage:
         """Turn after turn until the claim (which may be a coroutine's) holds."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
-            await self.turn()
+            await self.reconcile()
             held = claim()
             if held if not asyncio.iscoroutine(held) else await held:
                 return

@@ -51,7 +51,7 @@ async def until_calm(f, count):
         while rests < 2:
             whole = await s.all_bound(count) and await all_healthy(s)
             try:
-                await f.turn()
+                await f.reconcile()
             except Killed:
                 f.reborn()
                 continue
@@ -131,10 +131,10 @@ def test_who_needs_a_whole_card_gets_one_by_a_move_as_long_as_the_hour_has_moves
             two_more = lambda p: sum(one["status"].get("phase") == "Running" for one in p["items"]) == WHOLE + 2  # noqa: E731
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not two_more(await s.client.get(PODS, **where)):
-                    await f.turn()
+                    await f.reconcile()
                     await asyncio.sleep(s.limits.scan_interval_seconds)
             for _ in range(8):
-                await f.turn()
+                await f.reconcile()
                 await asyncio.sleep(s.limits.scan_interval_seconds)
             after = await pods(s)
             moved = set().union(*(before[app] - after[app] for app in before))

@@ -78,7 +78,7 @@ def test_a_node_is_emptied_and_given_back_though_the_controller_is_killed_at_eve
             async with Watcher(s.client, "app=moving").watching() as seen, asyncio.timeout(PATIENCE_SECONDS):
                 while not await over():
                     try:
-                        await s.turn()
+                        await s.reconcile()
                     except Killed:
                         s.reborn()
                     await asyncio.sleep(s.limits.scan_interval_seconds)
@@ -87,7 +87,7 @@ def test_a_node_is_emptied_and_given_back_though_the_controller_is_killed_at_eve
                 await s.turns(lambda: s.all_bound(7), why="everybody runs")
             left = await s.machines.settled("gpu-a")
             for _ in range(3):
-                await s.turn()
+                await s.reconcile()
             names = [r["metadata"]["name"] for r in (await s.client.get(RESERVED))["items"]]
             nodes = (await s.client.get("/api/v1/nodes"))["items"]
             marks = [t for n in nodes for t in n["spec"].get("taints", ()) if t["key"].startswith("gpushare.dev/")]
@@ -124,7 +124,7 @@ def test_who_may_not_go_is_never_evicted_and_keeps_its_node(plane, tmp_path):
             before = await s.where()
             await asyncio.sleep(1.0)
             for _ in range(20):
-                await s.turn()
+                await s.reconcile()
                 await asyncio.sleep(0.2)
             return before, await s.where(), s.steps(Evict), s.steps(Drain), (await s.client.get(RESERVED))["items"]
 

@@ -94,7 +94,7 @@ def test_a_pool_that_was_seen_once_grows_from_zero_after_a_restart(plane, tmp_pa
     async def story():
         async with stage(plane, tmp_path, pool("gpu-a", max_nodes=2), start={"gpu-a": 1}) as s:
             await untainted(s.client)
-            await s.turn()
+            await s.reconcile()
             await s.client.merge(f"{ROOT}/machinedeployments/gpu-a/scale", {"spec": {"replicas": 0}})
             await s.machines.settled("gpu-a")
             s.reborn()
@@ -115,7 +115,7 @@ def test_a_pool_that_nobody_knows_stays_empty_and_says_so(plane, tmp_path):
             await s.client.create(our_pod("one", 10))
             await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/one")
             for _ in range(3):
-                await s.turn()
+                await s.reconcile()
             return await s.machines.replicas("gpu-a"), {condition.kind for condition in s.conditions}
 
     assert (0, {ConditionKind.TEMPLATE}) == asyncio.run(story())
@@ -133,12 +133,12 @@ def test_a_node_that_somebody_else_adds_meanwhile_is_not_bought_twice(plane, tmp
             await s.client.create(our_pod("one", 10))
             await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/one")
             await asyncio.sleep(0.3)
-            turning = asyncio.create_task(s.turn())
+            turning = asyncio.create_task(s.reconcile())
             await asyncio.sleep(0.25)
             await s.client.merge(f"{ROOT}/machinedeployments/gpu-a/scale", {"spec": {"replicas": 1}})
             plan = await turning
             for _ in range(3):
-                await s.turn()
+                await s.reconcile()
             frozen = await s.machines.replicas("gpu-a")
             s.machines.resume()
             await s.turns(lambda: s.all_bound(1), why="their node serves it")
@@ -164,7 +164,7 @@ def test_a_pool_out_of_stock_backs_off_and_another_takes_over(plane, tmp_path):
             await s.client.create(our_pod("one", 10))
             await s.turns(lambda: s.all_bound(1), why="the other pool delivers")
             for _ in range(3):
-                await s.turn()
+                await s.reconcile()
             wishes = [await s.machines.replicas(name) for name in ("cheap", "dear")]
             bought = [step.pool for step in s.steps(ScaleUp)]
             return wishes, bought, set(s.memory.closed)
@@ -194,7 +194,7 @@ def test_a_pod_for_one_mode_never_grows_a_pool_of_another(plane, tmp_path):
             await s.client.create(pod)
             await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/one")
             for _ in range(4):
-                await s.turn()
+                await s.reconcile()
             return [await s.machines.replicas(name) for name in ("memory", "compute")]
 
     assert [0, 1] == asyncio.run(story())
@@ -217,7 +217,7 @@ def test_what_the_provider_says_only_after_the_deadline_of_patience_is_given_bac
 
             await s.turns(resting, why="given up")
             for _ in range(3):
-                await s.turn()
+                await s.reconcile()
             return await s.machines.replicas("gpu-a"), len(s.steps(ScaleUp))
 
     assert (0, 1) == asyncio.run(story())
@@ -252,7 +252,7 @@ def test_replicas_that_spread_over_zones_bring_a_node_to_each_zone(plane, tmp_pa
             await s.client.until(lambda p: len(p["items"]) == 3, PODS)
             await asyncio.sleep(0.3)
             for _ in range(3):
-                await s.turn()
+                await s.reconcile()
             wishes = [await s.machines.replicas(name) for name in ("east", "west")]
             # the scheduler knows a zone when it has a node: had one come first, all three might go there
             s.machines.resume()
@@ -276,7 +276,7 @@ def test_two_controllers_at_once_buy_no_more_than_one(plane, tmp_path):
             await s.client.create(our_pod("one", 10))
             await s.client.until(lambda p: p["status"].get("conditions"), f"{PODS}/one")
             for _ in range(4):
-                await asyncio.gather(s.turn(), other.turn())
+                await asyncio.gather(s.reconcile(), other.reconcile())
             frozen = await s.machines.replicas("gpu-a")
             s.machines.resume()
             await s.turns(lambda: s.all_bound(1), why="it runs")
@@ -299,7 +299,7 @@ def test_a_purchase_survives_a_controller_that_forgot_everything(plane, tmp_path
             await s.turns(lambda: s.steps(ScaleUp), why="bought")
             amnesia = Stage(s.client, s.access, s.sources, s.machines, s.configs, s.limits)
             for _ in range(3):
-                await amnesia.turn()
+                await amnesia.reconcile()
             s.machines.resume()
             await amnesia.turns(lambda: amnesia.all_bound(1), why="it runs")
             return await s.machines.replicas("gpu-a"), amnesia.steps(ScaleUp)
@@ -339,11 +339,11 @@ def test_the_node_that_comes_first_serves_whom_it_was_bought_for(plane, tmp_path
             if killed:
                 await s.client.delete(RESERVED)
                 s.reborn()
-                await s.turn()
+                await s.reconcile()
             s.machines.held.discard("large")
             await s.turns(lambda: s.all_bound(1, "size=large"), why="the large pod has its node")
             for _ in range(5):
-                await s.turn()
+                await s.reconcile()
             told = why_pending(await s.client.get(f"{PODS}/small-0"))
             early = await s.where()
             s.machines.held.clear()

@@ -51,14 +51,14 @@ def test_who_waits_gets_room_by_a_move_where_nothing_may_be_bought(plane, tmp_pa
             async with Watcher(s.client, "app=small").watching() as seen, asyncio.timeout(PATIENCE_SECONDS):
                 while not await s.all_bound(3):
                     try:
-                        await s.turn()
+                        await s.reconcile()
                     except Killed:
                         s.reborn()
                     await asyncio.sleep(s.limits.scan_interval_seconds)
             deaths, s.access = s.access.deaths, real
             s.reopen()
             for _ in range(3):
-                await s.turn()
+                await s.reconcile()
             kept = (await s.client.get(RESERVED))["items"]
             where = await s.where()
             return where, seen, deaths, kept, s.steps(ScaleUp)
@@ -110,7 +110,7 @@ def test_a_hot_card_is_relieved_only_while_its_figures_are_fresh(plane, tmp_path
             figures = s.figures = Exporters(s, (first, second))
             s.reopen()
             for _ in range(8):
-                await s.turn()
+                await s.reconcile()
                 await asyncio.sleep(0.2)
             early = s.steps(Move)
             figures.fresh = True

@@ -58,7 +58,7 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
                     await s.turns(one_left, why="one goes back")
                     await s.turns(lambda: s.all_bound(4), why="everybody runs")
                     for _ in range(3):
-                        await s.turn()
+                        await s.reconcile()
                     left = (await s.client.get(RESERVED))["items"]
                     return [bool(s.steps(kind)) for kind in (ScaleUp, Drain, Evict, RemoveNode)], s.conditions, left
             finally:

@@ -19,7 +19,7 @@ TEMPLATE = profile_of(pool_node("any", "gpu-a"))
 async def turns(s, count=6):
     """So many turns."""
     for _ in range(count):
-        await s.turn()
+        await s.reconcile()
         await asyncio.sleep(0.2)
 
 
@@ -75,7 +75,7 @@ def test_a_silent_api_server_stops_everything_until_it_speaks_again(plane, tmp_p
             plane.freeze("kube-apiserver")
             try:
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    await s.turn()
+                    await s.reconcile()
             finally:
                 plane.thaw("kube-apiserver")
             silent, conditions = s.steps(ScaleUp), {d.kind for d in s.conditions}
@@ -132,7 +132,7 @@ def test_a_node_that_somebody_else_takes_out_of_service_is_left_alone(plane, tmp
         ) as s:
             await untainted(s.client)
             one, two = await s.machines.settled("gpu-a")
-            await s.turn()
+            await s.reconcile()
             for node in (one, two):
                 await s.client.merge(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
             await turns(s, 12)

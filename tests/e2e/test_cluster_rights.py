@@ -52,7 +52,7 @@ def test_everything_works_with_the_rights_that_are_documented(plane):
             pod = PodRef("default", "rights", made["metadata"]["uid"])
             await asyncio.wait_for(live.synced(), 30)
             writer = Writer(access, "test")
-            await Election(LeaseClient(access, "default", "rights"), "me", LeaseTiming()).turn()
+            await Election(LeaseClient(access, "default", "rights"), "me", LeaseTiming()).try_acquire_or_renew()
             done = [
                 await writer.bind(pod, "rights", {}),
                 await writer.event(pod, "Tried", "it works"),
@@ -81,7 +81,7 @@ def test_a_lease_that_may_not_be_read_is_no_right(plane):
         async with Access(config) as access:
             election = Election(LeaseClient(access, "default", "rights"), "me")
             with pytest.raises(RefusedError) as refused:
-                await election.turn()
+                await election.try_acquire_or_renew()
             return refused.value.status, election.fence()
 
     assert (403, None) == asyncio.run(story())
