@@ -195,7 +195,7 @@ def _start(hardware: Path | None) -> Any:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as exc:
-        fault = import_module("isolation.simgpu.hardware").fault_of(hardware) if hardware is not None else ""
+        fault = import_module("isolation.simgpu.hardware").find_fault(hardware) if hardware is not None else ""
         advice = _advice(exc.value) if hardware is None else ""
         raise SourceError(fault or f"cannot initialize NVML: {exc}{advice}") from None
     return nvml
