@@ -183,7 +183,7 @@ class Stage:
         conditions = list(dict.fromkeys(condition.text for condition in self.conditions))[-8:]
         want = self.memory.demand
         given = f"{pods=} {machines=} {steps=} {conditions=}"
-        return f"{given} capped={want and want.capped} hopeless={want and want.hopeless}"
+        return f"{given} capped={want and want.capped} unplaceable={want and want.unplaceable}"
 
     async def where(self, selector: str = "") -> dict[str, str]:
         """Node by pod, of those that are bound and not ending."""

@@ -144,6 +144,6 @@ def test_who_needs_a_whole_card_gets_one_by_a_move_as_long_as_the_hour_has_moves
     moved, said, bought, capped = asyncio.run(story())
     assert 2 == len(moved)
     assert {"make_room"} == {said[uid].kind for uid in moved}
-    assert 2 == len({uid for one in moved for uid in said[one].serves})
+    assert 2 == len({uid for one in moved for uid in said[one].pods})
     assert [] == bought
     assert 1 == len(capped)

@@ -45,7 +45,7 @@ def test_pods_that_fit_by_node_sum_and_by_no_card_make_the_pool_grow(plane, tmp_
 
     replicas, bought, where, events = asyncio.run(story())
     assert 2 == replicas
-    assert [1] == [step.phantoms for step in bought]
+    assert [1] == [step.fragmented_pods for step in bought]
     assert 2 == len(set(where.values()))
     assert ["big"] == [event["involvedObject"]["name"] for event in events]
 

@@ -90,7 +90,7 @@ class Exporters:
         """As `figures.Exporters`."""
         placed = [pod.placement.node for pod in self._s.sources.notes.pods.values() if pod.placement]
         heat = {f"GPU-{node}-0": min(1.0, 0.25 * placed.count(node)) for node in self._nodes}
-        return Busy(heat=heat) if self.fresh else Measured(stale=frozenset(self._nodes))
+        return Busy({"every pod": None}, heat=heat) if self.fresh else Measured(stale=frozenset(self._nodes))
 
 
 def test_a_hot_card_is_relieved_only_while_its_figures_are_fresh(plane, tmp_path):

@@ -67,7 +67,7 @@ def test_an_unreadable_draft_of_another_user_stops_nobody(folder):
     Whoever may write to the shared store could leave one there.
     """
     book = AllocationStore(folder / "book")
-    with book.deciding():
+    with book.locked():
         (book.home / ".draft-run-1").mkdir(mode=0o111)
 
     assert [] == counted(book)

@@ -70,7 +70,7 @@ def reconciled(world, inhibition=lambda: None):
     async def story():
         plan = await cycle.validate(await cycle.decide(await cycle.observe(), before))
         left = await cycle.act(plan)
-        return cycle.settle(cycle.memory.acted(plan, LIMITS, left), before)
+        return cycle.settle(cycle.memory.record(plan, LIMITS, left), before)
 
     return cycle, asyncio.run(story())
 
