@@ -70,7 +70,9 @@ class Machine:
 @pytest.fixture(scope="module")
 def client():
     """The job program of the benchmark."""
-    return gcc("fair_client", [ROOT / "benchmarks" / "isolation" / "fair_client.c"], *FLAGS, beside=[hardware.LIBRARIES])
+    return gcc(
+        "fair_client", [ROOT / "benchmarks" / "isolation" / "fair_client.c"], *FLAGS, beside=[hardware.LIBRARIES]
+    )
 
 
 @pytest.fixture

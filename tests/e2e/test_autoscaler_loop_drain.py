@@ -14,7 +14,7 @@ from e2e.sharing import PODS, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import CancelDrain, Drain, Evict
-from autoscaler.kube.node_pods import lost_with, find_node
+from autoscaler.kube.node_pods import find_node, lost_with
 from isolation.contract.names import MOVED
 from isolation.kube.access import Access
 from isolation.kube.writes import PodRef, Writer
