@@ -65,7 +65,7 @@ class ExporterSettings:
     compat_metrics: frozenset[str] = frozenset()
     """Further families under other people's names: ack."""
     collect: frozenset[str] = frozenset()
-    """Groups of `metrics_card.COLLECTED`."""
+    """Groups of `metrics.card.COLLECTED`."""
     pool: str = ""
     mode: str = ""
     isolation: str = ""

@@ -48,7 +48,7 @@ class DrainHints:
     """What a pod's annotations and volumes say about moving it."""
 
     safe: bool | None = None
-    """`codec_pod.safe_to_evict`."""
+    """`contract.codec.pod.safe_to_evict`."""
     asks: bool = False
     """`gpushare.dev/evict: "true"`: whoever made it, it may be moved."""
     local_volumes: tuple[str, ...] = ()

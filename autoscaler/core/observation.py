@@ -82,7 +82,7 @@ class Observation:
     on: Mapping[str, Mapping[str, Pod]]
     """Pods by the node they hold room on."""
     load: Mapping[str, float]
-    """How full each usable node is (`autoscaler.core.pools.load_of`)."""
+    """How full each usable node is (`autoscaler.core.pools.compute_load`)."""
     machines: Mapping[str, Machine]
     pools: Mapping[str, Pool]
     kept: frozenset[str] = frozenset()

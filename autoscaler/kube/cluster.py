@@ -148,7 +148,7 @@ class KubeCluster:
         return refused
 
     async def buy(self, steps: Sequence[ScaleUp]) -> list[Refusal | None]:
-        """Several machines for one pool as one purchase; see `autoscaler.core.reconcile.Grouping`."""
+        """Several machines for one pool as one purchase; see `autoscaler.core.reconcile.GroupBuyer`."""
         if self.observed is None:
             raise RuntimeError("nothing has been observed yet")
         refused = await self._executor.buy(steps, self.observed)

@@ -2,7 +2,7 @@
 """
 What a pass over 40,000 pods costs that tells cluster-autoscaler of them, and for how long nothing else runs.
 
-The fleet is the large one of `autoscaler_pass`, in as many pools as some clusters have. `all` is a pass after a change
+The fleet is the large one of `decision`, in as many pools as some clusters have. `all` is a pass after a change
 of the settings, when every pod has something to be written (250 of them are, to an API server that answers at once);
 `still` one with nothing to do; `waiting` one where every pod waits, so that each pool is asked whether it could host
 it. Seconds of this process's threads.

@@ -3,7 +3,7 @@
 How long a cycle of the autoscaler takes on Kubernetes, and how long the rest of the process waits for it.
 
 A cycle is an observation of the watched cluster, the decision, a second observation and the validation; nothing is
-applied. The fleets are those of `autoscaler_pass`; each container's usage differs in every cycle. `cold` is the
+applied. The fleets are those of `decision`; each container's usage differs in every cycle. `cold` is the
 first cycle of a process, `still` one on an unchanged fleet, `churn` one after one pod in a hundred has ended and
 another was bound in its place. A cycle's parts are seconds of this process's threads: what the rest of the machine does
 is not in them. By the clock are the longest stall of the event loop, the longest renewal of a Lease over HTTP, and the

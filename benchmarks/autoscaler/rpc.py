@@ -106,7 +106,7 @@ class _Bare:
     """Answers anything with a few bytes."""
 
     def handler(self) -> Any:
-        """As `autoscaler.apis.rpc.server.Answerer`."""
+        """As `autoscaler.apis.rpc.server.GrpcService`."""
         answer = wire.METHODS["NodeGroupForNode"][1](
             nodeGroup=wire.NodeGroup(id="pool-0", maxSize=1000, debug="x" * 40)
         )

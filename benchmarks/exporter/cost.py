@@ -2,7 +2,7 @@
 """
 What the exporter costs: samples, time of a scrape, of a turn as pods grow, memory over a day.
 
-Measures and judges nothing (`exporter_bars` does). The sources answer from memory (`recorded`); everything behind
+Measures and judges nothing (`__main__` does). The sources answer from memory (`recorded_node`); everything behind
 them is what a node runs.
 """
 

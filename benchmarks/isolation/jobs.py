@@ -3,7 +3,7 @@
 One simulated box with its jobs, fed as `gpushare run` feeds, and what its books said meanwhile.
 
 Runs in a process of its own, because NVML and the simulated driver are one per process. Knows how to
-run a scenario, not what to think of the outcome (`fair_judge`).
+run a scenario, not what to think of the outcome (`judge`).
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Scenario:
     cards: tuple[tuple[Job, ...], ...]
     seconds: float
     judge: str
-    """Which judge of `fair_judge` looks at it."""
+    """Which finding of `judge` looks at it."""
     load: float
     """CPUs that it takes about, so that not more are run side by side than this machine carries."""
     every: float = 0.05

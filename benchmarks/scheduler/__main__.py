@@ -7,7 +7,7 @@ How long the scheduler's verbs take, from the bytes of kube-scheduler's request 
 
 Part `handlers`: filter, prioritize and bind of one pod after another on a busy fleet, with changing shapes,
 every bind followed by another pod's end as the watch tells it, and now and then by a node that changes. The
-API server answers at once: its write is not measured here (`scheduler_cluster` does). The verbs wait for
+API server answers at once: its write is not measured here (`cluster` does). The verbs wait for
 nothing, so their own CPU is what a machine with nothing else to do would show. Never a test: speed depends
 on the machine. Exit status 1: a bar was missed, by the wall clock.
 """

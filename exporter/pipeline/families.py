@@ -145,7 +145,7 @@ def _family(
 
 
 def collected_families(nodes: Sequence[NodeReading], groups: Container[str]) -> Iterator[Family]:
-    """What `--collect` adds: of the groups of `metrics_card.COLLECTED` that were chosen."""
+    """What `--collect` adds: of the groups of `metrics.card.COLLECTED` that were chosen."""
     cards = [((node.node, card.uuid, str(card.index)), card.hardware) for node in nodes for card in node.cards]
     uses = [(_container_labels(node.node, use), use) for node in nodes for use in node.containers]
     wanted = {spec for group, specs in metrics_card.COLLECTED.items() if group in groups for spec in specs}

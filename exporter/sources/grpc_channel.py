@@ -2,7 +2,7 @@
 """
 One gRPC connection to a Unix socket of the kubelet's, kept, and calls that always end.
 
-Translates gRPC's errors into `Answer`s and `SourceError`s; knows no message. A rejection by the rate
+Translates gRPC's errors into `Why`s and `SourceError`s; knows no message. A rejection by the rate
 limit, which the kubelet applies to all callers together, is tried again for as long as the deadline lasts.
 Imported only where there is a kubelet: gRPC is the largest thing in the process.
 """

@@ -3,7 +3,7 @@
 Who scales a pool, gpushare or a cluster-autoscaler, and the pod annotations by which the latter is told.
 
 Decides which annotations a pod carries where gpushare buys or drains, and how they go again. What the pod's owner had
-written there stands beside it meanwhile (`codec_pod.safe_to_evict` reads it). Pure; applied twice it changes nothing
+written there stands beside it meanwhile (`codec.pod.safe_to_evict` reads it). Pure; applied twice it changes nothing
 more. Which pods it is about is decided elsewhere.
 
 Source: kubernetes/autoscaler, cluster-autoscaler/FAQ.md ("How can I delay the scale-up of pods?", "What types of pods

@@ -153,7 +153,7 @@ class NodeWatch:
         self.only(frozenset({self._name} - {identity_of(raw).name}))
 
     def only(self, keys: frozenset[str]) -> None:
-        """See `follow.Sink`."""
+        """See `isolation.kube.listwatch.Sink`."""
         if self._name not in keys:
             self.said = None
 

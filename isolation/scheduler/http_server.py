@@ -2,7 +2,7 @@
 """
 An aiohttp application on one listening socket, with bounded connections.
 
-Decides when a request is complete (its body has been read by `body_of`, or it has none that anybody reads) and tells
+Decides when a request is complete (its body has been read by `read_body`, or it has none that anybody reads) and tells
 the connection; what is asked and answered is the application's.
 """
 

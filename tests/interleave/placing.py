@@ -2,7 +2,7 @@
 """
 Our scheduler's deciders over the stored objects, without its processes: what a story's scheduler asks, pod by pod.
 
-The cache are the real ones, with the reservations on nodes to come (`scheduler.purchased`); they are told of each
+The cache is the real one, with the reservations on nodes to come (`core.planned_nodes`); it is told of each
 change at once. `Promised` is the judge's own count: by what is stored, and by trying every possibility.
 """
 

@@ -154,7 +154,7 @@ def movable(pod: Pod, note: PodNote, schedulers: Collection[str]) -> bool:
 
     Only our scheduler honours reservations, and only shares of cards can be reserved. Nobody in the system's namespaces
     is evicted, whatever is said there: an admission policy refuses us that, stricter than cluster-autoscaler. What else
-    keeps a pod is `autoscaler.core.scale_down_rules`.
+    keeps a pod is `autoscaler.core.drain_rules`.
     """
     if not pod.evictable or not pod.owner_uid or pod.static or not pod.request.shared:
         return False

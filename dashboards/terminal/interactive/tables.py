@@ -2,7 +2,7 @@
 """
 Columns of each list of the interactive view, and the cells of one row.
 
-Pure. Decides which columns a narrow window goes without; widths and cuts are `paint`'s.
+Pure. Decides which columns a narrow window goes without; widths and cuts are `table`'s.
 """
 
 from __future__ import annotations

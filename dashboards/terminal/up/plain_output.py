@@ -2,7 +2,7 @@
 """
 A fleet as plain lines, for pipes and logs: one per happening, and now and then one on how things stand.
 
-`fresh`, `status` are pure; `Lines` is the edge that writes. No colour and no cursor ever.
+`fresh`, `status` are pure; `PlainLines` is the edge that writes. No colour and no cursor ever.
 """
 
 from __future__ import annotations

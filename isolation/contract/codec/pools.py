@@ -3,7 +3,7 @@
 What the autoscaler tells the scheduler and admission of its pools: one text, in ConfigMap `names.POOLS`.
 
     {"version": 1, "complete": true, "pools": [{"name": "gpu-a", "min_nodes": 0, "max_nodes": 20,
-     "scale_up": "gpushare", "scale_down": "cluster-autoscaler", <a fresh node, as `codec_template` has it>}]}
+     "scale_up": "gpushare", "scale_down": "cluster-autoscaler", <a fresh node, as `codec.template` has it>}]}
 
 `scale_up` and `scale_down` say who buys and who drains at this moment: cluster-autoscaler unless the autoscaler acts.
 Pure. A pool of which nobody knows what its nodes are like is not in it, and then it is not `complete`: nodes may come

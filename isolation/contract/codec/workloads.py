@@ -3,7 +3,7 @@
 The pods that a Kubernetes object would make.
 
 Decides how many and what they are called, and what of an object contains no pod at all; what a
-pod asks for is `codec_request`'s business. The card-count label may stand on the pod template
+pod asks for is `codec.request`'s business. The card-count label may stand on the pod template
 or on the workload itself; the template's wins.
 """
 

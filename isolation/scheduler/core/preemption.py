@@ -162,7 +162,7 @@ def _add_for_host_resources(pod: Pod, proposed: Sequence[Pod], going: Mapping[st
 
 
 def choose_preemption(state: PreemptionState, pod: Pod, names: Sequence[str]) -> Preemption | None:
-    """See `Books.relief`."""
+    """See `SchedulerCache.find_preemption`."""
     if not pod.preempts:
         return None
     groups = state.capacity.why_not(pod.request, names)

@@ -128,7 +128,7 @@ class ScalerFacts:
     found: tuple[Workload, ...] = ()
     """cluster-autoscalers: Deployments, DaemonSets, and pods of no controller (static ones)."""
     pools: str | Unavailable | None = None
-    """What our autoscaler has published (`codec_pools`); None: nothing."""
+    """What our autoscaler has published (`codec.pools`); None: nothing."""
     callers: tuple[Caller, ...] = ()
     shown: Mapping[str, Secret | Unavailable | None] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """What these have of our certificates, by namespace; ours too, from which it was copied."""

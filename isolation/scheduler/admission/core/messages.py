@@ -48,7 +48,7 @@ class ClusterUpdate(msgspec.Struct, frozen=True):
     fleet: NodeSizes | None = None
     """None: as before."""
     pools: str | None = None
-    """What the autoscaler has published (`codec_pools`), empty where that is nothing; None: as before."""
+    """What the autoscaler has published (`codec.pools`), empty where that is nothing; None: as before."""
 
 
 class ProcessReport(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class ProcessReport(msgspec.Struct, frozen=True):
     outcomes: dict[str, int]
     """Requests answered, by outcome."""
     buckets: list[int]
-    """Answers by duration, as `metrics_scheduler.BUCKETS`, and one more for the rest; not cumulative."""
+    """Answers by duration, as `metrics.scheduler.BUCKETS`, and one more for the rest; not cumulative."""
     seconds: float
     """Sum of the durations."""
     connections: int
