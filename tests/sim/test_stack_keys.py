@@ -23,7 +23,7 @@ def test_keys(tmp_path):
     env = os.environ | {"TERM": "xterm-256color", "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "gpushare", "up", "--port", "0"]
     with TerminalScreen(*command, columns=80, lines=24, env=env) as screen:
-        screen.shows("TENANT", "2 this machine", "q quit")
+        screen.shows("TENANT", "2 this machine", "q quit", without=("starting",))
         until(lambda: screen.shows("TENANT") and 2 == len(_CARD.findall(screen.text())))
         screen.press("2")
         screen.shows("[c]ards 2", "on ", "card 0", "CONTAINER")
