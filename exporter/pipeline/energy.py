@@ -70,7 +70,7 @@ def split_energy(
     """
     Joules for each of the card's containers; None where its compute is not known.
 
-    `busy` is the compute of computed_by_all on the card, strangers included; None: the card cannot tell.
+    `busy` is the compute of the whole card, of processes without an allocation too; None: the card cannot tell.
     """
     room = max(card.total_bytes - card.reserved_bytes, sum(one.allocated_bytes for one in containers))
     computed_by_all = max(busy or 0.0, sum(one.used_core_ratio or 0.0 for one in containers))

@@ -26,7 +26,7 @@ def delay(failures: int, draw: float, pace: Pace | None = None, asked: float | N
     Seconds to wait after `failures` in a row; 0 after none.
 
     `draw` (0 to 1) spreads the waits of many over the upper half of the span. What the server
-    `asked` for is kept, and spread upwards, so that all do not come back at the same moment.
+    `asked` for (which `errors` bounds) is kept, and spread upwards, so that all do not come back at the same moment.
     """
     if failures <= 0:
         return 0.0

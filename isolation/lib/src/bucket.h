@@ -2,7 +2,7 @@
 /* The compute limit of one card, shared by every process of the container: a debt of GPU time.
  *
  * `paid_until` is when everything charged so far is paid for at the granted rate. Work may start
- * when that is past; idle time is credited for CREDIT at most. One word, so a process killed
+ * when that is past; idle time is credited for GS_CREDIT_NS at most. One word, so a process killed
  * anywhere leaves nothing to repair. Pure but for the atomics.
  */
 #ifndef GS_BUCKET_H
