@@ -152,6 +152,16 @@ static int follows(void)
     return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+/* The same where a driver's figure is added to the ledger: it may be from before the last kill, for a sample. */
+static int follows_soon(void)
+{
+    double end = now() + PATIENCE;
+    int can = follows();
+    for (; !can && now() < end; can = follows())
+        usleep(50000);
+    return can;
+}
+
 int main(int argc, char **argv)
 {
     long kills = 0, checks = 0, wrong = 0, wedged = 0, left = 0, calls = 0;
@@ -183,7 +193,7 @@ int main(int argc, char **argv)
         wrong += end(i);
     wrong += judge_difference() != 0;
     left += !judge_settles(ledger, truth);
-    wedged += !follows();
+    wedged += !(argc == 7 ? follows() : follows_soon());
     kill(holder, SIGKILL);
     waitpid(holder, NULL, 0);
     left += !judge_settles(0, 0);
