@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -24,8 +23,8 @@ def test_a_test_that_is_named_exists(path, name):
     """
     A test that was renamed or taken out takes its defence with it.
     """
-    tree = ast.parse((ROOT / path).read_text())
-    there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    # not by `ast`, whose C code in 3.11 fails where a collection of garbage runs amid it
+    there = re.findall(r"^ *(?:async )?def (test_\w+)", (ROOT / path).read_text(), re.MULTILINE)
 
     assert name in there
 
