@@ -18,6 +18,7 @@ from rich.table import Table
 from autoscaler.core.lifecycle import STANDING
 from autoscaler.core.plan import get_action
 from autoscaler.kube.core.telemetry_rows import Reading, answer_of, why_of
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -181,5 +182,4 @@ def _table(console: Console, heads: tuple[str, ...], rows: Sequence[tuple[str, .
 
 def _plain(text: Any) -> str:
     """A stranger's text: on one line, no control characters, no mark-up."""
-    clean = "".join(letter if letter.isprintable() else " " for letter in str(text))
-    return clean.replace("[", "\\[")
+    return printable(str(text), mark=" ").replace("[", "\\[")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dashboards.terminal.read.fleet import SHARED_MODES
 from dashboards.terminal.table import WARN, sentence
-from dashboards.terminal.text_format import printable
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

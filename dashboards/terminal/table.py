@@ -18,7 +18,8 @@ from typing import Final, TypeAlias
 from rich.cells import cell_len
 
 from dashboards.terminal.memory_bar import ASCII, BLOCKS, BarCharacters
-from dashboards.terminal.text_format import column, printable
+from dashboards.terminal.text_format import column
+from isolation.contract.text import printable
 
 Piece: TypeAlias = tuple[str, str]
 """Text and its style."""

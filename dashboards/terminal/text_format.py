@@ -13,14 +13,10 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 
 from isolation.contract.quantity import GIB
+from isolation.contract.text import printable
 
 _DAY: Final = 86_400
 _UNKNOWN: Final = "?"
-
-
-def printable(name: str) -> str:
-    """The name without control characters."""
-    return name if name.isprintable() else "".join(c if c.isprintable() else "?" for c in name)
 
 
 def column(text: str, width: int, *, right: bool = False) -> str:

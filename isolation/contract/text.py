@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 
-def printable(text: str, most: int | None = None) -> str:
-    """The text on one line, `?` for each control character: it cannot forge a log line or steer a terminal."""
+def printable(text: str, most: int | None = None, mark: str = "?") -> str:
+    """
+    The first `most` characters on one line, `mark` for each control character.
+
+    Such text cannot forge a log line or steer a terminal. Lone surrogates are marked too: the result can be encoded.
+    """
     text = text[:most]
-    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else mark for letter in text)

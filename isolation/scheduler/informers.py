@@ -20,8 +20,8 @@ import msgspec
 
 from isolation.contract.codec import CodecError
 from isolation.contract.codec.pools import KEY, decode_pools
-from isolation.contract.names import API_VERSION, EXEMPT, GROUP, POOLS, QUOTA, RESERVATIONS, SHARED, SYSTEM_NAMESPACE
-from isolation.contract.reservation import Reservation, reservation_of
+from isolation.contract.names import EXEMPT, POOLS, QUOTA, SHARED, SYSTEM_NAMESPACE
+from isolation.contract.reservation import RESERVATIONS_PATH, Reservation, reservation_of
 from isolation.kube.core.backoff import Pace
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _POOLS: Final = "pools"
-RESERVATIONS_PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}"
 HABITS: Final = WatchOptions(pace=Pace(longest=5.0))
 """A shorter back-off than usual: there are few replicas, and all pods with shares wait for them."""
 QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from isolation.contract.names import LEADER, ROLE, WOKEN
-from isolation.contract.reservation import manifest_of
+from isolation.contract.reservation import RESERVATIONS_PATH, manifest_of
 from isolation.kube.core.errors import ConflictError, InvalidError, NotFoundError, RefusedError
-from isolation.scheduler.informers import RESERVATIONS_PATH
 
 if TYPE_CHECKING:
     from isolation.contract.reservation import Reservation

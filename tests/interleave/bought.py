@@ -15,9 +15,8 @@ from interleave.server import EPOCH
 
 from isolation.contract.model import Placement, Slice
 from isolation.contract.quantity import GIB
-from isolation.contract.reservation import PURCHASE, Reservation, manifest_of
+from isolation.contract.reservation import PURCHASE, RESERVATIONS_PATH, Reservation, manifest_of
 from isolation.kube.core.errors import RefusedError
-from isolation.scheduler.informers import RESERVATIONS_PATH
 
 if TYPE_CHECKING:
     from interleave.objects import Plan

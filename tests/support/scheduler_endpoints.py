@@ -16,6 +16,7 @@ from isolation.contract.codec import encode_cards
 from isolation.contract.model import Card
 from isolation.contract.names import ACK, CARDS, SHARED
 from isolation.contract.quantity import GIB
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 from isolation.kube.core.lease import LeaseRecord, LeaseTiming
 from isolation.kube.store import Store
@@ -24,7 +25,7 @@ from isolation.scheduler.binder import Binder
 from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.core.unschedulable import UnschedulableQueue
 from isolation.scheduler.extender import Extender, SchedulerContext
-from isolation.scheduler.informers import RESERVATIONS_PATH, Informers
+from isolation.scheduler.informers import Informers
 from isolation.scheduler.leader import Leadership
 from isolation.scheduler.live_read import LiveRead
 

@@ -19,6 +19,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is loaded; els
 import grpc
 
 from autoscaler.apis.rpc.core.node_groups import NodeGroupError, NoStockError, OutcomeUnknownError
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -150,7 +151,7 @@ class MethodHandlers:
 def _status(name: str, exc: Exception) -> tuple[grpc.StatusCode, str]:
     """The status of a failure; the details of an internal error go to the log only."""
     # a provider's text may be anything, and ends up in logs and Events of other programs
-    why = "".join(letter if letter.isprintable() else " " for letter in str(exc)[:_MOST_CHARACTERS])
+    why = printable(str(exc), _MOST_CHARACTERS, " ")
     match exc:
         case StatusError():
             return exc.code, why

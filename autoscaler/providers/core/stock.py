@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from isolation.contract.text import printable
+
 LONGEST: Final = 300
 """Letters of a provider's text that are kept."""
 _NONE_LEFT: Final = (
@@ -57,5 +59,4 @@ def is_out_of_stock(text: str) -> bool:
 
 def shorten_error(text: str) -> str:
     """A provider's text, short and on one line."""
-    clean = "".join(letter if letter.isprintable() else " " for letter in text[: LONGEST * 2])
-    return " ".join(clean.split())[:LONGEST]
+    return " ".join(printable(text, LONGEST * 2, " ").split())[:LONGEST]

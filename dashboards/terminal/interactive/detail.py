@@ -13,7 +13,8 @@ from dashboards.terminal.interactive.history import sparkline
 from dashboards.terminal.interactive.tables import celsius, compute, figure, watts
 from dashboards.terminal.memory_bar import pieces
 from dashboards.terminal.table import BAD, DIM, WARN, Column, table
-from dashboards.terminal.text_format import at_least, gib, percent, printable
+from dashboards.terminal.text_format import at_least, gib, percent
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from dashboards.terminal.interactive.navigation import NavigationEntry

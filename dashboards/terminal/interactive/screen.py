@@ -20,7 +20,8 @@ from dashboards.terminal.interactive.rows import ReadingSummary, keys_in
 from dashboards.terminal.interactive.tables import TABLES, Canvas
 from dashboards.terminal.memory_bar import add_memory, legend, pieces
 from dashboards.terminal.table import BAD, DIM, HEAD, STRONG, WARN, table
-from dashboards.terminal.text_format import at_least, count, gib, printable
+from dashboards.terminal.text_format import at_least, count, gib
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from dashboards.terminal.interactive.history import History

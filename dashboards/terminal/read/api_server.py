@@ -26,8 +26,8 @@ from dashboards.terminal.read.usage import FAMILIES, Usage, build_usage
 from dashboards.terminal.text_format import count
 from isolation.contract.codec import CodecError
 from isolation.contract.exposition import ExpositionError, parse_page
-from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS, SYSTEM_NAMESPACE
-from isolation.contract.reservation import Reservation, reservation_of
+from isolation.contract.names import SYSTEM_NAMESPACE
+from isolation.contract.reservation import RESERVATIONS_PATH, Reservation, reservation_of
 from isolation.kube.core.errors import (
     ClusterError,
     ForbiddenError,
@@ -209,7 +209,7 @@ async def reservations(access: Access, notes: list[str]) -> list[Reservation]:
     """What is kept for somebody; a cluster without our kind keeps nothing, and one that may not be asked is a note."""
     found = []
     try:
-        async for raw in items(access, f"/apis/{GROUP}/{API_VERSION}/{RESERVATIONS}", {}):
+        async for raw in items(access, RESERVATIONS_PATH, {}):
             try:
                 found.append(reservation_of(msgspec.json.decode(raw)))
             except (CodecError, msgspec.MsgspecError) as exc:

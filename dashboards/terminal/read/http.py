@@ -18,8 +18,8 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
-from dashboards.terminal.text_format import printable
 from isolation.contract.exposition import MOST_BYTES
+from isolation.contract.text import printable
 from isolation.kube.network_errors import network_error
 
 if TYPE_CHECKING:

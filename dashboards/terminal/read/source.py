@@ -22,8 +22,8 @@ from dashboards.terminal.read.breaches import Breach, BreachError, parse_breache
 from dashboards.terminal.read.http import FetchError, fetch
 from dashboards.terminal.read.processes import Processes, parse_processes
 from dashboards.terminal.read.usage import FAMILIES, LIVELY, Usage, build_fleet, build_usage
-from dashboards.terminal.text_format import printable
 from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TextIO
 
 from dashboards.terminal.memory_bar import add_memory
-from dashboards.terminal.text_format import clock, count, printable
+from dashboards.terminal.text_format import clock, count
 from dashboards.terminal.up.stack import stack_news, stack_status
 from dashboards.terminal.up.tables import happening_text, memory_text
 from dashboards.terminal.up.totals import Tally, standing
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

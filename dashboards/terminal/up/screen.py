@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, add_memory, bar, legend
-from dashboards.terminal.text_format import clock, column, count, printable
+from dashboards.terminal.text_format import clock, column, count
 from dashboards.terminal.up import tables
 from dashboards.terminal.up.totals import Tally, standing, total_pools
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, MemoryUse, bar
-from dashboards.terminal.text_format import clock, column, gib, percent, printable
+from dashboards.terminal.text_format import clock, column, gib, percent
 from dashboards.terminal.up import tables
 from dashboards.terminal.up.screen import LEAST_HEIGHT, Block, deal
 from dashboards.terminal.up.totals import Tally
 from isolation.contract.stack import DOWN, FIRING, UP
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -14,7 +14,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from dashboards.terminal.memory_bar import OTHER_STYLE, OVER_STYLE, add_memory, bar
-from dashboards.terminal.text_format import at_least, clock, column, gib, indexes, percent, printable
+from dashboards.terminal.text_format import at_least, clock, column, gib, indexes, percent
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

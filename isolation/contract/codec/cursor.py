@@ -17,6 +17,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
+from isolation.contract.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -75,8 +77,7 @@ def show(value: object) -> str:
     if isinstance(value, int):
         return str(value) if abs(value) < 10**_SHOWN else "a number of more than 60 digits"
     text = str(value)
-    short = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-    clean = "".join(letter if letter.isprintable() else "?" for letter in short)
+    clean = printable(text, _SHOWN) + ("..." if len(text) > _SHOWN else "")
     return f'"{clean}"' if isinstance(value, str) else clean
 
 

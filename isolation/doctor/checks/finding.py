@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from isolation.contract.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -68,7 +70,7 @@ def unknown(check: str, evidence: str, fix: str) -> Finding:
 def clean(text: str) -> str:
     """One printable line of bounded length."""
     cut = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in cut).split())
+    return " ".join(printable(cut, mark=" ").split())
 
 
 def named(names: Iterable[str]) -> str:

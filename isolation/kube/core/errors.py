@@ -21,6 +21,8 @@ from typing import Final, Self
 
 import msgspec
 
+from isolation.contract.text import printable
+
 _LONGEST_MESSAGE: Final = 500
 _LONGEST_RETRY: Final = 300.0  # seconds: a server that asks for more is not believed
 _SERVER_ERROR: Final = 500
@@ -139,4 +141,4 @@ def _seconds(header: str | None, inside: float | None) -> float | None:
 
 
 def _clean(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST_MESSAGE])
+    return printable(text, _LONGEST_MESSAGE, " ")

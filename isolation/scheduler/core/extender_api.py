@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from isolation.contract.text import printable
 from isolation.scheduler.core.preemption import Victims
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def encode_preemption_result(victims: Mapping[str, Victims]) -> bytes:
 
 def clean(text: str) -> str:
     """One line of bounded length, fit for an Event."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST_REASON])
+    return printable(text, _LONGEST_REASON, " ")
 
 
 def _broken(exc: Exception) -> InvalidArgs:

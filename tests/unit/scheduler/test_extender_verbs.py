@@ -16,8 +16,8 @@ from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation
 from isolation.contract.names import ALLOCATION, SHARED
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.scheduler import extender
-from isolation.scheduler.informers import RESERVATIONS_PATH
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from support.scheduler_endpoints import Desk, args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS, soon
 
 from isolation.contract.names import ALLOCATION
+from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.lease import LeaseRecord
 from isolation.scheduler import extender
-from isolation.scheduler.informers import RESERVATIONS_PATH
 
 
 @pytest.fixture(autouse=True)

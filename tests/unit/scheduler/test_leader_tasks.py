@@ -12,10 +12,9 @@ from support.scheduler_endpoints import Server, args, extending, node, pod
 from support.waiting import soon
 
 from isolation.contract.names import AGENT, ALLOCATION, WOKEN
-from isolation.contract.reservation import reservation_of
+from isolation.contract.reservation import RESERVATIONS_PATH, reservation_of
 from isolation.kube.core.errors import RefusedError
 from isolation.kube.writes import Outcome, WriteResult
-from isolation.scheduler.informers import RESERVATIONS_PATH
 from isolation.scheduler.leader_tasks import LeaderTasks
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.writes import ObjectWriter

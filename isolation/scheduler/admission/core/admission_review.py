@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from isolation.contract.codec.cursor import At, CodecError
+from isolation.contract.text import printable
 
 MOST_OBJECT_BYTES: Final = 3 << 20
 """Of one object: what the API server reads of a request (`MaxRequestBodyBytes`, k8s.io/apiserver/pkg/server/config.go,
@@ -153,5 +154,4 @@ def encode_response(uid: str, verdict: AdmissionResponse) -> bytes:
 
 def _clean(text: str, most: int) -> str:
     """One printable line of bounded length."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in text[:most])
-    return line if len(text) <= most else f"{line[: most - 3]}..."
+    return printable(text, most) if len(text) <= most else f"{printable(text, most - 3)}..."

@@ -12,10 +12,11 @@ from rich.cells import cell_len
 from support.frames import card, frame, node, small_fleet, use
 
 from dashboards.terminal.memory_bar import ASCII, MemoryUse, add_memory, bar, cells, legend
-from dashboards.terminal.text_format import at_least, clock, column, count, gib, indexes, percent, printable
+from dashboards.terminal.text_format import at_least, clock, column, count, gib, indexes, percent
 from dashboards.terminal.up.totals import Tally, total_pools
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import PoolReading
+from isolation.contract.text import printable
 
 AMOUNTS = st.integers(0, 80 * GIB)
 MEMORIES = st.builds(MemoryUse, total=AMOUNTS, promised=AMOUNTS, used=st.none() | AMOUNTS, over=AMOUNTS, other=AMOUNTS)
