@@ -8,13 +8,14 @@ environment (`settle`), so that a simulation needs no clock.
 
 from __future__ import annotations
 
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from autoscaler.core.decide import decide
 from autoscaler.core.plan import ScaleUp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Nomination, Observation
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Refusal
 
-    Decider = Callable[[Observation, Limits, AutoscalerState], tuple[Plan, AutoscalerState]]
+    Decision = tuple[Plan, AutoscalerState]
+    Decider = Callable[[Observation, Limits, AutoscalerState], Decision]
+    AnyDecider = Callable[[Observation, Limits, AutoscalerState], Decision | Awaitable[Decision]]
 
 
 class Environment(Protocol):
@@ -50,10 +53,11 @@ class GroupBuyer(Protocol):
 
 
 async def reconcile(
-    environment: Environment, limits: Limits, state: AutoscalerState, decider: Decider = decide
-) -> tuple[Plan, AutoscalerState]:
-    """The plan that was carried out, and the state for the next cycle."""
-    plan, state = decider(await environment.observe(), limits, state)
+    environment: Environment, limits: Limits, state: AutoscalerState, decider: AnyDecider = decide
+) -> Decision:
+    """The plan that was carried out, and the state for the next cycle. The decider's answer may be awaitable."""
+    decision = decider(await environment.observe(), limits, state)
+    plan, state = await decision if isawaitable(decision) else decision
     if plan.steps and limits.action_validation_delay_seconds:
         await environment.settle(limits.action_validation_delay_seconds)
         plan = plan.still_valid(await environment.observe())

@@ -76,7 +76,7 @@ class ClusterParts:
 
 
 class KubeCluster:
-    """Implements `autoscaler.core.reconcile.World`."""
+    """Implements `autoscaler.core.reconcile.Environment` and `GroupBuyer`."""
 
     def __init__(
         self, parts: ClusterParts, pools: Sequence[PoolConfig], limits: Limits, state: ControllerState | None = None

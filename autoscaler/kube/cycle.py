@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One reconcile cycle: observe, decide, validate, act, and what became of each step.
+One reconcile cycle of a cluster whose steps may be inhibited, and what became of each step.
 
-Decides nothing about the cluster. Whether a step may be taken is asked right before it. A step that fails because the
-API server or a provider is gone ends the actions of its cycle: what follows was planned on a cluster that answered.
+`autoscaler.core.reconcile` has the order; this is its environment and its decider. Decides nothing about the cluster.
+Whether a step may be taken is asked right before it. A step that fails because the API server or a provider is gone
+ends the actions of its cycle: what follows was planned on a cluster that answered.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.decide import decide
 from autoscaler.core.plan import Evict, Move, get_action
-from autoscaler.core.reconcile import GroupBuyer, apply_steps, group_steps
+from autoscaler.core.reconcile import GroupBuyer, apply_steps
 from autoscaler.kube.core.inhibition import Cause
 from autoscaler.providers.base import ProviderError
 from isolation.contract.model import Refusal, Why
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from autoscaler.core.limits import Limits
-    from autoscaler.core.observation import Observation
-    from autoscaler.core.plan import Plan, Step
+    from autoscaler.core.observation import Nomination, Observation
+    from autoscaler.core.plan import Plan, ScaleUp, Step
     from autoscaler.core.pools import Pool
     from autoscaler.core.reconcile import Environment
     from autoscaler.core.state import AutoscalerState
@@ -40,12 +41,15 @@ _OUTCOMES: Final = {Cause.DRY_RUN: "dry_run", Cause.STANDBY: "standby"}
 
 
 class Cycle:
-    """Call `observe`, `decide`, `validate` and `act` once each, in this order."""
+    """
+    The environment of one `reconcile`, whose decider is `decide`; `finish` or `finish_broken` after it.
+
+    A `GroupBuyer` over any cluster: one that adds one node at a time is asked before each whether it may.
+    """
 
     def __init__(
         self,
         cluster: Environment,
-        limits: Limits,
         telemetry: Telemetry,
         *,
         inhibition: Callable[[], Inhibition | None],
@@ -58,7 +62,7 @@ class Cycle:
 
         `charge`: called once, before the first eviction: saves the plan's evictions as made.
         """
-        self._cluster, self._limits, self._telemetry = cluster, limits, telemetry
+        self._cluster, self._telemetry = cluster, telemetry
         self._inhibition, self._clock, self._rank, self._charge = inhibition, clock, rank, charge
         self._charged = False
         self.observation: Observation | None = None
@@ -85,34 +89,36 @@ class Cycle:
         self.observation = replace(found, pools=self._rank(found.pools))
         return self.observation
 
-    async def decide(self, observation: Observation, memory: AutoscalerState) -> Plan:
+    async def decide(
+        self, observation: Observation, limits: Limits, memory: AutoscalerState
+    ) -> tuple[Plan, AutoscalerState]:
         """The plan to act on: without steps while actions are inhibited, so that nothing is remembered as done."""
         began = self._clock()
         # in a thread: half a second at 5,000 nodes, in which the Lease is to be renewed
-        plan, memory = await asyncio.to_thread(decide, observation, self._limits, memory)
+        plan, memory = await asyncio.to_thread(decide, observation, limits, memory)
         self._telemetry.took("decide", self._clock() - began)
-        self._telemetry.decided(observation, plan, self._limits)
+        self._telemetry.decided(observation, plan, limits)
         self.plan, self.memory, self.inhibition = plan, memory, self._inhibition()
-        return plan if self.inhibition is None else replace(plan, steps=())
+        return plan if self.inhibition is None else replace(plan, steps=()), memory
 
-    async def validate(self, plan: Plan) -> Plan:
-        """What of the plan still holds after a pause, by another observation: what was true by chance is over."""
-        if not plan.steps or not self._limits.action_validation_delay_seconds:
-            return plan
-        await self._cluster.settle(self._limits.action_validation_delay_seconds)
-        return plan.still_valid(await self.observe())
+    async def settle(self, seconds: float) -> None:
+        """Wait: what was true by chance is over at the next observation."""
+        await self._cluster.settle(seconds)
 
-    async def act(self, plan: Plan) -> list[Step]:
-        """Take the steps; those that were not taken."""
+    async def nominate(self, homes: Mapping[str, Nomination]) -> None:
+        """Pass the nominations on, unless actions are inhibited."""
         if self._inhibition() is None:
-            await self._cluster.nominate(plan.nominations)
-        left: list[Step] = []
-        # a cluster that buys one node at a time is asked before each whether it may
-        groups = group_steps(plan.steps) if isinstance(self._cluster, GroupBuyer) else [[step] for step in plan.steps]
-        for steps in groups:
-            answers = await self._apply(steps)
-            left += [step for step, refusal in zip(steps, answers, strict=True) if refusal is not None]
-        return left
+            await self._cluster.nominate(homes)
+
+    async def apply(self, step: Step) -> Refusal | None:
+        """Take the step if it may be taken."""
+        (answer,) = await self._take([step])
+        return answer
+
+    async def buy(self, steps: Sequence[ScaleUp]) -> list[Refusal | None]:
+        """Add the nodes if they may be added; a refusal for each that was not."""
+        groups = [steps] if isinstance(self._cluster, GroupBuyer) else [[step] for step in steps]
+        return [answer for group in groups for answer in await self._take(group)]
 
     def outcome(self) -> str:
         """Of a cycle that was carried to its end, as the metric has it."""
@@ -123,7 +129,7 @@ class Cycle:
             return "inhibited"
         return "done" if self.done or self.refused else "idle"
 
-    def settle(self, memory: AutoscalerState, before: AutoscalerState) -> AutoscalerState:
+    def finish(self, memory: AutoscalerState, before: AutoscalerState) -> AutoscalerState:
         """
         Without backoff for owners whose pod nobody refused to evict: that step was only not taken.
 
@@ -141,14 +147,14 @@ class Cycle:
         moved = {**memory.moved, **dict.fromkeys(failed, at)}
         return replace(memory, refused=rests, moves=(*memory.moves, *[at] * len(failed)), moved=moved)
 
-    def settle_broken(self, before: AutoscalerState) -> AutoscalerState:
+    def finish_broken(self, limits: Limits, before: AutoscalerState) -> AutoscalerState:
         """What must not be forgotten of a cycle that broke off: the steps that were taken."""
         if self.plan is None or self.memory is None:
             return before
         plan = replace(self.plan, steps=tuple(self.done))
-        return self.settle(self.memory.record(plan, self._limits), before)
+        return self.finish(self.memory.record(plan, limits), before)
 
-    async def _apply(self, steps: Sequence[Step]) -> list[Refusal | None]:
+    async def _take(self, steps: Sequence[Step]) -> list[Refusal | None]:
         """Take them if they may be taken; a refusal for each that was not, never an error of the cluster's."""
         inhibition = self._inhibition()
         if inhibition is None and isinstance(steps[0], Evict | Move) and not self.failed:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The reconciler: load, observe, decide, validate, act, save, report, cycle after cycle.
+The reconciler: load the state, reconcile, save, report, cycle after cycle.
 
 Every replica reconciles, so that what it reports is fresh; only the leader has steps to take, and only if nothing else
 inhibits them. What a cycle does in between is `cycle`'s, what outlives it `state`'s.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.plan import Evict, Move
+from autoscaler.core.reconcile import reconcile
 from autoscaler.kube.backends import KnownPools, open_backends
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.core.conditions import ConditionError
@@ -111,7 +112,6 @@ class Reconciler:
         before, limits, given = self.state.memory, self.backends.config.limits, self._given
         cycle = Cycle(
             self.cluster,
-            limits,
             given.telemetry,
             inhibition=self.inhibition,
             clock=given.steady,
@@ -120,11 +120,8 @@ class Reconciler:
         )
         earlier, self.error = self.error, ""
         try:
-            observation = await cycle.observe()
-            plan = await cycle.decide(observation, before)
-            plan = await cycle.validate(plan)
-            left = await cycle.act(plan)
-            memory = cycle.settle((cycle.memory or before).record(plan, limits, left), before)
+            _, memory = await reconcile(cycle, limits, before, cycle.decide)
+            memory = cycle.finish(memory, before)
         except ConditionError:
             # the cluster is unknown: the earlier observation is not reported as if it were of now
             cycle.observation = None
@@ -134,7 +131,7 @@ class Reconciler:
             # a defect comes again in each cycle: its trace once
             if self.error != earlier:
                 log.exception("reconcile cycle failed")
-            self._remember(cycle.settle_broken(before))
+            self._remember(cycle.finish_broken(limits, before))
             cycle.observation = None
             outcome = "failed"
         else:

@@ -15,6 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.plan import Evict, ScaleUp
+from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.core.config import Config, PoolConfig
 from autoscaler.kube.core.inhibition import Cause, Inhibition
@@ -60,19 +61,15 @@ class World:
 
 def new_cycle(world, inhibition=lambda: None):
     """Around a world, as the reconciler makes it."""
-    return Cycle(world, LIMITS, Telemetry(), inhibition=inhibition, clock=lambda: 0.0)
+    return Cycle(world, Telemetry(), inhibition=inhibition, clock=lambda: 0.0)
 
 
 def reconciled(world, inhibition=lambda: None):
     """One cycle that has ended, and the memory."""
     cycle, before = new_cycle(world, inhibition), AutoscalerState()
 
-    async def story():
-        plan = await cycle.validate(await cycle.decide(await cycle.observe(), before))
-        left = await cycle.act(plan)
-        return cycle.settle(cycle.memory.record(plan, LIMITS, left), before)
-
-    return cycle, asyncio.run(story())
+    _, memory = asyncio.run(reconcile(cycle, LIMITS, before, cycle.decide))
+    return cycle, cycle.finish(memory, before)
 
 
 def test_with_nothing_in_the_way_all_of_it_is_done():
@@ -101,9 +98,10 @@ def test_the_event_loop_goes_on_while_it_is_decided(monkeypatch):
 
     async def story():
         asyncio.get_running_loop().call_later(0.05, given.set)
-        return await cycle.decide(await cycle.observe(), AutoscalerState())
+        return await cycle.decide(await cycle.observe(), LIMITS, AutoscalerState())
 
-    assert [ScaleUp, ScaleUp] == [type(step) for step in asyncio.run(story()).steps]
+    plan, _ = asyncio.run(story())
+    assert [ScaleUp, ScaleUp] == [type(step) for step in plan.steps]
 
 
 @pytest.mark.parametrize("why", [Cause.DRY_RUN, Cause.SWITCH, Cause.STANDBY, Cause.STATE, Cause.STOPPING])
@@ -193,7 +191,7 @@ def test_only_a_refused_eviction_makes_its_owner_rest():
     cycle.failed.append((steps["failed"], "no route"))
     rest = Backoff(1300.0, 300.0)
 
-    memory = cycle.settle(AutoscalerState(refused={step.owner: rest for step in steps.values()}), AutoscalerState())
+    memory = cycle.finish(AutoscalerState(refused={step.owner: rest for step in steps.values()}), AutoscalerState())
 
     assert {"ReplicaSet/refused": rest} == memory.refused
     assert ((1000.0,), {"ReplicaSet/failed": 1000.0}) == (memory.moves, memory.moved)
