@@ -9,21 +9,19 @@ certificates themselves, so that whoever speaks TLS need not be able to read fil
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from exporter.http.tls import server_context
 from exporter.http.webconfig import Tls, WebConfig, WebConfigError, load
+from isolation.host.reloading import LOOK_SECONDS, Reloading, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_log: Final = logging.getLogger(__name__)
-
-LOOK_SECONDS: Final = 1.0
+    from isolation.host.reloading import Stamp
 
 
 class WebFile:
@@ -31,9 +29,16 @@ class WebFile:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
-        self.config, self._stamp = self._load()
+        self._tls: bool | None = None
+        """Whether the first configuration has TLS; None: it is being read."""
+        self._reloading = Reloading(self._load, self._stamp, WebConfigError, "web configuration")
+        self._tls = self.config.tls is not None
         self._looked = clock()
-        self._failed: tuple[object, ...] | None = None
+
+    @property
+    def config(self) -> WebConfig:
+        """What is in force, with the contents of the files that it names."""
+        return self._reloading.current
 
     def changed(self) -> WebConfig | None:
         """The configuration, where the file or one that it names is another than before; else None."""
@@ -41,40 +46,31 @@ class WebFile:
         if now - self._looked < LOOK_SECONDS:
             return None
         self._looked = now
-        stamp = _stamp(self._path, self.config.tls)
-        if stamp in {self._stamp, self._failed}:
-            return None
-        try:
-            config, stamp = self._load()
-            self._like_before(config)
-        except WebConfigError as exc:
-            self._failed = stamp
-            _log.error("cannot load web configuration %s; keeping the previous one", exc)
-            return None
-        self._failed = None
-        self.config, self._stamp = config, stamp
-        _log.info("reloaded web configuration %s", self._path)
-        return config
+        return self.config if self._reloading.refresh() else None
 
-    def _like_before(self, config: WebConfig) -> None:
-        if (config.tls is None) != (self.config.tls is None):
-            raise WebConfigError(f"{self._path}: TLS can be switched on or off only by a restart")
-
-    def _load(self) -> tuple[WebConfig, tuple[object, ...]]:
-        """The file as it is, with what it names, and what will change with it."""
+    def _load(self) -> tuple[WebConfig, Stamp]:
+        """The file as it is with what it names, and their stamp, each taken before the file is read."""
+        stamp = stamp_of([self._path])
         try:
             text = self._path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as exc:
             raise WebConfigError(f"{self._path}: cannot read file: {getattr(exc, 'strerror', None) or exc}") from None
         try:
             config = load(text)
-            # the stamp is taken first: what changes while we read is read again
-            stamp = _stamp(self._path, config.tls)
+            stamp += stamp_of(self._named(config))
             if config.tls is not None:
                 config = replace(config, tls=_with_contents(config.tls, self._path.parent))
         except WebConfigError as exc:
             raise WebConfigError(f"{self._path}: {exc}") from None
+        if self._tls not in {None, config.tls is not None}:
+            raise WebConfigError(f"{self._path}: TLS can be switched on or off only by a restart")
         return config, stamp
+
+    def _stamp(self, config: WebConfig) -> Stamp:
+        return stamp_of([self._path, *self._named(config)])
+
+    def _named(self, config: WebConfig) -> list[Path]:
+        return [self._path.parent / name for name in (config.tls.files if config.tls is not None else ())]
 
 
 def _with_contents(tls: Tls, folder: Path) -> Tls:
@@ -97,16 +93,3 @@ def _with_contents(tls: Tls, folder: Path) -> Tls:
     )
     server_context(found)  # a pair that does not fit is refused before it is served with
     return found
-
-
-def _stamp(path: Path, tls: Tls | None) -> tuple[object, ...]:
-    """What changes when one of the files does; a Secret's files are links, and it is their targets that change."""
-    found: list[object] = []
-    for file in (path, *(path.parent / name for name in (tls.files if tls is not None else ()))):
-        try:
-            about = file.stat()
-        except OSError as exc:
-            found.append(exc.errno)
-        else:
-            found.append((about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns))
-    return tuple(found)

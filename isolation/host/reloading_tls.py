@@ -2,32 +2,30 @@
 """
 A serving certificate that is read again whenever its files change; open connections go on.
 
-Decides when files are good enough to use: whole, and certificate and key of each other. While a renewal is half
-written, or after one that is unusable, the previous certificate stays in force. What a server builds of the files (an
-SSL context, gRPC credentials), and whom it believes, is each server's own decision.
+Files are good enough to use when they are whole, and certificate and key of each other. What a server builds of them
+(an SSL context, gRPC credentials), and whom it believes, is each server's own decision.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from isolation.host.core.certificate import first_end
+from isolation.host.reloading import LOOK_SECONDS, Reloading, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-log = logging.getLogger(__name__)
-LOOK_SECONDS: Final = 1.0
+    from isolation.host.reloading import Stamp
+
 MOST_BYTES: Final = 1 << 20
 """Of one file."""
 
-Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 T = TypeVar("T")
 
 
@@ -44,8 +42,8 @@ class CertificateFiles:
     client_ca: Path | None = None
 
     def stamp(self) -> Stamp:
-        """What changes when a file does; the files of a Secret's volume are links, which are followed."""
-        return tuple(_stamp(path) for path in (self.certificate, self.key, self.client_ca))
+        """What changes when a file does."""
+        return stamp_of(path for path in (self.certificate, self.key, self.client_ca) if path is not None)
 
 
 def server_context(files: CertificateFiles, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
@@ -71,36 +69,31 @@ class ReloadingTls(Generic[T]):
 
     def __init__(self, files: CertificateFiles, build: Callable[[CertificateFiles], T], name: str = "") -> None:
         """`build`: OSError, ValueError on unusable files; `name`: for the log, empty: log nothing. Raises TlsError."""
-        self._files, self._build, self._name = files, build, name
-        self._stamp = files.stamp()
-        self._warned: Stamp | None = None
-        self.rebuild()
+        self._files, self._build = files, build
+        self._loaded = Reloading(self._load, lambda _: files.stamp(), TlsError, f"{name} certificate" if name else "")
+
+    @property
+    def current(self) -> T:
+        """What is in force."""
+        return self._loaded.current.built
+
+    @property
+    def end(self) -> float | None:
+        """Until when the pair is valid, in seconds since the epoch; None: unknown."""
+        return self._loaded.current.end
+
+    @property
+    def loaded(self) -> float:
+        """When it was read, in seconds since the epoch."""
+        return self._loaded.current.at
 
     def rebuild(self) -> None:
-        """Build anew of what is in the files now; TlsError, and what was in force stays so."""
-        self.current, self.end = self._load()
-        self.loaded = time.time()
-        """When that was, in seconds since the epoch; `end`: until when the pair is valid, None: unknown."""
+        """Build again of what is in the files now; TlsError, and what was in force stays so."""
+        self._loaded.rebuild()
 
     def refresh(self) -> bool:
         """Take what is in the files now, if it has changed and is whole; whether it was taken."""
-        stamp = self._files.stamp()
-        if stamp == self._stamp:
-            return False
-        try:
-            fresh = self._load()
-        except TlsError as exc:
-            if self._name and stamp != self._warned:
-                log.warning("cannot reload %s certificate, keeping the previous one: %s", self._name, exc)
-            self._warned = stamp
-            return False
-        # changed again while it was read: what was read may be of two generations
-        if self._files.stamp() != stamp:
-            return False
-        self._stamp, (self.current, self.end), self.loaded = stamp, fresh, time.time()
-        if self._name:
-            log.info("reloaded %s certificate", self._name)
-        return True
+        return self._loaded.refresh()
 
     async def run(self) -> None:
         """Refresh every second until cancelled."""
@@ -108,12 +101,19 @@ class ReloadingTls(Generic[T]):
             await asyncio.sleep(LOOK_SECONDS)
             self.refresh()
 
-    def _load(self) -> tuple[T, float | None]:
-        files = self._files
+    def _load(self) -> tuple[_Loaded[T], Stamp]:
+        files, stamp = self._files, self._files.stamp()
         try:
-            return self._build(files), first_end(read(files.certificate))
+            return _Loaded(self._build(files), first_end(read(files.certificate)), time.time()), stamp
         except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
             raise TlsError(f"cannot use certificate {files.certificate} with key {files.key}: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded(Generic[T]):
+    built: T
+    end: float | None
+    at: float
 
 
 def _no_password() -> str:
@@ -125,13 +125,3 @@ def read(path: Path) -> bytes:
     """A PEM file's content, MOST_BYTES at most; OSError."""
     with path.open("rb") as file:
         return file.read(MOST_BYTES)
-
-
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
