@@ -42,6 +42,8 @@ MEMBERS_BYTES: Final = 1 << 17
 _OFD_GETLK: Final = 36  # F_OFD_GETLK: linux/include/uapi/asm-generic/fcntl.h
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 _NO_FOLDER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_NO_REGION: Final = _NO_FOLDER | {errno.EINVAL, errno.ENXIO}
+"""With what `open_regular` says of a special file: the library maps and locks regular ones only."""
 
 
 class Liveness:
@@ -112,23 +114,30 @@ def locked(path: str | Path, flags: int = os.O_DIRECTORY, *, unknown: bool = Tru
     return False
 
 
-def slots_locked(region: str | Path) -> bool:
-    """Whether a process with a CUDA context has its slot of the region; no if that cannot be told."""
-    return _bytes_locked(region, LOCK_OFFSET, SLOTS)
+def slots_locked(region: str | Path, *, unknown: bool = True) -> bool:
+    """Whether a process with a CUDA context has its slot of the region; `unknown` as in `locked`."""
+    return _bytes_locked(region, LOCK_OFFSET, SLOTS, unknown=unknown)
 
 
 def edge_locked(region: Path, card: int) -> bool:
-    """Whether a call is under way that may pass the promise for a moment; `card` as in the limits file."""
-    return _bytes_locked(region, LOCK_OFFSET + SLOTS + card, 1)
+    """
+    Whether a call is under way that may pass the promise for a moment; `card` as in the limits file.
+
+    No where that cannot be told: with yes a tenant could stop the correction of its books by a lock nobody can read.
+    """
+    return _bytes_locked(region, LOCK_OFFSET + SLOTS + card, 1, unknown=False)
 
 
-def _bytes_locked(region: str | Path, start: int, length: int) -> bool:
+def _bytes_locked(region: str | Path, start: int, length: int, *, unknown: bool) -> bool:
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     try:
         with open_regular(region) as (fd, _):
-            answer = fcntl.fcntl(fd, _OFD_GETLK, query)
-    except OSError:
-        return False
+            try:
+                answer = fcntl.fcntl(fd, _OFD_GETLK, query)
+            except OSError:
+                return unknown
+    except OSError as exc:
+        return unknown and exc.errno not in _NO_REGION
     return int(_FLOCK.unpack(answer)[0]) != fcntl.F_UNLCK
 
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -49,6 +51,57 @@ def test_what_is_no_folder_is_not_held(folder):
     (folder / "link").symlink_to(folder)
 
     assert [False] * 3 == [liveness.locked(folder / name) for name in ("gone", "file", "link")]
+
+
+def test_a_region_that_may_not_be_opened_counts_as_living(folder):
+    """
+    A process may have its slot of it, whoever else let the folder's lock go. A call at the edge is no call then:
+    a tenant's books must be corrected all the same.
+    """
+    (folder / "run-1").mkdir()
+    region = folder / "run-1" / liveness.REGION
+    region.touch(mode=0o000)
+
+    assert liveness.slots_locked(region)
+    assert not liveness.slots_locked(region, unknown=False)
+    assert not liveness.edge_locked(region, 0)
+    assert not liveness.locked(region.parent)
+    assert liveness.lives(entry("run-1"), region.parent, BOOT)
+    region.chmod(0o644)
+    assert not liveness.slots_locked(region)
+    assert not liveness.lives(entry("run-1"), region.parent, BOOT)
+
+
+def test_where_the_kernel_does_not_answer_an_allocation_lives(folder, monkeypatch):
+    """
+    A file system without locks, for example.
+    """
+    (folder / "region").write_text("")
+
+    def refuse(*_):
+        raise OSError(errno.EINVAL, "no such lock")
+
+    monkeypatch.setattr(liveness.fcntl, "fcntl", refuse)
+    monkeypatch.setattr(liveness.fcntl, "flock", refuse)
+
+    assert liveness.slots_locked(folder / "region")
+    assert liveness.locked(folder)
+    assert not liveness.edge_locked(folder / "region", 0)
+
+
+def test_what_is_no_regular_file_is_no_region(folder):
+    """
+    Gone, within a file, a link, a folder, a pipe, a socket: nobody has a slot there.
+    """
+    (folder / "file").write_text("")
+    (folder / "link").symlink_to(folder / "file")
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(folder / "socket"))
+        names = ("gone", "file/region", "link", "folder", "pipe", "socket")
+
+        assert [False] * 6 == [liveness.slots_locked(folder / name) for name in names]
 
 
 def test_the_exporter_shows_an_allocation_whose_lock_it_may_not_ask(folder):
