@@ -9,6 +9,7 @@ admission is told comes first, so that new pods are not annotated again; safe to
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -23,7 +24,7 @@ from isolation.contract.names import AUTOSCALER, POOLS, SHARED
 from isolation.kube.access import Access
 from isolation.kube.core.errors import ClusterError, NotFoundError
 from isolation.kube.core.lease import LeaseTiming
-from isolation.kube.core.wire import page_of
+from isolation.kube.paging import list_objects
 from isolation.kube.writes import LeaseClient, PodRef, decode_object
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from autoscaler.kube.options import Options
 
-PAGE: Final = 500
 READ_SECONDS: Final = 10.0
 MOST_ROUNDS: Final = 5
 """Pods that change while they are written to are read again so often."""
@@ -114,14 +114,9 @@ async def _pools(access: Access, namespace: str, *, dry_run: bool) -> int:
 
 async def _wishes(access: Access) -> AsyncIterator[AnnotationChange]:
     """Pods whose annotations are to go."""
-    query = {"labelSelector": f"{SHARED}=true", "limit": str(PAGE)}
-    while True:
-        page = page_of(await access.page("/api/v1/pods", query))
-        for raw in page.items or ():
+    async with aclosing(list_objects(access, "/api/v1/pods", {"labelSelector": f"{SHARED}=true"})) as pods:
+        async for raw in pods:
             meta = _POD.decode(raw).metadata
             changed = changes(At(meta.annotations).texts(), Ours())
             if changed:
                 yield AnnotationChange(PodRef(meta.namespace, meta.name, meta.uid), meta.resourceVersion, changed)
-        if not page.metadata.continue_:
-            return
-        query["continue"] = page.metadata.continue_

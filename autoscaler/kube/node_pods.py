@@ -11,7 +11,8 @@ Source: Kubernetes, "API concepts: resource versions" (unset: most recent).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -21,22 +22,17 @@ from isolation.contract.codec.request import goes_with_its_node, owner_of
 from isolation.contract.names import MIRROR
 from isolation.kube.core.wire import page_of
 from isolation.kube.informer import NOT_ENDED
+from isolation.kube.paging import list_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from isolation.kube.paging import PageSource
 
 LONG_TERMINATING_SECONDS: Final = 30.0
 """A pod that has not ended so long after its grace counts as gone (PodLongTerminatingExtraThreshold)."""
 GRACE_SECONDS: Final = 30.0
 """Kubernetes' own terminationGracePeriodSeconds, where a pod names none."""
-_PAGE: Final = "500"
-
-
-class Lists(Protocol):
-    """The API server's lists (`isolation.kube.access.Access`)."""
-
-    async def page(self, path: str, query: Mapping[str, str]) -> bytes:
-        """A whole answer; ClusterError where there is none."""
 
 
 class _Meta(msgspec.Struct):
@@ -60,7 +56,7 @@ class _Thing(msgspec.Struct):
 _THING: Final = msgspec.json.Decoder(_Thing)
 
 
-async def lost_with(lists: Lists, node: str, now: float) -> list[str]:
+async def lost_with(lists: PageSource, node: str, now: float) -> list[str]:
     """Keys of the pods on a node that would be lost with it; `now`: seconds since the epoch. Raises ClusterError."""
     if "/" in node:
         return []  # the ID of a machine that never had a node: nobody can be bound to it
@@ -68,24 +64,20 @@ async def lost_with(lists: Lists, node: str, now: float) -> list[str]:
     return sorted(key for raw in page.items or () if (key := _lost(raw, now)))
 
 
-async def find_node(lists: Lists, machine: str) -> str:
+async def find_node(lists: PageSource, machine: str) -> str:
     """The node of a machine, by its name or its provider's ID, as stored at this moment; empty: none. ClusterError."""
-    query = {"limit": _PAGE}
-    while True:
-        page = page_of(await lists.page("/api/v1/nodes", query))
-        for raw in page.items or ():
+    async with aclosing(list_objects(lists, "/api/v1/nodes")) as nodes:
+        async for raw in nodes:
             thing = _THING.decode(raw)
             if machine in (thing.metadata.name, thing.spec.providerID):
                 return thing.metadata.name
-        if not page.metadata.continue_:
-            return ""
-        query["continue"] = page.metadata.continue_
+    return ""
 
 
 class Occupants:
     """Pods that a removal by cluster-autoscaler would end; see `autoscaler.apis.rpc.provider_groups.Occupied`."""
 
-    def __init__(self, lists: Lists, wall: Callable[[], float]) -> None:
+    def __init__(self, lists: PageSource, wall: Callable[[], float]) -> None:
         self._lists, self._wall = lists, wall
 
     async def __call__(self, machine: str, node: str) -> str:

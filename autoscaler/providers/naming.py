@@ -8,12 +8,14 @@ every few seconds. A list that fails is no answer: whoever asked must not take a
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from autoscaler.providers.base import UnreachableError
 from isolation.kube.core.errors import ClusterError
+from isolation.kube.paging import list_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -22,13 +24,10 @@ if TYPE_CHECKING:
 
 AGAIN_SECONDS: Final = 15.0
 _PATH: Final = "/api/v1/nodes"
-_PAGE: Final = "500"
-_MOST_PAGES: Final = 200
 
 
 class _Meta(msgspec.Struct):
     name: str = ""
-    token: str = msgspec.field(name="continue", default="")
 
 
 class _Spec(msgspec.Struct):
@@ -40,12 +39,7 @@ class _Node(msgspec.Struct):
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
-class _Page(msgspec.Struct):
-    metadata: _Meta
-    items: list[_Node] | None = None
-
-
-_PAGES: Final = msgspec.json.Decoder(_Page)
+_NODE: Final = msgspec.json.Decoder(_Node)
 
 
 class NodeNames:
@@ -63,19 +57,12 @@ class NodeNames:
                 self._known = await self._list()
             except ClusterError as exc:
                 raise UnreachableError(f"cannot list nodes: {exc}") from exc
-            except msgspec.MsgspecError as exc:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
                 raise UnreachableError(f"cannot read the list of nodes: {exc}") from exc
             self._listed = self._clock()
         return {ident: self._known[ident] for ident in ids if ident in self._known}
 
     async def _list(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        token = ""
-        for _ in range(_MOST_PAGES):
-            query = {"limit": _PAGE} | ({"continue": token} if token else {})
-            page = _PAGES.decode(await self._access.page(_PATH, query))
-            found |= {node.spec.providerID: node.metadata.name for node in page.items or () if node.spec.providerID}
-            token = page.metadata.token
-            if not token:
-                return found
-        raise UnreachableError(f"the list of nodes has more than {_MOST_PAGES} pages")
+        async with aclosing(list_objects(self._access, _PATH)) as listed:
+            nodes = [_NODE.decode(raw) async for raw in listed]
+        return {node.spec.providerID: node.metadata.name for node in nodes if node.spec.providerID}

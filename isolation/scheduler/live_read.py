@@ -11,18 +11,18 @@ go while the list was under way is not put back.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from isolation.contract.names import SHARED
-from isolation.kube.core.wire import identity_of, page_of
+from isolation.kube.core.wire import identity_of
 from isolation.kube.informer import NOT_ENDED
+from isolation.kube.paging import PAGE, list_pages
 
 if TYPE_CHECKING:
     from isolation.kube.listwatch import Source
     from isolation.kube.store import ClusterChange
     from isolation.scheduler.informers import Informers
-
-_PAGE: Final = "500"
 
 
 class LiveRead:
@@ -63,21 +63,18 @@ class LiveRead:
         self._running += 1
         try:
             fields = f"{NOT_ENDED},spec.nodeName={node}"
-            query = {"labelSelector": f"{SHARED}=true", "fieldSelector": fields, "limit": _PAGE}
+            query = {"labelSelector": f"{SHARED}=true", "fieldSelector": fields, "limit": str(PAGE)}
             epoch = self._epoch
-            while True:
-                page = page_of(await self._source.page("/api/v1/pods", query))
-                version = page.metadata.resourceVersion
-                if self._since is None and epoch == self._epoch and version.isascii() and version.isdigit():
-                    self._since = int(version)
-                for raw in page.items or ():
-                    uid = identity_of(raw).uid
-                    known = self._store.pods.get(uid)
-                    if uid not in self._gone and (known is None or known.placement is None):
-                        self._store.pod_is(raw)
-                if not page.metadata.continue_:
-                    return
-                query["continue"] = page.metadata.continue_
+            async with aclosing(list_pages(self._source, "/api/v1/pods", query)) as pages:
+                async for page in pages:
+                    version = page.metadata.resourceVersion
+                    if self._since is None and epoch == self._epoch and version.isascii() and version.isdigit():
+                        self._since = int(version)
+                    for raw in page.items or ():
+                        uid = identity_of(raw).uid
+                        known = self._store.pods.get(uid)
+                        if uid not in self._gone and (known is None or known.placement is None):
+                            self._store.pod_is(raw)
         finally:
             self._running -= 1
             if not self._running:

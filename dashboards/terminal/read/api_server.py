@@ -36,8 +36,8 @@ from isolation.kube.core.errors import (
     NotFoundError,
     RefusedError,
 )
-from isolation.kube.core.wire import page_of
 from isolation.kube.informer import NOT_ENDED
+from isolation.kube.paging import list_objects
 from isolation.kube.store import Store
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
 _ALL_PODS: Final = MappingProxyType({"fieldSelector": NOT_ENDED})
 _PAGE: Final = 2500
-_MOST_PAGES: Final = 10_000
 MOST_ASKED: Final = 64
 """Exporters that are asked one by one; of a larger fleet a Prometheus knows."""
 _AT_ONCE: Final = 16
@@ -104,27 +103,11 @@ def first_page(access: Access, path: str, query: Mapping[str, str]) -> asyncio.T
     return asyncio.create_task(access.page(path, {**query, "limit": str(_PAGE)}))
 
 
-async def items(
+def items(
     access: Access, path: str, query: Mapping[str, str], first: asyncio.Task[bytes] | None = None
 ) -> AsyncIterator[msgspec.Raw]:
-    """Every object of a list; the next page is asked for before this one is read."""
-    asked = {**query, "limit": str(_PAGE)}
-    coming = first or first_page(access, path, query)
-    try:
-        for _ in range(_MOST_PAGES):
-            page = page_of(await coming)
-            more = page.metadata.continue_
-            if more:
-                coming = asyncio.create_task(access.page(path, asked | {"continue": more}))
-                await asyncio.sleep(0)
-            for raw in page.items or ():
-                yield raw
-            if not more:
-                return
-        raise MalformedError("the list has too many pages")
-    finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
+    """Every object of a list, in pages as `first_page` requests them."""
+    return list_objects(access, path, query, _PAGE, first)
 
 
 async def read_fleet(

@@ -205,7 +205,7 @@ def test_nodes_are_listed_anew_when_a_machine_is_not_known_and_not_each_time():
             """Two pages of one node each."""
             asked.append(path)
             number = 1 if "continue" in query else 0
-            token = {} if number else {"continue": "more"}
+            token = {"resourceVersion": "1"} | ({} if number else {"continue": "more"})
             node = {"metadata": {"name": f"n{number}"}, "spec": {"providerID": f"aws:///z/i-{number}"}, "status": {}}
             return json.dumps({"metadata": token, "items": [node]}).encode()
 
