@@ -198,7 +198,7 @@ def _of(families: Callable[[list[NodeReading]], Iterable[Family]], result: Cycle
 
 
 def source_families(result: CycleResult) -> Iterator[Family]:
-    """How each source fared, and the judging of what they told."""
+    """Success and duration of each source, and of the evaluation."""
     fared = outcomes(result.snapshot)
     success = {name: float(outcome.ok) for name, outcome in fared.items()}
     seconds = {name: outcome.seconds for name, outcome in fared.items()}

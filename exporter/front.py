@@ -38,7 +38,7 @@ _log: Final = logging.getLogger(__name__)
 _FORMS: Final = tuple(Form(openmetrics, gzip) for openmetrics in (False, True) for gzip in (False, True))
 """One byte stands for each."""
 _REMIND_SECONDS: Final = 10.0
-"""How often the reader is told that a form is still asked for: well below what makes it forget one."""
+"""How often the reader learns that a form is still requested: well below what makes it forget one."""
 _PATIENCE_SECONDS: Final = 5.0
 """For a form that is not rendered yet."""
 _END_SECONDS, _END_STEP_SECONDS = 2.0, 0.01

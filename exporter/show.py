@@ -38,7 +38,7 @@ _USE_HEAD: Final = (
 
 
 def as_json(result: CycleResult) -> str:
-    """The reading and how the sources fared; a figure that cannot be told is null."""
+    """The reading and how the sources fared; an unknown figure is null."""
     record = {
         "format": FORMAT,
         "read_at": result.snapshot.epoch,

@@ -55,7 +55,7 @@ CYCLE_SECONDS: Final = 900.0
 YOUNG_OBJECTS: Final = 50_000
 """New objects after which the garbage collector looks for cycles: an observation makes millions and has none."""
 GRACE_SECONDS: Final = 20.0
-"""For the step under way when we are told to stop: as long as a provider may take."""
+"""For the step under way at SIGTERM: as long as a provider may take."""
 
 
 class Autoscaler:
@@ -103,7 +103,7 @@ class Autoscaler:
 
     async def run(self, stop: asyncio.Event, opened: Callable[[Mapping[str, int]], None] = lambda _: None) -> None:
         """
-        Reconcile until told to stop.
+        Reconcile until `stop` is set.
 
         Whoever serves the metrics APIs does so without a valid configuration too: an API without a server keeps every
         namespace of the cluster from being deleted.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 STALE_SECONDS: Final = 150.0
-"""A quiet watch is begun anew after 90 s and says a word then: beyond this nobody answers."""
+"""A quiet watch is restarted after 90 s, which yields a message: beyond this the API server does not answer."""
 STEP_SECONDS: Final = 5.0
 """A wall clock that is so far from where it should be was set."""
 
@@ -69,7 +69,7 @@ class ClusterParts:
     """Seconds since the epoch, as the wall clock says."""
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     steady: Callable[[], float] = boottime
-    """Seconds on a clock that nobody can set."""
+    """Seconds on a clock that cannot be set."""
     board: LatestSnapshot | None = None
     """Where the metrics APIs look."""
     stale_seconds: float = STALE_SECONDS
@@ -133,7 +133,7 @@ class KubeCluster:
         await self._parts.sleep(seconds)
 
     async def nominate(self, homes: Mapping[str, Nomination]) -> None:
-        """Remember who goes where; also the moment to tidy away what nobody needs any more."""
+        """Remember who goes where; also removes what is not needed any more."""
         self.state = replace(self.state, homes=dict(homes))
         if self.observed is not None:
             await self._executor.tidy(self.observed)

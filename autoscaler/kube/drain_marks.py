@@ -50,7 +50,7 @@ def _same(at: At, node: str, uid: str) -> None:
 
 
 ORDERED_SECONDS: Final = 300.0
-"""So long may the removal of a machine still come true whose provider gave no answer."""
+"""A removal without an answer from the provider may still take effect this long."""
 
 
 class DrainMarks:

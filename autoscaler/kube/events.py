@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 AGAIN_SECONDS: Final = 600.0
-"""The same news about the same object is not told again sooner."""
+"""The same event about the same object is not repeated sooner."""
 BURST: Final = 50
 A_SECOND: Final = 5.0
 _MOST_KNOWN: Final = 10_000
@@ -53,7 +53,7 @@ class Recorder:
         await self._say(namespace, about, reason, note, "Warning" if warning else "Normal")
 
     async def _say(self, namespace: str, about: dict[str, str], reason: str, note: str, kind: str) -> None:
-        # in this order: what may not be said now has not been told, and is told once it may
+        # in this order: an event that may not be written now does not count as written
         if self._allowed() or not self._news((about["kind"], about["uid"], reason, note)):
             return
         if not self._room():

@@ -3,7 +3,7 @@
 All pools handed to cluster-autoscaler by hand, where the autoscaler is gone for long: `gpushare autoscaler hand-back`.
 
 Decides that it is refused while the autoscaler is alive, which does the same by itself once it is switched off. What
-admission is told comes first, so that new pods are not annotated again; safe to repeat.
+admission reads is written first, so that new pods are not annotated again; safe to repeat.
 """
 
 from __future__ import annotations

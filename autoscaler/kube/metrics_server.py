@@ -2,7 +2,7 @@
 """
 The metrics port: `/metrics`, `/healthz`, `/readyz`, and nothing else.
 
-Decides what a probe answers; what is measured and what is wrong are told to it.
+Decides what a probe answers; the metrics and the state are the caller's.
 """
 
 from __future__ import annotations

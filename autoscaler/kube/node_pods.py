@@ -2,8 +2,8 @@
 """
 What would be lost with a machine, asked of the API server itself right before the machine is given back.
 
-Decides whose end would be a loss: everybody's but those who have ended, who go with their node (a DaemonSet's pods, the
-kubelet's own) or who should have ended long ago. A list without a resourceVersion is consistent: it shows every bind
+Decides which pods would be lost: all but those that have ended, that go with their node (a DaemonSet's, the kubelet's
+own) or that should have ended long ago. A list without a resourceVersion is consistent: it shows every bind
 that was carried out before it was asked for, however late our watch is.
 
 Source: Kubernetes, "API concepts: resource versions" (unset: most recent).

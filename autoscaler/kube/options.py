@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What `gpushare autoscaler` is told at its start, checked at once and passed down, never imported.
+The options of `gpushare autoscaler`, checked at the start and passed down, never imported.
 
 Every mistake is found in one go, each with what to write instead. What may change while it runs stands in the
 configuration file instead.

@@ -106,7 +106,7 @@ def make_prospect(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> 
 
 
 def _pools(reading: Reading, silent: Mapping[str, str]) -> tuple[PoolLine, ...]:
-    """Those that can be told, and those whose provider is silent, whether or not a node of theirs is known."""
+    """Pools with a known size, and those whose provider does not answer, whether or not a node of theirs is known."""
     seen, closed = reading.seen, reading.memory.closed
     coming = Counter(machine.pool for machine in seen.coming())
     sizes = Counter(machine.pool for machine in seen.machines.values() if machine.state in STANDING)

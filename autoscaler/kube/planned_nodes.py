@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-PlannedNodes on machines that are coming, told to the scheduler: who they were bought for, by pool and not yet by node.
+Reservations that tell the scheduler which pods the coming nodes were bought for: by pool, not yet by node.
 
 Decides which reservations are stored for them. They follow the `Nomination`s, so it is the same who bought,
 and a leader that ends between a purchase and its reservations leaves nothing undone: the next one makes them. The

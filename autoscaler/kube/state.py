@@ -54,7 +54,7 @@ class ControllerState:
     homes: Mapping[str, Nomination] = field(default_factory=dict)
     """By UID of waiting pods: which coming machine each is nominated for."""
     profiles: Mapping[str, NodeTemplate] = field(default_factory=dict)
-    """By pool, learnt from nodes or told by the provider."""
+    """By pool, learnt from nodes or from the provider."""
     missed: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     """By UID of waiting pods: how often a machine came for one and did not help, and when last."""
     asked: frozenset[str] = frozenset()

@@ -41,7 +41,7 @@ class Saved(StrEnum):
     SAME = "same"
     """Nothing has changed since the last one."""
     CONFLICT = "conflict"
-    """Somebody else wrote meanwhile; nothing was done, read anew."""
+    """Another client wrote meanwhile; nothing was written: read again."""
 
 
 class StateConfigMap:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is measured of cards and pods, as the autoscaler takes it: figures with their age, and who could not be told.
+What is measured of cards and pods, as the autoscaler takes it: figures with their age, and nodes without figures.
 
-Decides how old a figure is and when it is too old to be acted upon. The age is counted on a clock that nobody can set,
-from the moment at which an exporter was first seen to say that it had measured anew: an exporter that hangs, or a
+Decides how old a figure is and when it is too old to be acted upon. The age is counted on a clock that cannot be set,
+from the moment at which an exporter was first seen to report a new measurement: an exporter that hangs, or a
 Prometheus that repeats its last words, grows old whatever the clocks of other machines say. Only of the first word of
 all, which may have been repeated for hours, the wall clock is asked how old it is. Pure but for `Nothing`.
 """
@@ -41,7 +41,7 @@ _LARGEST: Final = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sample as it was told."""
+    """One sample as it was reported."""
 
     metric: str
     labels: Mapping[str, str]
@@ -60,12 +60,12 @@ class Measured:
     stale: frozenset[str] = frozenset()
     """Nodes whose figures are too old to be acted upon."""
     failed: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
-    """Nodes of which nothing could be told now, or only something old, and why."""
+    """Nodes without figures now, or with old ones only, and why."""
     whole: Mapping[CardOf, tuple[ContainerCardUse, ...]] = field(default_factory=lambda: _EMPTY)
     """What pods have and use of whole cards, which only their node's kubelet and exporter know."""
 
     def used(self, node: str, spots: Sequence[CardKey]) -> float | None:
-        """The most that a pod with these parts of cards uses of the compute of one card; None: that cannot be told."""
+        """The most that a pod with these parts of cards uses of the compute of one card; None: unknown."""
         if not spots or not self.samples or node in self.stale:
             return None
         by_card: dict[str, float] = {}

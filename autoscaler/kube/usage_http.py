@@ -33,7 +33,7 @@ _OK: Final = 200
 
 
 class TellError(Exception):
-    """Nothing could be told, and why."""
+    """There are no figures, and why."""
 
 
 class _Http:

@@ -50,7 +50,7 @@ class DeniedError(ProviderError):
 
 
 class ChangedError(ProviderError):
-    """Somebody else changes the pool; nothing was done, and the next look decides anew."""
+    """Another client changes the pool; nothing was done, and the next cycle decides again."""
 
 
 class MissingError(ProviderError):
@@ -119,7 +119,7 @@ class Provider(Protocol):
         """The kind, as in the configuration."""
 
     async def pools(self) -> tuple[PoolState, ...]:
-        """Every configured pool as it is now; an error if any of them cannot be told."""
+        """Every configured pool as it is now; an error if any of them is unknown."""
 
     async def grow(self, pool: str, by: int, seen: int | None = None) -> int:
         """

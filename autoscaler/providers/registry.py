@@ -52,7 +52,7 @@ class ProvidersReading:
 
     states: Mapping[str, PoolState] = field(default_factory=dict)
     failed: Mapping[str, ProviderError] = field(default_factory=dict)
-    """Pools that cannot be told now, and why: they are neither empty nor as they were."""
+    """Pools whose provider did not answer, and why: they are neither empty nor as they were."""
 
 
 class OrderTracker(Protocol):
@@ -90,13 +90,13 @@ class Providers:
             if isinstance(answer, ProviderError):
                 failed |= dict.fromkeys(mine, answer)
                 continue
-            told = {state.name: state for state in answer}
+            by_name = {state.name: state for state in answer}
             for pool in mine:
-                if pool not in told:
+                if pool not in by_name:
                     failed[pool] = DeniedError(f"provider {provider.name} does not report it")
                     continue
                 try:
-                    states[pool] = await self._named(told[pool])
+                    states[pool] = await self._named(by_name[pool])
                 except ProviderError as exc:
                     failed[pool] = exc
         return ProvidersReading(states, failed)
@@ -148,7 +148,7 @@ class Providers:
         return self._locks[pool]
 
     async def _named(self, state: PoolState) -> PoolState:
-        """A machine that may be a node and has no name is looked up; one that cannot be told is no answer."""
+        """A machine that may be a node and has no name is looked up; if that fails there is no answer."""
         nameless = {one.id for one in state.nodes if not one.node}
         names = await self._naming.of(nameless) if nameless and self._naming is not None else {}
         self._names[state.name] = names

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The dashboard of broken promises: who uses more than promised, who slips past, where nothing can be told.
+The dashboard of broken promises: who uses more than promised, who slips past, where nothing is known.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The same facts under the names of Alibaba ACK's GPU exporters, for dashboards and HPA rules that exist.
 
 Pure. This is GPU monitoring 2.0, `DCGM_*`; what came before is `exporter.compat.legacy`. Names, labels and units
-are theirs (MiB, percent, millijoules); what a figure means and whether it can be told is decided before
-(`exporter.pipeline.attribution`): what cannot be told is absent here too. ACK's rules average or add per pod
+are theirs (MiB, percent, millijoules); what a figure means and whether it is known is decided before
+(`exporter.pipeline.attribution`): what is unknown is absent here too. ACK's rules average or add per pod
 over series of single processes, so a container that has started nothing yet has none.
 
 Sources: Alibaba Cloud, "Introduction to metrics" (GPU monitoring 2.0) and "Enable auto scaling based on GPU

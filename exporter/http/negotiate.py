@@ -3,7 +3,7 @@
 What a scraper can take: its Accept and Accept-Encoding headers against what we have.
 
 Pure. We have two formats and may compress them; a scraper that names none of them gets the plain text, a
-scraper that forbids every way of sending it gets told so (None).
+scraper that forbids every way of sending it gets None: not acceptable.
 
 Source: RFC 9110, sections 12.4 and 12.5 (the most specific range decides, q=0 excludes).
 """

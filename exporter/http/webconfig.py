@@ -2,7 +2,7 @@
 """
 The web configuration file of the Prometheus exporter-toolkit: YAML in, a checked value out.
 
-Pure but for YAML. Every mistake is told at once and by its place in the file; a key that is not known is a
+Pure but for YAML. All mistakes are reported together, each with its place in the file; a key that is not known is a
 mistake, since a misspelt `client_ca_file` would leave a door open. What the file asks for and Python's TLS
 cannot do is refused, not ignored.
 

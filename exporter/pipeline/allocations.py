@@ -57,7 +57,7 @@ class ContainerAllocation:
     region: RegionSample | None = None
     """None: nothing is enforced."""
     limits_error: str = ""
-    """In which way the library is told something else than was promised."""
+    """How the library's limits file differs from the promise; empty: it does not."""
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -78,9 +78,9 @@ class NodeAllocations:
     complete: bool
     """Whether every source of promises could be read."""
     counted: bool = True
-    """Whether each card's are all known: no record that cannot be read, no promise of a card that cannot be told."""
+    """Whether each card's are all known: no record that cannot be read, no promise of an unknown card."""
     unplaced: frozenset[tuple[str, str, str]] = frozenset()
-    """Containers that were promised something of a card that cannot be told."""
+    """Containers that were promised part of an unknown card."""
     unanswered: frozenset[tuple[str, str]] = frozenset()
     """Pods, by namespace and name, of which only the kubelet could tell, and did not yet."""
     kubernetes: bool = False
@@ -187,7 +187,7 @@ class _Assignments:
         """In how many containers a device of a DRA claim is: one claim may serve several."""
         self.unplaced: set[tuple[str, str, str]] = set()
         self.anywhere = False
-        """Whether units of memory were promised of which the card cannot be told."""
+        """Whether units of memory were promised of an unknown card."""
         self.units: dict[AllocationKey, frozenset[str]] = {}
 
     def allocations(self) -> Iterator[ContainerAllocation]:

@@ -53,7 +53,7 @@ class OverLimitState(NamedTuple):
 
 
 class _Growth(NamedTuple):
-    """What counters of a container have grown by in one sample; None: that cannot be told."""
+    """What counters of a container have grown by in one sample; None: unknown."""
 
     joules: float | None = None
     seconds: float | None = None

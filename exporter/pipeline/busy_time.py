@@ -121,7 +121,7 @@ class BusyMeter:
         self._end = self._polled = self._begin = self.since
 
     def add(self, samples: Iterable[BusySample], now: int) -> None:
-        """Take what the driver told at `now` of the time after `since`."""
+        """Take what the driver reported at `now` of the time after `since`."""
         if now - self._polled > _KEEP_MICROS:  # what was seen before says nothing of now
             self._restart(now - LOOK_BACK_MICROS)
         polled, self._polled = now - self._polled, now
@@ -249,7 +249,7 @@ class BusyMeter:
 
 
 def _sane(sample: BusySample, now: int) -> bool:
-    """Drivers have told percents in the millions, and pids of nobody."""
+    """Drivers have reported percents in the millions, and pids without a process."""
     return sample.pid > 0 and 0 <= sample.percent <= PERCENT and sample.micros <= now + _FUTURE_MICROS
 
 

@@ -51,7 +51,7 @@ class Counters:
                     del lines[labels]
 
     def family(self, spec: MetricSpec, rows: Iterable[tuple[tuple[str, ...], tuple[str, str], float | None]]) -> Family:
-        """Samples by labels, of (labels, promise, count) rows; what cannot be told now (None) is absent."""
+        """Samples by labels, of (labels, promise, count) rows; what is unknown now (None) is absent."""
         lines = self._lines.setdefault(spec.name, {})
         shown: dict[tuple[str, ...], float] = {}
         for labels, promise, value in rows:

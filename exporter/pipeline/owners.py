@@ -54,7 +54,7 @@ def list_owners(snapshot: Snapshot) -> Mapping[int, ProcessOwner] | None:
 
 
 def list_departed(snapshot: Snapshot) -> Mapping[int, ProcessOwner]:
-    """Whose those were that ended a moment ago: what they computed until then is still told."""
+    """Owners of processes that ended a moment ago: samples of their computing still come."""
     kernel = snapshot.kernel.value
     return {} if kernel is None or not kernel.host_pids else _owners(snapshot, kernel.ended)
 
@@ -103,7 +103,7 @@ def pod_names(snapshot: Snapshot) -> dict[str, tuple[str, str]]:
 
 
 def live_pods(kernel: KernelSample | None) -> frozenset[str] | None:
-    """UIDs of pods that have a control group; None where that cannot be told."""
+    """UIDs of pods that have a control group; None where unknown."""
     return None if kernel is None else kernel.live_pods
 
 

@@ -187,7 +187,7 @@ class IdentitySample:
     source: str = ""
     """pods-api or log-directory."""
     pods: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
-    """Namespace and name by pod UID, also of pods whose containers cannot be told."""
+    """Namespace and name by pod UID, also of pods with unknown containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class KubeletSample:
 
     grants: tuple[DeviceGrant, ...]
     unanswered: frozenset[tuple[str, str]] = frozenset()
-    """Namespace and name of pods that the kubelet has not told of yet, for its rate limit: cannot tell."""
+    """Namespace and name of pods about which the kubelet has not answered yet, for its rate limit: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

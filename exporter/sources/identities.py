@@ -96,9 +96,9 @@ class IdentitySource:
 
     def read(self, now: float, wanted: Collection[str] = (), pods: Collection[str] = ()) -> IdentitySample:
         """
-        Whoever can be told. `now`: monotonic seconds.
+        The identities that are known. `now`: monotonic seconds.
 
-        `wanted`: container IDs that have to be told, `pods`: pod UIDs likewise.
+        `wanted`: container IDs that are needed, `pods`: pod UIDs likewise.
         """
         if self._api is None or not self._api.usable(now):
             return self._logs.read(wanted)

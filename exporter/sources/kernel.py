@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 ENDED_SECONDS: Final = 5.0
-"""For so long it is told who a process was that has ended: samples of what it computed come late."""
+"""A process that has ended is reported this long: samples of what it computed come late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class KernelSource:
         self._live = LivePods(self._cgroup)
         self._known: dict[int, _KnownProcess] = {}
         self._ended: dict[int, tuple[ProcessSample, float]] = {}
-        """Until when they are told."""
+        """By pid, with the time until which they are reported."""
         self._own = ("", cgroup_paths.NOWHERE)
         """Where our own pods begin, and our own place."""
         self._trusted: dict[str, bool] = {}
@@ -148,7 +148,7 @@ class KernelSource:
         if one.place.pod_uid and not ours:
             return ""
         contained = bool(one.place.container_id) and not ours
-        # in a PID namespace of its own, or where that cannot be told, a mark may be a container's
+        # in a PID namespace of its own, or where that is unknown, a mark may be a container's
         marked = not contained and one.facts.namespace_pid == pid
         try:
             return lineage.hold_of(pid, stat, one.groups, marked=marked)

@@ -53,7 +53,7 @@ MOST_HOLDS: Final = 1024
 """In one book: more than any machine has room for; what is beyond is counted and not read."""
 MOST_SLICES: Final = 128
 MOST_PARTS: Final = 4096
-"""Parts of cards, of all holds together: 16 cards of 141 GiB have 2256. What is beyond is counted and not told."""
+"""Parts of cards, of all holds together: 16 cards of 141 GiB have 2256. What is beyond is counted and not shown."""
 MOST_TEXT: Final = 253
 MARKS_SECONDS: Final = 10.0
 """How often every process's environment is read, where nothing else is left of an allocation: it is dear."""
@@ -102,7 +102,7 @@ class _AllocationFolder:
 
     @property
     def enforced(self) -> bool:
-        """Whether there is a library to be told."""
+        """Whether there is a library that reads limits."""
         return self.hold is not None and self.hold.policy != NOTHING_ENFORCED
 
 
@@ -284,7 +284,7 @@ def _read_limits(path: str) -> abi.Limits:
 
 
 def _limits_difference(hold: HostAllocation, limits: abi.Limits) -> str:
-    """In which way the library is told something else than was promised; empty: in none."""
+    """How the limits file differs from the promise; empty: it does not."""
     if limits.promise != hold.id[:_PROMISE_CHARS]:
         return f"the limits file belongs to promise {limits.promise!r}"
     try:

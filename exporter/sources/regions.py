@@ -50,7 +50,7 @@ class _RegionState:
     """What the last reading of one region left."""
 
     since: int | None = None
-    """Breach records told so far; None: what there is now is history."""
+    """Breach records reported so far; None: what there is now is history."""
     file: tuple[int, int] = (0, 0)
     sum: int = -1
     reading: abi.RegionReading | None = None
@@ -119,7 +119,7 @@ def _facts(fd: int, size: int, known: _RegionState, slots: int) -> RegionSample:
         known.since = head
     if head == known.since:
         return RegionSample(reading)
-    # fewer than were told: the file was made anew in place
+    # fewer than were reported: the file was rewritten in place
     since = known.since if known.since <= head else 0
     known.since, lost, records = breach_ring.read_breaches(copy.read, since)
     return RegionSample(reading, records, min(lost, MOST_LOST))

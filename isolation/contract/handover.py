@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who scales a pool, gpushare or a cluster-autoscaler, and the pod annotations by which the latter is told.
+Who scales a pool, gpushare or a cluster-autoscaler, and the pod annotations that tell the latter.
 
 Decides which annotations a pod carries where gpushare buys or drains, and how they go again. What the pod's owner had
 written there stands beside it meanwhile (`codec.pod.safe_to_evict` reads it). Pure; applied twice it changes nothing

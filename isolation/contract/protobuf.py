@@ -11,7 +11,7 @@ A field reads `number type`:
     "3 {string}"    a map from text to that type
     "4 core.Node"   a message of another package of the same wire
 An enum is written as int32, which is the same on the wire. Presence is proto3's: a scalar that is 0 or
-empty is not told from one that is not there.
+empty cannot be distinguished from one that is not there.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ContainerReading:
     """Promised part of the card's compute, 0..1; None where none was promised."""
     used_core_ratio: float | None
     source: str
-    """Where the used memory comes from: nvml, library, allocation, simulation; empty: it cannot be told."""
+    """Where the used memory comes from: nvml, library, allocation, simulation; empty: unknown."""
     over_limit_seconds: float = 0.0
     """How long this container has used more memory than promised, up to this reading."""
     core_source: str = ""

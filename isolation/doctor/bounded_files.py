@@ -84,7 +84,7 @@ class FileReader:
             return Unreadable(exc.strerror or "read error")
 
     def link(self, path: str) -> str | None:
-        """Where a link points, as it is written; None where that cannot be told."""
+        """Where a link points, as it is written; None where it cannot be read."""
         folder, _, name = path.rpartition("/")
         try:
             return str((self.inside(folder) / name).readlink())
@@ -92,7 +92,7 @@ class FileReader:
             return None
 
     def exists(self, path: str) -> bool | None:
-        """Whether something of that name is there; None where that cannot be told."""
+        """Whether something of that name is there; None where that is unknown."""
         try:
             os.lstat(self.inside(path))
         except (FileNotFoundError, NotADirectoryError):

@@ -87,7 +87,7 @@ class NvmlAlarms(NvmlMachine):
         """By UUID why events of a card cannot be heard; empty: they can."""
 
     def boards(self) -> tuple[Board, ...]:
-        """See `Alarms`. One that was lost and is back is listened to anew."""
+        """See `Alarms`. One that was lost and is back is registered again."""
         nvml = self._open()
         try:
             count = min(nvml.nvmlDeviceGetCount(), _MOST_CARDS)
@@ -166,7 +166,7 @@ class NvmlAlarms(NvmlMachine):
         return ""
 
     def _hang_up(self, nvml: Any) -> None:
-        """The next reading of the boards begins anew."""
+        """The next reading of the boards registers again."""
         gone, self._set = self._set, None
         self._heard.clear()
         if gone is not None:

@@ -2,7 +2,7 @@
 """
 One card of one container, sampled: the books, the driver's figure, the books again.
 
-A container that moves its books all the time is looked at a few times in a row; what cannot be told then is decided by
+A container that moves its books all the time is looked at a few times in a row; what remains unknown is decided by
 `correction`. A process that ends is not counted: its slot may be given back before the driver has its memory.
 """
 

@@ -150,7 +150,7 @@ class Access:
         """
         One request: its answer, RefusedError, or UnreachableError (outcome unknown).
 
-        The server is told a write's deadline: it drops what nobody waits for any more instead of carrying it out later.
+        A write carries its deadline: the server drops it once the caller has given up, instead of doing it later.
         """
         seconds = self._deadlines.write if seconds is None else min(seconds, self._deadlines.write)
         if seconds <= 0:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Tasks that last as long as their process: one that breaks is begun again after a pause, and is told of until it works.
+Tasks that last as long as their process: one that breaks is restarted after a pause, and reported until it works.
 
 Decides when a task is begun again, and when its process is unhealthy for it: it has failed, or has completed no cycle,
 for too long, or its supervisor is gone. Knows nothing of what the tasks do. Every task has a name, under which it

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Gauges of a process of ours, and counters that somebody else keeps, read when somebody scrapes.
+Gauges of a process of ours, and counters kept elsewhere, read at each scrape.
 
-Decides nothing: names, labels and help come from the catalogue, what cannot be told is left out by whoever is asked.
+Decides nothing: names, labels and help come from the catalogue, what is unknown is left out by the callback.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class WatchOptions:
     watch_seconds: float = 300.0
     """The server ends a watch after this, spread upwards by a half."""
     idle_seconds: float = 90.0
-    """A silence longer than a bookmark's interval, one minute, may be a dead connection: the watch is begun anew."""
+    """A silence longer than a bookmark's interval, one minute, may be a dead connection: the watch is restarted."""
     pace: Pace = field(default_factory=Pace)
 
 
@@ -122,7 +122,7 @@ class Reflector:
 
     @property
     def version(self) -> int | None:
-        """Everything up to this version has been told; None before the first list, or where versions are no numbers."""
+        """Everything up to this version was received; None before the first list, or where versions are no numbers."""
         return int(self._version) if self._version is not None and _is_number(self._version) else None
 
     async def run(self) -> None:
@@ -156,7 +156,7 @@ class Reflector:
 
     def _count_failures(self, so_far: int, began: float) -> int:
         """
-        Failures in a row, beginning anew where the server was heard for a while in between.
+        Failures in a row, from 1 again where the server was heard for a while in between.
 
         A watch to which it agreed and of which nothing came may be dead or only quiet (a server whose store moves no
         version on sends no bookmarks either): looking again at once tells.

@@ -2,7 +2,7 @@
 """
 What went wrong on the way to a server, in words that say what to do; errors of sockets, TLS and HTTP clients.
 
-Pure, and knows no client: errors are told by their type of the standard library, which clients keep inside of theirs.
+Pure, and knows no client: errors are recognized by their standard library type, which clients keep inside of theirs.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class OptionalKind:
         return answer
 
     async def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
-        """Lines as they come; where the kind is not known, silence for a while, and then anew."""
+        """Lines as they come; where the kind is not known, silence for a while, and then the end."""
         try:
             async with contextlib.aclosing(self._source.lines(path, query, idle_seconds)) as lines:
                 async for line in lines:

@@ -70,7 +70,7 @@ def _fitting(make: Callable[[], bytes]) -> bytes:
 
 
 def write_limits(path: Path, limits: abi.Limits) -> None:
-    """Promise anew, in place; readers see the old promise or the new one."""
+    """Replace the limits, in place; readers see the old ones or the new ones."""
     _rewrite(path, _fitting(lambda: abi.pack_limits(limits)))
 
 

@@ -73,7 +73,7 @@ class WorkloadMix:
         return twin
 
     def add(self, shape: RequestShape) -> bool:
-        """Count one arrival; True when the table should be made anew."""
+        """Count one arrival; True when the table should be rebuilt."""
         self.counts[shape] = self.counts.get(shape, 0) + 1
         self.arrived += 1
         if self.arrived < self.due:

@@ -95,7 +95,7 @@ class Scheduler:
     # Start and stop.
 
     async def run(self, stop: asyncio.Event, opened: Callable[[Mapping[str, int]], None] = lambda _: None) -> None:
-        """Serve until told to stop."""
+        """Serve until `stop` is set."""
         async with contextlib.AsyncExitStack() as stack:
             keep = self.background.keep
             for name, follower in self.informers.followers.items():

@@ -142,8 +142,8 @@ async def serve_metrics_api(
     """
     Serve while the block lasts; the port. Raises TlsError where our certificate is none.
 
-    `closed`: why no figures are told, empty: they are; discovery is answered all the same. `fresh`: seconds, older
-    figures are not told.
+    `closed`: why no metrics are served, empty: they are; discovery is answered all the same. `fresh`: seconds, older
+    figures are not served.
     """
     tls = MetricsTls(CertificateFiles(settings.certificate, settings.key))
     care = _Checks(access, tls, settings)

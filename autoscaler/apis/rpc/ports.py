@@ -51,7 +51,7 @@ class GrpcSettings:
     anyone_asks: bool = False
     """Whether the expander answers clients without a certificate too, as a stock cluster-autoscaler is one."""
     fresh_seconds: float = FRESH_SECONDS
-    """Older figures are not told: three scrapes."""
+    """Older figures are not served: three scrapes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Ask, Pod, Slice
 
 TICK_SECONDS = 5.0
-"""Compute is drawn anew this often."""
+"""A new compute load is drawn this often."""
 IDLE_RATIO = 0.02
 """Compute of a container that does nothing."""
 

@@ -51,7 +51,7 @@ class _Of:
         self._labels = set(labels.items())
 
     def value(self, spec: metrics.MetricSpec) -> float | None:
-        """The one sample of it; None: it is not told."""
+        """The one sample of it; None: there is none."""
         for labels, value in self._page.get(spec.name, {}).items():
             if self._labels <= set(labels):
                 return value
@@ -63,9 +63,9 @@ class _Of:
         return None if value is None else int(value)
 
     def parts(self, spec: metrics.MetricSpec, label: str) -> tuple[tuple[str, int], ...] | None:
-        """Whole numbers above 0 by what one label says; None: it is not told."""
-        told = ((dict(labels), value) for labels, value in self._page.get(spec.name, {}).items())
-        found = [(of[label], int(value)) for of, value in told if self._labels <= set(of.items())]
+        """Whole numbers above 0 by the value of one label; None: there are none."""
+        samples = ((dict(labels), value) for labels, value in self._page.get(spec.name, {}).items())
+        found = [(of[label], int(value)) for of, value in samples if self._labels <= set(of.items())]
         return tuple(sorted(one for one in found if one[1])) if found else None
 
 

@@ -100,8 +100,8 @@ def _scalar(loader: yaml.SafeLoader, node: yaml.Node) -> object:
         raise CodecError((), f"line {line}: number has {len(node.value)} characters: the maximum is {_LONGEST_NUMBER}")
     if node.tag in _NUMBERS and (":" in node.value or _OCTAL.fullmatch(node.value)):
         kind = "base 60" if ":" in node.value else "octal"
-        told = f"YAML reads {node.value} as {kind}; write a decimal number, or quote it if you mean text"
-        raise CodecError((), f"line {line}: {told}")
+        hint = f"YAML reads {node.value} as {kind}; write a decimal number, or quote it if you mean text"
+        raise CodecError((), f"line {line}: {hint}")
     try:
         found: object = loader.construct_object(node)
     except (KeyError, AttributeError, TypeError):

@@ -78,7 +78,7 @@ class ConditionError(Exception):
 def find_conditions(
     now: Snapshot, fleet: ObservedMachines, unknown: Iterable[str], unanswered: Mapping[str, str]
 ) -> list[Condition]:
-    """What rests on something that cannot be told; `unknown` are pools without a template."""
+    """Conditions for what is unknown; `unknown` are pools without a template."""
     found = [
         Condition(ConditionKind.PROVIDER, f"pool {pool}: {error}; the pool is not scaled", pool=pool)
         for pool, error in sorted(now.failed.items())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the autoscaler is told of its pools, its bounds and its figures: one YAML file, read again when it changes.
+The configuration of the autoscaler (pools, bounds, source of metrics): one YAML file, read again when it changes.
 
 Values only. `autoscaler.kube.config` reads the file; which provider serves a pool, and whether it takes its settings,
 `autoscaler.providers.registry` knows.
@@ -83,7 +83,7 @@ class PoolConfig:
         return Ours(self.scale_up is Scaler.GPUSHARE, self.scale_down is Scaler.GPUSHARE)
 
     def shaped(self, known: NodeTemplate | None) -> NodeTemplate | None:
-        """What a fresh node is like, given what was learnt or told: what is configured here is not overruled."""
+        """What a fresh node is like, as nodes or the provider show it: what is configured here is not overruled."""
         base = self.profile or known
         if base is None:
             return None

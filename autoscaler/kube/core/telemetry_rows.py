@@ -2,7 +2,7 @@
 """
 One cycle's observation as gauges: pools, pending pods and moves.
 
-Pure. What cannot be told is absent, never 0; a kind that is closed (reasons, doubts, states) shows its zeros,
+Pure. What is unknown is absent, never 0; a kind that is closed (reasons, conditions, states) shows its zeros,
 because that nobody has such a one is known.
 """
 
@@ -48,7 +48,7 @@ class Reading:
     limits: Limits
     picture: MetricsSnapshot
     targets: Mapping[str, int] = field(default_factory=dict)
-    """Machines asked of each pool's provider, as far as it can be told."""
+    """Machines requested from each pool's provider, where known."""
     unknown: frozenset[str] = frozenset()
     """Pools of which nobody knows what a fresh node is like."""
     unanswered: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def why_of(reading: Reading, uid: str) -> tuple[str, str]:
 
 
 def answer_of(reading: Reading, uid: str) -> str:
-    """What a waiting pod was told, as the label `answer` has it."""
+    """The decision on a pending pod, as the label `answer` has it."""
     want = reading.memory.demand
     if uid in reading.unanswered:
         return "unsupported"

@@ -2,7 +2,7 @@
 """
 Where pods go next: reservations kept for pods that move, and nominations of waiting pods for machines to come.
 
-Decides which of both still hold, and for whom machines came in vain. Which reservation is whose is decided by
+Decides which of both still hold, and for whom machines came in vain. Which pod a reservation belongs to is decided by
 controller and shape, not by name alone: the successor of an evicted replica takes any that was kept for its controller,
 perhaps the one meant for a sibling that still waits for its own eviction. The sibling gets the one that is left. Pure.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from isolation.placement.engine import Engine
 
 HOME_SECONDS: Final = 60.0
-"""A pod that is not where it was expected so long after its machine became usable is weighed anew."""
+"""A pod that is not where it was expected so long after its machine became usable is considered again."""
 IN_VAIN: Final = 2
 """So many machines may come for a pod in vain before it is left alone for a while."""
 

@@ -92,7 +92,7 @@ class PodIndex:
         return frozenset(uid for uid, gone in self.gone_at.items() if gone < at)
 
     def measure(self, usage: Measured) -> dict[str, float]:
-        """By UID: the most that a pod uses of the compute of one of its cards; absent where it cannot be told."""
+        """By UID: the most that a pod uses of the compute of one of its cards; absent where unknown."""
         found = {}
         for uid, pod in self.pods.items() if usage.samples else ():
             used = usage.used(pod.placement.node, spots_of(pod)) if pod.placement is not None else None

@@ -76,9 +76,9 @@ class ObservedCluster:
     state: ControllerState
     fleet: ObservedMachines
     targets: Mapping[str, int]
-    """Machines that each pool's provider was asked for; a pool that cannot be told is absent."""
+    """Machines that each pool's provider was asked for; a pool whose provider does not answer is absent."""
     silent: Mapping[str, str]
-    """By pool that cannot be told, why."""
+    """By pool whose provider does not answer, why."""
     names: Mapping[str, str]
     """Of the reservation that is each moving pod's home, by UID."""
     over: tuple[str, ...]

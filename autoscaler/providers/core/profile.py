@@ -75,7 +75,7 @@ def learn(remembered: Mapping[str, NodeTemplate], nodes: Iterable[Node]) -> dict
 def learn_kinds(
     remembered: Mapping[str, NodeTemplate], standing: Mapping[str, Sequence[NodeTemplate]]
 ) -> dict[str, NodeTemplate]:
-    """The same from what standing nodes show, by pool; nodes that show the same need be told once only."""
+    """The same from what standing nodes show, by pool; nodes that show the same need be given once only."""
     return {**remembered, **{pool: _least(kinds, remembered.get(pool)) for pool, kinds in standing.items()}}
 
 

@@ -3,7 +3,7 @@
 `gpushare up` on a terminal: its overview, and both exporters to browse, this machine's and the simulated cluster's.
 
 Decides which of the three is shown. Keys are read in a thread of their own, since the loop that makes frames waits for
-its own clock; q and Ctrl-C are told to the process as Ctrl-C is.
+its own clock; q and Ctrl-C become a SIGINT of the process.
 """
 
 from __future__ import annotations

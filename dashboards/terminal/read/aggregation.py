@@ -175,7 +175,7 @@ class _UsageByCard:
 
 
 def over_promise(one: TenantUsage) -> int:
-    """Bytes that a container uses beyond its promise; 0 where either cannot be told."""
+    """Bytes that a container uses beyond its promise; 0 where either is unknown."""
     used, promised = one.bytes("used"), one.bytes("allocated")
     return 0 if used is None or promised is None else max(0, used - promised)
 

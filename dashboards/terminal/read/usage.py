@@ -253,7 +253,7 @@ def _card(card: CardUsage) -> Card:
 
 
 def _pod(namespace: str, pod: str, node: str, measured: Sequence[TenantUsage]) -> FleetPod:
-    """The pod by what is told of its containers, added up card by card."""
+    """The pod as the sum of its containers, card by card."""
     parts: dict[tuple[str, int], tuple[int, float]] = {}
     for one in measured:
         size, core = parts.get((one.uuid, one.index), (0, 0.0))

@@ -39,12 +39,12 @@ _THROTTLE: Final = {
 }
 """nvmlClocksEventReasons; 1, the low clock of an idle card, is none."""
 ZERO_REASONS: Final = ("power_cap", "thermal", "hardware_thermal", "hardware_slowdown", "power_brake")
-"""Those that slow a program down against its owner's will: told from the start, so that their first second shows."""
+"""Those that slow a program down against its owner's will: reported from the start, so the first second shows."""
 
 
 @dataclass(slots=True)
 class CardState:
-    """What is remembered of a card by its UUID, also when NVML was started anew."""
+    """What is remembered of a card by its UUID, also when NVML was restarted."""
 
     meter: BusyMeter
     xids: Mapping[int, int] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Card:
         )
 
     def read_instance(self, state: CardState, now: float) -> CardSample:
-        """A MIG instance: memory and processes, nothing else is told of it."""
+        """A MIG instance: memory and processes; NVML has nothing else of it."""
         return self._with_memory(self.identify(state), now)
 
     def read_board(self, state: CardState, now: float) -> CardSample:

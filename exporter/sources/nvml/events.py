@@ -46,14 +46,14 @@ class Events:
 
     def drain(self) -> Iterable[tuple[str, int | None, int | None]]:
         """
-        UUID of the card, GPU instance and number of every XID that has not been told; never waits.
+        UUID of the card, GPU instance and number of every XID that has not been reported; never waits.
 
         An uncorrectable error of the card's memory has no number.
         """
         for _ in range(_MOST_EVENTS if self._set is not None else 0):
             try:
                 event = self._library.ask(None, "nvmlEventSetWait_v2", self._set, 0)
-            except LostError:  # told again by the card itself
+            except LostError:  # the card itself reports it
                 return
             if event is None:
                 return

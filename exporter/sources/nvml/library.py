@@ -54,7 +54,7 @@ _MOST_ROOM: Final = 1 << 16
 
 
 class GoneError(Exception):
-    """NVML must be started anew."""
+    """NVML must be restarted."""
 
 
 class LostError(Exception):
@@ -125,7 +125,7 @@ class Library:
         self._never.clear()
 
     def processes(self, model: str, kind: str, handle: Any) -> list[tuple[int, int | None]] | None:
-        """Pids and bytes; `kind` is Compute, Graphics or MPSCompute. None: they cannot be told."""
+        """Pids and bytes; `kind` is Compute, Graphics or MPSCompute. None: unknown."""
         for version, layout in _PROCESS:
             name = f"nvmlDeviceGet{kind}RunningProcesses{version}"
             rows = self._listed(model, name, layout, lambda call, data, count: call(handle, count, data))

@@ -49,7 +49,7 @@ class CardProcesses:
         return self._peaks | {pid: peak for pid, (peak, _) in self._ended.items()}
 
     def computing(self) -> tuple[CardProcess, ...] | None:
-        """Those that compute, now; None: they cannot be told."""
+        """Those that compute, now; None: unknown."""
         return self._list("Compute", "compute")
 
     def note(
@@ -104,7 +104,7 @@ class CardProcesses:
 
 
 def merge_processes(found: Iterable[CardProcess]) -> tuple[CardProcess, ...]:
-    """Each pid once: one that computes and draws is told of twice, with the same bytes. An MPS client is that first."""
+    """Each pid once: one that computes and draws is listed twice, with the same bytes. An MPS client is that first."""
     rank = {"mps": 0, "compute": 1, "graphics": 2}
     kept: dict[int, CardProcess] = {}
     for one in sorted(found, key=lambda one: rank[one.kind]):

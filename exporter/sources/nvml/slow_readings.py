@@ -64,7 +64,7 @@ NO_READINGS: Final = SlowReadings()
 
 
 def read_slow(ask: Callable[..., Any], groups: Container[str] = ()) -> SlowReadings:
-    """`ask` is one of nvidia-ml-py's calls by name, for one card; None where it cannot be told."""
+    """`ask` is one of nvidia-ml-py's calls by name, for one card; None where it fails."""
     limit = ask("nvmlDeviceGetEnforcedPowerLimit")
     return SlowReadings(
         power_limit_watts=None if limit is None else limit / 1000,

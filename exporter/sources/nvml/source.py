@@ -168,7 +168,7 @@ class _Slot:
 
 
 class Session:
-    """NVML started; `close` ends it. GoneError where it must be started anew."""
+    """NVML started; `close` ends it. GoneError where it must be restarted."""
 
     def __init__(self, hardware: Path | None, state: NvmlState) -> None:
         self._state = state
@@ -289,7 +289,7 @@ class Session:
             return card.lost(past), [part.lost(own) for part, own in parts]
 
     def _missing(self, index: int) -> CardSample:
-        """A card that never answered; under its name if it did before NVML was started anew."""
+        """A card that never answered; under its name if it did before NVML was restarted."""
         present = {slot.card.uuid for slot in self._slots if slot.card is not None}
         uuid = self._state.uuids.get(index) or self._state.health.uuid(index)
         past = self._state.cards.get(uuid) if uuid not in present else None

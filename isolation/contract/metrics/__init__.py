@@ -84,7 +84,7 @@ class Family:
 
 def family(spec: MetricSpec, rows: Iterable[tuple[tuple[str, ...], float | None]]) -> Family:
     """
-    Samples of one metric; what cannot be told (None, or no finite number) is absent, never 0.
+    Samples of one metric; what is unknown (None, or no finite number) is absent, never 0.
 
     Rows with the same labels are parts of one amount and are added up, and a sum with an
     unknown part is unknown: two samples of one series would make a scraper drop either of them.

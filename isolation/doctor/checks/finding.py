@@ -63,7 +63,7 @@ def problem(check: str, evidence: str, fix: str) -> Finding:
 
 
 def unknown(check: str, evidence: str, fix: str) -> Finding:
-    """Cannot tell, and how it could be told."""
+    """Not known, and how to find out."""
     return Finding(check, State.UNKNOWN, clean(evidence), clean(fix))
 
 
@@ -86,7 +86,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
-    """1: a problem; 3: none, and something that cannot be told; 0: neither."""
+    """1: a problem; 3: none, and something unknown; 0: neither."""
     states = {finding.state for finding in findings}
     if State.PROBLEM in states:
         return 1

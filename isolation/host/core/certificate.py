@@ -30,14 +30,14 @@ def ends(pem: bytes) -> list[float | None]:
 
 
 def first_end(pem: bytes) -> float | None:
-    """When the first certificate of a file, or one of its chain, ends; None: that cannot be told."""
+    """When the first certificate of a file, or one of its chain, ends; None: unknown."""
     found = ends(pem)
     known = [end for end in found if end is not None]
     return min(known) if known and len(known) == len(found) else None
 
 
 def begins(pem: bytes) -> float | None:
-    """Seconds since the epoch from which the first certificate of a file is valid; None: that cannot be told."""
+    """Seconds since the epoch from which the first certificate of a file is valid; None: unknown."""
     block = _BLOCK.search(pem[:_MOST_BYTES])
     span = _span(block[1]) if block else None
     return span and span[0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which cards are sick, and when they are well again: from what the driver told, and when.
+Which cards are sick, and when they are well again: from what the driver reported, and when.
 
-Pure. A sick card gets no newcomers; who runs on it is left alone. What a program can bring about by itself never
+Pure. A sick card gets no new allocations; what runs on it is left alone. What a program can bring about by itself never
 makes a card sick: a tenant could take it from all the others. What the driver wants done with the card (its
 recovery action) goes before every guess of ours, where it tells.
 """

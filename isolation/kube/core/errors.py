@@ -9,7 +9,7 @@ Why the API server did not do what was asked, as exceptions.
       RefusedError       the server said no, with a status; of which
         UnauthorizedError 401, ForbiddenError 403, NotFoundError 404, ConflictError 409, InvalidError 422,
         TooManyRequestsError 429
-        GoneError        410: the version asked for is forgotten; list anew
+        GoneError        410: the version asked for is forgotten; list again
         ServerError      500 and above: the server's own trouble
 
 Decides how an answer is read as one of these; what to do about it is the caller's business.

@@ -48,7 +48,7 @@ class LeaseRecord:
     holder: str = ""
     duration: float = 0.0
     epoch: int = 0
-    """Number of changes of the holder: grows with each, so that an old holder's work can be told."""
+    """Number of changes of the holder: grows with each, so that an old holder's writes are recognized."""
 
 
 @dataclass(frozen=True, slots=True)

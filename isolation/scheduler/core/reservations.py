@@ -123,7 +123,7 @@ class Reservations:
     def recheck_node(self, name: str) -> None:
         """Give up places that no longer fit, perhaps for pods that were bound before the reservations were read."""
         lost = [reservation for reservation in self._planned_on(name) if not self._still_fits(reservation)]
-        # All are given up before any is assigned anew: what one frees may be what another needs.
+        # All are given up before any is assigned again: what one frees may be what another needs.
         for reservation in lost:
             self._unassign(reservation)
         for reservation in lost:

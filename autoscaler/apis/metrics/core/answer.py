@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Figures for a question, from the latest picture; nothing that is too old.
+The answer to a metrics request, from the latest snapshot; nothing that is too old.
 
-Pure. A pod whose figure is stale or cannot be told is left out, so that HorizontalPodAutoscaler counts it
-as missing, not as idle; where nothing can be told the answer is an error with the reason, which stands in
-the autoscaler's conditions, and it holds still. Two clocks: ages by one that nobody sets, stamps by the
+Pure. A pod whose figure is stale or unknown is left out, so that HorizontalPodAutoscaler counts it
+as missing, not as idle; where nothing is known the answer is an error with the reason, which stands in
+the autoscaler's conditions, and it holds still. Two clocks: ages by one that cannot be set, stamps by the
 wall's.
 """
 

@@ -3,7 +3,7 @@
 The metrics that are served, and how each follows from a reading.
 
 Pure. A metric of pods is a figure of one pod, or of all on a node or in a namespace together, over those
-of its (container, card) parts that were selected; one that cannot be told is None. A metric of pools is a
+of its (container, card) parts that were selected; one that is unknown is None. A metric of pools is a
 list of labelled figures, chosen so that HorizontalPodAutoscaler, which adds up what it gets, adds up
 something that makes sense.
 """
@@ -40,7 +40,7 @@ class PodMetric:
     """An average over a window, not a state."""
 
     def of(self, pod: PodUse, selector: Selector) -> float | None:
-        """The pod's figure; None where it cannot be told, or nothing of the pod is selected."""
+        """The pod's figure; None where it is unknown, or nothing of the pod is selected."""
         return self.of_all((pod,), selector)
 
     def of_all(self, pods: Sequence[PodUse], selector: Selector) -> float | None:

@@ -2,9 +2,9 @@
 """
 What the metrics APIs are asked about, as values: what pods have and use, what pools have left, who waits.
 
-The seam to whoever measures (`SnapshotSource`). Times are on a clock that nobody can set
+The seam to whoever measures (`SnapshotSource`). Times are on a clock that cannot be set
 (`isolation.kube.election.boottime`), so that a step of the wall clock makes nothing fresh or stale.
-What cannot be told is None, never 0. Decides how a cluster and measured figures become a picture; how
+What is unknown is None, never 0. Decides how a cluster and measured figures become a snapshot; how
 old a figure may be is decided in `answer`.
 """
 
@@ -50,7 +50,7 @@ class PodUse:
     uses: tuple[ContainerCardUse, ...]
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     measured: float | None = None
-    """When the exporter of its node measured; None: it has not told, or not of this pod."""
+    """When the exporter of its node measured; None: it has not reported, or not on this pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class SnapshotSource(Protocol):
 
 
 class LatestSnapshot:
-    """The latest picture that somebody has put up."""
+    """The latest published snapshot."""
 
     def __init__(self, picture: MetricsSnapshot | None = None) -> None:
         self._picture = picture or MetricsSnapshot()
@@ -113,7 +113,7 @@ class LatestSnapshot:
 
 
 class UseSample(NamedTuple):
-    """What an exporter told of one container on one card."""
+    """What an exporter reported of one container on one card."""
 
     used_bytes: int | None
     used_core: float | None
@@ -156,17 +156,17 @@ def pod_uses(
     for pod in pods:
         if pod.phase is not Phase.RUNNING or pod.placement is None or not pod.request.cards or pod.deleting:
             continue
-        uses, told = [], False
+        uses, reported = [], False
         if pod.request.whole:
             uses = list(whole.get(CardOf(pod.placement.node, pod.namespace, pod.name), ()))
-            told = bool(uses)
+            reported = bool(uses)
         for hold in pod.holds if pod.request.shared else ():
             sample = samples.get(CardKey(pod.namespace, pod.name, hold.container, hold.uuid))
-            told |= sample is not None
+            reported |= sample is not None
             core = hold.core / FULL_CORE if hold.core else None
             known = sample or UseSample(None, None)
             uses.append(ContainerCardUse(hold.container, hold.uuid, hold.index, hold.bytes, core, *known))
-        at = measured.get(pod.placement.node) if told else None
+        at = measured.get(pod.placement.node) if reported else None
         found.setdefault(pod.namespace, []).append(
             PodUse(pod.namespace, pod.name, pod.placement.node, tuple(uses), pod.labels, at)
         )

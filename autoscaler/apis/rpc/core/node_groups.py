@@ -102,7 +102,7 @@ class NodeGroups(Protocol):
         """Every pool that cluster-autoscaler may scale, as last known."""
 
     async def refresh(self) -> None:
-        """Look anew; StateError where that is impossible, and then what was known stays."""
+        """Read the groups again; StateError where that fails, and then what was known stays."""
 
     async def grow(self, group: str, by: int) -> None:
         """So many machines more; once it returns, the target has grown."""

@@ -43,18 +43,18 @@ class ExpansionOption:
 
 @dataclass(frozen=True, slots=True)
 class OptionScore:
-    """What is thought of one option; `cost` is the price of the demand that its next node would serve."""
+    """Score of one option; `cost` is the price of the demand that its next node would serve."""
 
     group: str
     served: int
     nodes: int
     cost: float | None
-    """None: it cannot be told."""
+    """None: unknown."""
     reason: str
 
     @property
     def vetoed(self) -> bool:
-        """Whether it would help nobody."""
+        """Whether it would help no pod."""
         return self.served == 0 and self.cost is not None
 
 

@@ -35,7 +35,7 @@ def check_autoscaler(facts: AutoscalerFacts | None, now: float) -> list[Finding]
 
 
 def leader_of(facts: AutoscalerFacts, now: float) -> str:
-    """Who acts; empty: nobody, or it was not told."""
+    """Which replica acts; empty: none, or unknown."""
     stands = read_holder(facts.lease, AUTOSCALER, now)
     return "" if stands.wrong or stands.untold else stands.holder
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What was found in a cluster: values only, with "there is none" and "we were not told" kept apart.
+What was found in a cluster: values only, with "there is none" and "unknown" kept apart.
 
 Decides what of a node or pod is kept, so that a fleet of any size fits; judges nothing.
 """
@@ -136,7 +136,7 @@ class ScalerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """What the Prometheus operator and Grafana are told of us."""
+    """What Prometheus operator and Grafana have of gpushare."""
 
     operator: bool
     scrapes: int = 0

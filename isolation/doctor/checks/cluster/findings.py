@@ -31,7 +31,7 @@ _NEWEST: Final = (1, 36)
 
 
 def check_cluster(facts: ClusterFacts, now: float) -> list[Finding]:
-    """The server first: without it nothing else can be told."""
+    """The server first: without it nothing else is known."""
     if isinstance(facts.version, Unavailable):
         fix = "check --kubeconfig, --context and the network: `kubectl version` must work"
         return [unknown("cluster.server_version", f"cannot reach the API server: {facts.version.why}", fix)]

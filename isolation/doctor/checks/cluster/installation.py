@@ -29,12 +29,12 @@ _OTHERS: Final = ("gpushare-device-plugin", "gpushare-schd-extender", "gpushare-
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What stands in this cluster, as far as it was told."""
+    """What is installed in this cluster, as far as it is known."""
 
     installed: Mapping[str, Workload] | None
-    """Ours, by name; None: was not told."""
+    """Ours, by name; None: unknown."""
     vendors: tuple[str, ...] | None
-    """Nodes of a cloud that owns these names; None: was not told."""
+    """Nodes of a cloud that owns these names; None: unknown."""
     others: tuple[str, ...]
     """Workloads of others that serve these names."""
     webhooks: bool
