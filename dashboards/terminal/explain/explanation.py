@@ -53,6 +53,8 @@ class ExplainedPod:
     unscheduled: str = ""
     """What the scheduler wrote into its condition."""
     owner_uid: str = ""
+    refused: tuple[str, ...] = ()
+    """Containers that do not start, each with the runtime's or the node agent's reason."""
 
     @property
     def key(self) -> str:

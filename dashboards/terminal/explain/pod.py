@@ -23,14 +23,18 @@ from isolation.contract.codec.cursor import At
 from isolation.contract.codec.pod import seconds_of
 from isolation.contract.model import Refusal, Request
 from isolation.contract.names import ACK, ALLOCATION, EXEMPT, RESERVATION, SCHEDULER, SHARED
+from isolation.contract.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from isolation.contract.model import Slice
 
 _MOST_EVENTS: Final = 5
 _MOST_GATES: Final = 8
+_LONGEST_MESSAGE: Final = 500
+_NOT_STARTED: Final = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
+"""Reasons of a container that has ended without having run: after it the kubelet only says that it waits."""
 
 
 def parse_pod(pod: Any, uuids: Mapping[int, str], unit_bytes: int) -> ExplainedPod:
@@ -60,7 +64,17 @@ def parse_pod(pod: Any, uuids: Mapping[int, str], unit_bytes: int) -> ExplainedP
         deleting=bool(metadata["deletionTimestamp"]),
         unscheduled=conditions[0]["message"].text() if conditions else "",
         owner_uid=owner_uid_of(metadata.value),
+        refused=tuple(_refused((*status["initContainerStatuses"].items(), *status["containerStatuses"].items()))),
     )
+
+
+def _refused(statuses: Iterable[At]) -> Iterator[str]:
+    """What the kubelet says of containers that could not be created or started."""
+    for one in statuses:
+        waiting, ended = one["state"]["waiting"], one["lastState"]["terminated"]
+        failed = ended if ended["reason"].text() in _NOT_STARTED else waiting
+        if waiting and (message := failed["message"].text()):
+            yield f"container {one['name'].text()} does not start: {printable(message, _LONGEST_MESSAGE)}"
 
 
 def _recorded(
@@ -99,6 +113,7 @@ def find_faults(pod: ExplainedPod) -> tuple[str, ...]:
             faults.append(f"it lacks the label {SHARED}=true, which admission sets: the gpushare scheduler ignores it")
         if pod.gates:
             faults.append(f"it has scheduling gates ({', '.join(pod.gates)}): their owner must remove them")
+    faults += pod.refused
     if pod.deleting:
         faults.append("it is being deleted")
     if pod.record_fault:

@@ -196,6 +196,25 @@ def test_a_bound_pod_without_a_readable_record_is_a_fault():
     assert () == find_faults(parse_pod(pod_json("p", "n-0", 8), {}, GIB))
 
 
+def test_a_container_that_the_node_agent_or_the_guard_refused_says_why():
+    """
+    In the kubelet's word of now, or in that of the start before, once it merely waits to try again.
+    """
+    pod = pod_json("p", "n-0", 8)
+    refused = {"waiting": {"reason": "CreateContainerError", "message": "ml/p/main: 8GiB of card G are not free"}}
+    backoff = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}}
+    before = {"terminated": {"reason": "StartError", "message": "gpushare: container start refused: a volume"}}
+    pod["status"]["containerStatuses"] = [
+        {"name": "main", "state": refused},
+        {"name": "side", "state": backoff, "lastState": before},
+        {"name": "fine", "state": {"running": {}}, "lastState": before},
+    ]
+    assert (
+        "container main does not start: ml/p/main: 8GiB of card G are not free",
+        "container side does not start: gpushare: container start refused: a volume",
+    ) == find_faults(parse_pod(pod, {}, GIB))
+
+
 def event(uid, at, text, count=1):
     """An Event of the old kind."""
     said = {"metadata": {}, "involvedObject": {"uid": uid}, "reason": "FailedScheduling", "message": text}
