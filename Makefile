@@ -19,7 +19,7 @@ READY  := $(VENV)/.gpushare-ready
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/* isolation/simgpu/runtime/*)
+C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/* isolation/simgpu/runtime/* isolation/node/guard/*.[ch])
 
 $(MADE):
 	@command -v gcc >/dev/null || { echo "gcc is missing: run apt-get install gcc"; exit 1; }
@@ -94,4 +94,4 @@ release:         ## write a new version everywhere it stands: make release V=1.2
 
 clean:           ## remove the virtual environment and all build output
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find isolation -name '*.so' -delete -o -name '*.so.1*' -delete
+	find isolation -name '*.so' -delete -o -name '*.so.1*' -delete -o -name gpushare-guard -delete

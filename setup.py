@@ -27,8 +27,16 @@ KERNEL = Path("isolation/placement/kernel")
 LIBRARY = Path("isolation/lib")
 SIMULATOR = Path("isolation/simgpu/driver")
 RUNTIME = Path("isolation/simgpu/runtime")
-SUFFIX = {"libcuda": ".so.1", "libnvidia-ml": ".so.1", "libcudart12": ".so.12", "libcudart13": ".so.13"}
-"""The simulated driver's files carry the names that programs load."""
+GUARD = Path("isolation/node/guard")
+PROGRAM = "gpushare-guard"
+SUFFIX = {
+    "libcuda": ".so.1",
+    "libnvidia-ml": ".so.1",
+    "libcudart12": ".so.12",
+    "libcudart13": ".so.13",
+    PROGRAM: "",
+}
+"""The simulated driver's files carry the names that programs load; the guard is a program."""
 
 
 class BuildC(build_ext):
@@ -51,6 +59,13 @@ class BuildC(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.name.startswith("libgpushare"):
             runpy.run_path(str(LIBRARY / "build.py"))["build"](target.resolve(), target.name)
+            return
+        if target.name == PROGRAM:  # runs on the host, whatever C library is there
+            flags = [flag for flag in CFLAGS if flag not in {"-fPIC", "-shared"}]
+            options = [*flags, *HARDENING, "-static", "-s"]
+            subprocess.run(
+                [os.environ.get("CC", "gcc"), *options, "-o", str(target), *ext.sources], check=True, timeout=600
+            )
             return
         command = [
             os.environ.get("CC", "gcc"),
@@ -117,6 +132,11 @@ setup(
             "isolation.placement._kernel",
             sources=sorted(map(str, KERNEL.glob("*.c"))),
             depends=sorted(map(str, KERNEL.glob("*.h"))),
+        ),
+        Extension(
+            f"isolation.node.guard.{PROGRAM}",
+            sources=sorted(map(str, GUARD.glob("*.c"))),
+            depends=sorted(map(str, GUARD.glob("*.h"))),
         ),
         library("libgpushare"),
         library("libgpushare-strict"),

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The proof of Zero: thousands of random interleavings of schedulers, agents, kubelets and an API server.
+The proof of Zero: thousands of random interleavings of schedulers, agents, kubelets, runtimes, an API server.
 
-    python -m benchmarks.interleave --runs 10000 --json out.json     # ours
-    python -m benchmarks.interleave --runs 500 --rule classic        # the match-by-size rule, same storms
-    python -m benchmarks.interleave --runs 2000 --rule crowded       # ours, storms of pods that are easily mistaken
-    python -m benchmarks.interleave --runs 2000 --rule bought        # ours, with places kept on nodes to come
+    python -m benchmarks.interleave --runs 10000 --json out.json     # as it is
+    python -m benchmarks.interleave --runs 2000 --rule bought        # with places kept on nodes to come
     python -m benchmarks.interleave --seed 42 --trace                # one of them, step by step
 
 The simulator is tests/interleave; what is real in it, and what is not, is docs/proof.md. Prints what was
-found by kind, and what went wrong how often. Exit status 1 where anything was found in ours.
+found by kind, and what went wrong how often. Exit status 1 where anything was found.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ FIRST_SEED = 100_000
 HASH_SEED = "0"
 """The order within a set is part of an interleaving: a seed is the same story in every process."""
 CHUNK = 8
-CHUNKS_PER_PROCESS = 6
+CHUNKS_PER_PROCESS = 25
 """What is cut off in the middle of something is never quite given back: after so many a fresh process goes on."""
 SHOWN = 20
 
@@ -44,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
     parser.add_argument("--runs", type=int, default=10_000, help="how many interleavings")
     parser.add_argument("--seed", type=int, help="this one alone, or the first of --runs")
-    parser.add_argument(
-        "--rule", choices=("ours", "crowded", "bought", "classic", "plain", "plain-classic"), default="ours"
-    )
+    parser.add_argument("--rule", choices=("ours", "bought"), default="ours")
     parser.add_argument("--trace", action="store_true", help="every step of one seed")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
@@ -62,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = asked.runs
     first = asked.seed if asked.seed is not None else FIRST_SEED
     tally = Tally(asked.rule, first, runs)
-    with multiprocessing.get_context("spawn").Pool(asked.processes, maxtasksperchild=CHUNKS_PER_PROCESS) as pool:
+    with multiprocessing.get_context("spawn").Pool(asked.processes, _pin, maxtasksperchild=CHUNKS_PER_PROCESS) as pool:
         for results in pool.imap_unordered(_some, _chunks(asked.rule, first, runs)):
             tally.add(results)
             tally.progress()
@@ -71,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tally.report()
     if asked.json:
         asked.json.write_text(json.dumps(tally.figures(), indent=2) + "\n")
-    return 1 if tally.kinds and not asked.rule.endswith("classic") else 0
+    return 1 if tally.kinds else 0
 
 
 class Tally:
@@ -99,7 +95,7 @@ class Tally:
             for moment, kind, text in one["findings"]:
                 self.kinds[kind] += 1
                 self.bad.append((one["seed"], moment, kind, text))
-                if not self.rule.endswith("classic") and len(self.bad) <= SHOWN:
+                if len(self.bad) <= SHOWN:
                     print(f"\rseed {one['seed']} at {moment:.1f} s: {kind}: {text}", flush=True)
 
     def seconds(self) -> float:
@@ -141,6 +137,12 @@ class Tally:
 def _chunks(rule: str, first: int, runs: int) -> Iterator[tuple[str, int, int]]:
     for seed in range(first, first + runs, CHUNK):
         yield rule, seed, min(CHUNK, first + runs - seed)
+
+
+def _pin() -> None:
+    """One processor per process: threads that hand one baton around are several times as fast on one."""
+    usable = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {usable[os.getpid() % len(usable)]})
 
 
 def _some(chunk: tuple[str, int, int]) -> list[dict[str, Any]]:

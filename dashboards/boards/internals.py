@@ -205,15 +205,15 @@ AGENT: Final = Section(
         even(
             8,
             lines(
-                "Answers to the kubelet",
-                "Per second, by method and outcome. timeout, error: the devices are checked when the container starts.",
+                "Answers to kubelet and runtime",
+                "Per second, by method and outcome. All but ok refuse the container; the kubelet tries again.",
                 (Query(total(rate(SCOPE(n.ANSWERS)), "method", "outcome"), "{{method}} {{outcome}}"),),
                 "reqps",
                 stacked=True,
             ),
             lines(
                 "Answer duration",
-                "99th percentile by method. A slow Allocate delays every pod of the node.",
+                "99th percentile by method. A slow CreateContainer delays every container of the node.",
                 (Query(quantile(0.99, SCOPE(n.DURATION, suffix="_bucket"), "method"), "{{method}}"),),
                 "s",
             ),
@@ -256,13 +256,16 @@ AGENT: Final = Section(
                 16,
                 table(
                     "Agents",
-                    "Whether the agent is ready, whether its plugin is registered with the kubelet and how often it "
-                    "registered, entries in the allocation store, and cards with error events from the driver.",
+                    "Whether the agent is ready, registered with the kubelet and connected to the container runtime, "
+                    "and how often it became so; containers with an allocation; cards with error events from the "
+                    "driver.",
                     TARGETS,
                     (
                         Column("Ready", target(SCOPE(n.READY), "min"), "short", words=YES_NO),
                         Column("Registered", target(SCOPE(n.REGISTERED), "min"), "short", words=YES_NO),
                         Column("Registrations", target(f"increase({SCOPE(n.REGISTRATIONS)}[$__range])"), "short"),
+                        Column("Connected", target(SCOPE(n.CONNECTED), "min"), "short", words=YES_NO),
+                        Column("Connections", target(f"increase({SCOPE(n.CONNECTIONS)}[$__range])"), "short"),
                         Column("Allocations", target(SCOPE(n.HOLDERS)), "short", steps=(Threshold(GREY),)),
                         Column("Cards with error events", target(SCOPE(n.LISTENED)), "short"),
                     ),

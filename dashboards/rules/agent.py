@@ -87,6 +87,15 @@ GROUP: Final = Group(
             patience="1m",
         ),
         Alert(
+            "GpushareNodeAgentRuntimeDisconnected",
+            mostly_down(of(node.CONNECTED), "5m"),
+            Severity.WARNING,
+            f"The node agent at {TARGET} is not connected to the container runtime",
+            f"The agent at {TARGET} was not connected to the container runtime for more than a third of 5 minutes. "
+            "Meanwhile no container on shared cards can start on its node.",
+            patience="1m",
+        ),
+        Alert(
             "GpushareNodeAgentCardsUnhealthy",
             f"min_over_time({of(node.SICK)}[2m]) > 0",
             Severity.WARNING,
@@ -95,13 +104,12 @@ GROUP: Final = Group(
             "until they are healthy again.",
         ),
         Alert(
-            "GpushareNodeAgentKubeletRequestsFailing",
+            "GpushareNodeAgentRequestsFailing",
             grew(of(node.ANSWERS, one("outcome", "timeout", "error")), "15m"),
             Severity.WARNING,
-            f"The node agent at {TARGET} sends default answers to the kubelet",
+            f"The node agent at {TARGET} has no answer to some requests",
             f"Answers to {{{{ $labels.method }}}} at {TARGET} with outcome {{{{ $labels.outcome }}}} within 15 "
-            f"minutes: {COUNT}. The agent sent a default answer and checks the allocation when the container "
-            "starts.",
+            f"minutes: {COUNT}. Their containers were refused; the kubelet tries again.",
         ),
         Alert(
             "GpushareNodeAgentFailing",

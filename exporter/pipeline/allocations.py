@@ -6,9 +6,10 @@ Allocations that the node agent or `gpushare run` wrote come first; the kubelet'
 containers without one. A command of `gpushare run` has no pod: its name is shown as the pod, its promise id as the
 container, and its namespace is empty.
 
-Memory units: device IDs of our own agent name the card. The open-source gpushare plugin picks another card than its
-IDs say. Its units are counted, and the card is the node's only one or the one on which the container has processes;
-otherwise the allocation has no card. Time slices come without memory.
+Memory units: device IDs of our own agent name no card and count for nothing, since its containers have a promise as
+soon as they are created. The open-source gpushare plugin picks another card than its IDs say. Its units are counted,
+and the card is the node's only one or the one on which the container has processes; otherwise the allocation has no
+card. Time slices come without memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from exporter.pipeline.device_ids import DYNAMIC, Devices, unit_card, units_bytes, usable_bytes
+from exporter.pipeline.device_ids import DYNAMIC, Devices, is_counted_unit, unit_card, units_bytes, usable_bytes
 from exporter.pipeline.owners import bound_label, list_owners, live_pods, pod_names
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import ACK
@@ -198,7 +199,7 @@ class _Assignments:
             uid = self._uid(grant)
             if uid is None or (names, uid) in self._held or (uid == "" and names in self._held_names):
                 continue
-            ids = {(grant.resource, one) for one in grant.device_ids}
+            ids = {(grant.resource, one) for one in grant.device_ids if not is_counted_unit(one)}
             merged.setdefault((names, uid), set()).update(ids)
         self._dynamic = Counter(one for ids in merged.values() for one in ids if one[0].startswith(DYNAMIC))
         for (names, uid), ids in merged.items():

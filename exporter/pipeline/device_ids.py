@@ -7,7 +7,8 @@ Pure. Knows the cards of this moment and the spellings; who was given which ID i
   GPU-...               a whole card             MIG-...           a whole instance
   GPU-...::n MIG-...::n a time slice or an MPS share (NVIDIA's plugin): no memory is promised
   nvidiaN, nvidiaN/giM  by minor number and GPU instance (GKE's plugin); with /vgpuK behind it: a time slice
-  <uuid>-_-<n>          one unit of memory (gpushare plugins)
+  <uuid>-_-<n>          one unit of memory (the open-source gpushare plugin)
+  1GiB-<n> 256MiB-<n>   one unit of memory of any card (our node agent): which card, only its promise says
   gpu.nvidia.com/<pool>/gpu-N[/<share>]  a device of NVIDIA's DRA driver, by minor number
 """
 
@@ -17,7 +18,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from isolation.contract.names import ACK
-from isolation.contract.quantity import MIB
+from isolation.contract.quantity import MIB, UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,7 @@ _MINOR: Final = re.compile(r"nvidia(\d{1,4})(?:/gi(\d{1,4}))?(/vgpu\d{1,4})?")
 _OLD_MIG: Final = re.compile(r"MIG-(GPU-[0-9a-fA-F-]{36})/(\d{1,4})/\d{1,4}")
 _DYNAMIC: Final = re.compile(rf"{re.escape(_DRA_DRIVER)}/[^/]{{1,253}}/gpu-(\d{{1,4}})(/[^/]{{1,253}})?")
 _UNIT: Final = re.compile(r"(.{1,80})-_-\d{1,6}")
+_COUNTED: Final = re.compile(rf"(?:{'|'.join(UNITS)})-\d{{1,7}}")
 
 
 class NamedDevice(NamedTuple):
@@ -82,6 +84,11 @@ def unit_card(ident: str) -> str:
     """UUID in the ID of a unit of memory; empty where there is none."""
     unit = _UNIT.fullmatch(ident)
     return unit[1] if unit else ""
+
+
+def is_counted_unit(ident: str) -> bool:
+    """Whether it is a unit that our node agent offers, which the kubelet only counts."""
+    return _COUNTED.fullmatch(ident) is not None
 
 
 def units_bytes(units: int, unit_bytes: int, card: CardSample) -> int | None:

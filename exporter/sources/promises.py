@@ -7,7 +7,7 @@ Two writers, one format (`isolation.contract.host_allocation`):
     <book>/<promise id>/                     by `gpushare run`; promises of one boot
         promise.json  limits  feed  region      region: the command's to write
         members                              "<pid> <start time>" per line, by its keeper
-    <run-dir>/alloc/<hash of device IDs>/    by the node agent, with the container's names in `pod`
+    <run-dir>/alloc/<pod UID>.<container>/   by the node agent, with the container's names in `pod`
         promise.json                            comes last: a folder without it is no promise yet
         limits/limits  limits/feed           read-only in the container
         region/region                        the container's to write, as is the folder

@@ -30,6 +30,7 @@ from isolation.contract.names import (
     SCHEDULER,
     SHARED,
     SYSTEM_NAMESPACE,
+    UNISOLATED,
 )
 from isolation.doctor.checks.cluster.admission import PROBED
 from isolation.doctor.checks.cluster.autoscaler import leader_of
@@ -176,7 +177,8 @@ async def _read_all(api: ApiReader) -> ClusterFacts:
         services=await api.list("/apis/apiregistration.k8s.io/v1/apiservices"),
         nodes=nodes,
         pods=pods,
-        exempt=await _read_exempt(api),
+        exempt=await _read_labelled(api, EXEMPT),
+        unisolated=await _read_labelled(api, UNISOLATED),
         workloads=workloads,
         lease=await api.one(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/{SCHEDULER}"),
         secrets=await _read_secrets(api, workloads),
@@ -225,8 +227,9 @@ async def _read_pods(
     return tuple(found), tuple(bare), tuple(callers)
 
 
-async def _read_exempt(api: ApiReader) -> tuple[str, ...] | Unavailable:
-    found = await api.list("/api/v1/namespaces", labelSelector=f"{EXEMPT}=true")
+async def _read_labelled(api: ApiReader, label: str) -> tuple[str, ...] | Unavailable:
+    """Names of namespaces."""
+    found = await api.list("/api/v1/namespaces", labelSelector=f"{label}=true")
     return found if isinstance(found, Unavailable) else tuple(str(table(one, "metadata").get("name")) for one in found)
 
 

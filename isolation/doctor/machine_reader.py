@@ -20,15 +20,19 @@ from posixpath import basename, dirname, join, normpath
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.names import RUN_DIR
+from isolation.contract.nri_api import SOCKET
 from isolation.doctor.bounded_files import FileReader, Folder, Missing
 from isolation.doctor.checks.machine.facts import (
     CDI_FOLDERS,
+    CHECKPOINT,
     CONTAINERD,
     CONTAINERD_SOCKETS,
     CRIO,
     CRIO_PARTS,
     CRIO_SOCKET,
+    KERNEL,
     KUBELET_CONFIG,
+    NRI_PLUGINS,
     NVIDIA_RUNTIME,
     PLUGINS,
     POD_RESOURCES,
@@ -64,6 +68,7 @@ _PROGRAMS: Final = frozenset({"kubelet", "containerd"})
 """Asked by their command lines, which speak of their own file system."""
 _MOST_CONFIG: Final = 1 << 17
 """Bytes of a kubelet's configuration: reading YAML is slow."""
+_MOST_CHECKPOINT: Final = 1 << 24
 _MPS: Final = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 
@@ -92,6 +97,7 @@ def read_machine(where: MachinePaths) -> MachineFacts:
         run_dir=_disk(peek, where.run_dir),
         library=_library(),
         unified=peek.exists(UNIFIED) if unified else None,
+        kernel=peek.text(KERNEL),
         selinux=peek.text(SELINUX),
         ptrace=peek.text(PTRACE),
         mps=_mps(peek),
@@ -148,6 +154,8 @@ def _runtime(peek: FileReader, *, local: bool) -> Runtime:
         crio_version=_told("crio", "--version") if local else None,
         sockets=sockets,
         nvidia=peek.text(NVIDIA_RUNTIME),
+        nri_socket=peek.exists(SOCKET),
+        nri_plugins=peek.folder(NRI_PLUGINS),
     )
 
 
@@ -181,6 +189,7 @@ def _kubelet(peek: FileReader, where: MachinePaths) -> Kubelet:
         config=peek.text(config, _MOST_CONFIG),
         plugins=peek.folder(f"{base}/{PLUGINS}"),
         pod_resources=peek.exists(f"{base}/{POD_RESOURCES}"),
+        checkpoint=peek.text(f"{base}/{CHECKPOINT}", _MOST_CHECKPOINT),
     )
 
 
@@ -221,9 +230,10 @@ def _disk(peek: FileReader, path: str) -> Disk:
         at = os.path.dirname(at)  # noqa: PTH120 (text under another root, no path of ours)
     try:
         inside = peek.inside(at).resolve()
-        free = os.statvfs(inside)
+        about = os.statvfs(inside)
         kind, shared = _mount(inside)
-        return Disk(path, kind, free.f_bavail * free.f_frsize, os.access(inside, os.W_OK), shared)
+        free, runs = about.f_bavail * about.f_frsize, not about.f_flag & os.ST_NOEXEC
+        return Disk(path, kind, free, os.access(inside, os.W_OK), shared, runs)
     except OSError:
         return Disk(path, None, None, writable=False)
 

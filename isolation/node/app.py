@@ -15,7 +15,6 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.metrics import node as catalogue
@@ -27,41 +26,44 @@ from isolation.kube.background import Background
 from isolation.kube.core.errors import CredentialsError
 from isolation.kube.listwatch import Reflector, Selection
 from isolation.kube.writes import Writer
-from isolation.node.agent import Agent
+from isolation.node.allocations import Allocations
+from isolation.node.cgroups import KernelCgroups
+from isolation.node.checkpoint import Checkpoint
+from isolation.node.containers import Containers, Parts
+from isolation.node.core.judge import SERVED
+from isolation.node.core.units import foreign_ids, offer
+from isolation.node.delivery import Delivery
+from isolation.node.gate import Gate, GateError
 from isolation.node.inventory import NodeInventory
 from isolation.node.lock import LockError, alone
 from isolation.node.metrics import NodeMetrics
+from isolation.node.nri.session import Session
 from isolation.node.plugin import Plugin, PluginError
 from isolation.node.register import Registrar
-from isolation.node.resources import PodResourcesClient
 from isolation.node.status import NodeStatus, NodeWatch
 from isolation.node.watch import NodePods
 from isolation.node.web import serving
-from isolation.node.wiring import Outside, WiringError, alarms_of, delivery_of, feeding_of, world_of
-from isolation.node.world import Moment
+from isolation.node.wiring import WiringError, alarms_of, backend_of, feeding_of, hardware_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from isolation.contract.metrics import MetricSpec
     from isolation.kube.gauges import Rows
+    from isolation.node.core.units import Device
     from isolation.node.settings import Settings
-    from isolation.node.world import Bound
 
 log = logging.getLogger(__name__)
 ENDPOINT: Final = "gpushare.sock"
 LOCK: Final = "agent.lock"
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 TICK_SECONDS: Final = 1.0
 _CARDS_SECONDS: Final = 5.0
 _NVML_SECONDS: Final = 30.0
-_MEMORY_SECONDS: Final = 0.2
 _SWEEP_SECONDS: Final = 600.0
 _LATE_SECONDS: Final = 5.0
 """A kubelet that restarts takes less; the schedulers need not hear of it."""
 _CARDS_LIMIT_SECONDS: Final = 300.0
 """A driver that is being reset answers again; restarting the agent earlier would only take containers their starts."""
-_HOUR_SECONDS: Final = 3600.0
 LEAVE_SECONDS: Final = 1.5
 """Pods whose binding was under way when we said that we leave are admitted in this time."""
 _WORD_SECONDS: Final = 3.0
@@ -70,26 +72,6 @@ _GRACE_SECONDS: Final = 2.0
 
 class NodeError(Exception):
     """The agent cannot work here; the message says what to do."""
-
-
-class Seconds:
-    """Fulfils `world.Clock`: seconds that nobody can set."""
-
-    def now(self) -> float:
-        """See `world.Clock`."""
-        return time.monotonic()
-
-    def moment(self) -> Moment:
-        """See `world.Clock`."""
-        try:
-            boot = _BOOT.read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            boot = ""
-        return Moment(self.now(), time.time(), boot)
-
-    async def sleep(self, seconds: float) -> None:
-        """See `world.Clock`."""
-        await asyncio.sleep(seconds)
 
 
 class NodeAgent:
@@ -103,17 +85,17 @@ class NodeAgent:
         machine = NvmlMachine(settings.simgpu)
         self._alarms, self._card_news = alarms_of(settings), asyncio.Event()
         self.inventory = NodeInventory(machine, settings.terms, settings.run_dir / "node.json", self._alarms.sick)
-        self.pods = NodePods(access, writer, node)
-        self.resources = PodResourcesClient(settings.pod_resources, ACK.memory)
-        self._delivery = delivery_of(settings, machine, self.inventory)
-        self._bound: dict[str, Bound] = {}
-        self._feeding = feeding_of(settings, lambda: self._bound)
-        outside = Outside(self.pods, self.resources, Seconds())
-        world = world_of(settings, outside, self.inventory, self._delivery)
-        self.agent = Agent(world, settings.terms.unit_bytes)
-        self.plugin = Plugin(self.agent, settings.plugins / ENDPOINT, self.metrics)
-        self.registrar = Registrar(self.plugin, settings.plugins, ACK.memory)
-        self._memory = settings.run_dir / "pods.json"
+        self.pods = NodePods(access, node)
+        self.allocations = Allocations(KernelCgroups(settings.cgroup))
+        self._gate = Gate(settings.run_dir, settings.cdi_dir, settings.marks_dir)
+        self._delivery = Delivery(settings.run_dir, hardware_of(settings, machine), backend_of(settings))
+        parts = Parts(self.pods, self.inventory, self.allocations, self._delivery, self._gate)
+        self.containers = Containers(parts, settings.unsupported_images)
+        self.session = Session(settings.nri_socket, self.containers, self.metrics.took)
+        self._checkpoint = Checkpoint(settings.plugins, ACK.memory)
+        self._feeding = feeding_of(settings, self.allocations)
+        self.plugin = Plugin(self, settings.plugins / ENDPOINT, self._gate.device, self.metrics)
+        self.registrar = Registrar(self.plugin, settings.plugins, ACK.memory, self._old_units)
         self._node = NodeWatch(node, self.inventory)
         what = Selection("/api/v1/nodes", fields=f"metadata.name={node}")
         self._node_follower = Reflector(access, what, self._node)
@@ -121,7 +103,7 @@ class NodeAgent:
         self.background = Background()
         self._reading: asyncio.Task[bool] | None = None
         self._cards_read = False
-        self._unregistered = time.monotonic()
+        self._unregistered = self._unseen = time.monotonic()
         self._leaving = False
         self.metrics.watch(self._rows)
         self.metrics.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
@@ -130,19 +112,19 @@ class NodeAgent:
         """Until told to stop."""
         async with contextlib.AsyncExitStack() as stack:
             enter, tasks = stack.enter_async_context, self.background
-            self.pods.sight.recall(self._memory)
-            stack.push_async_callback(self.resources.close)
+            await asyncio.to_thread(self._gate.install)
+            await asyncio.to_thread(self.containers.load)
             await enter(serving(self._settings, self.metrics.page, tasks.problems, self.not_ready))
             for name, follower in (*self.pods.followers.items(), ("watch-node", self._node_follower)):
                 await enter(tasks.keep(name, follower.run))
-            await enter(tasks.cycles("memory", self._remember))
             await enter(tasks.cycles("cards", self._read_cards, news=self._card_news, limit=_CARDS_LIMIT_SECONDS))
             heard = self._heard_of_cards()
             if self._alarms.watched:
                 stack.enter_context(tasks.thread("card-events", lambda: self._alarms.cycle(heard)))
             if not await self._until(lambda: self._cards_read or self.inventory.usable, stop):
                 return
-            await self.agent.start()
+            stack.callback(self.session.close)
+            stack.enter_context(tasks.thread("runtime", self.session.cycle))
             await enter(tasks.cycles("node-status", self.status.cycle, news=self._node.news))
             if not await self._usable(stop):
                 return
@@ -150,7 +132,6 @@ class NodeAgent:
             await enter(tasks.cycles("sweep", self._sweep))
             await enter(tasks.cycles("registration", self.registrar.cycle))
             await enter(tasks.cycles("reconcile", self._tick))
-            await enter(tasks.cycles("pod-resources", self._probe))
             stack.enter_context(tasks.thread("gpu-time", self._feeding.cycle))
             await stop.wait()
             await self._leave()
@@ -189,10 +170,10 @@ class NodeAgent:
     # What is done over and over; each returns the seconds until the next time.
 
     async def _tick(self) -> float:
-        self._bound = {pod.uid: pod for pod in self.pods.bound()}
-        await self.agent.tick()
-        if self.registrar.standing.registered:
-            self._unregistered = time.monotonic()
+        await asyncio.to_thread(self.containers.tidy)
+        now = time.monotonic()
+        self._unregistered = now if self.registrar.standing.registered else self._unregistered
+        self._unseen = now if not self._runtime_trouble() else self._unseen
         self.status.ready(yes=not self._leaving and not self.not_ready())
         self.plugin.changed()
         return TICK_SECONDS
@@ -220,22 +201,45 @@ class NodeAgent:
 
         return news
 
-    async def _remember(self) -> float:
-        await self.pods.changed(_CARDS_SECONDS)
-        await self.pods.sight.keep(self._memory)
-        return _MEMORY_SECONDS
-
     async def _sweep(self) -> float:
+        await asyncio.to_thread(self._gate.install)
         await asyncio.to_thread(self._delivery.sweep_libraries)
         return _SWEEP_SECONDS
 
-    async def _probe(self) -> float:
-        """Every hour, and as soon as the kubelet is there."""
-        if not self.registrar.standing.registered:
-            return 0.1
-        if trouble := await self.resources.probe():
-            log.error("%s", trouble)
-        return _HOUR_SECONDS
+    # What the kubelet asks (`plugin.Node`).
+
+    def devices(self) -> Sequence[Device]:
+        """See `plugin.Node`."""
+        shares = self.inventory.mode() in SERVED and not self.inventory.whole() and not self._unseen_for_long()
+        cards, unit = self.inventory.cards(), self._settings.terms.unit_bytes
+        return offer(cards, unit, self._checkpoint.used(), self.allocations.bytes_by_card(), shares=shares)
+
+    def closed(self) -> str:
+        """See `plugin.Node`."""
+        if self._leaving:
+            return "the node agent is shutting down: the kubelet will retry"
+        why = self._runtime_trouble()
+        return f"{why}: the kubelet will retry" if why else ""
+
+    def _runtime_trouble(self) -> str:
+        """Why a container that is created now would not get its share."""
+        if not self.session.in_force:
+            return self.session.trouble
+        if self._settings.simgpu is None and not self.session.runtime.startswith("containerd"):
+            return f"container runtime {self.session.runtime} ignores CDI devices of NRI plugins: containerd is needed"
+        return ""
+
+    def _old_units(self) -> str:
+        old = foreign_ids(self._checkpoint.used(), self._settings.terms.unit_bytes)
+        if not old:
+            return ""
+        return (
+            f"the kubelet has given containers {ACK.memory} devices of another unit or release ({old[0]}): drain the "
+            f"node, stop the kubelet, remove {self._settings.plugins}/kubelet_internal_checkpoint, start the kubelet"
+        )
+
+    def _unseen_for_long(self) -> bool:
+        return time.monotonic() - self._unseen > _LATE_SECONDS
 
     # What is told.
 
@@ -247,18 +251,22 @@ class NodeAgent:
             return self.registrar.standing.trouble or self.inventory.trouble or "not registered with the kubelet yet"
         if not self.registrar.standing.registered and time.monotonic() - self._unregistered > _LATE_SECONDS:
             return self.registrar.standing.trouble
-        return self.agent.fault
+        if not self.session.times or self._unseen_for_long():
+            return self._runtime_trouble()
+        return self.containers.fault
 
     def _rows(self) -> Rows:
-        devices = self.agent.devices()
+        devices = self.devices()
         healthy = sum(1 for one in devices if one.healthy)
         heard = self.pods.follower.heard
         alone: dict[MetricSpec, float | None] = {
             catalogue.READY: not self.not_ready(),
             catalogue.REGISTERED: self.registrar.standing.registered,
             catalogue.REGISTRATIONS: self.registrar.standing.times,
-            catalogue.HELD: len(self.agent.book.held()),
-            catalogue.HOLDERS: len(self.agent.book),
+            catalogue.HELD: len(self._checkpoint.used()),
+            catalogue.HOLDERS: len(self.allocations),
+            catalogue.CONNECTED: self.session.in_force,
+            catalogue.CONNECTIONS: self.session.times,
             catalogue.LISTENED: self._alarms.heard,
             catalogue.WRITES: self.status.writes,
             catalogue.SILENCE: None if heard is None else time.monotonic() - heard,
@@ -290,5 +298,5 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
             await NodeAgent(settings, access).run(stop)
     except CredentialsError as exc:
         raise NodeError(f"{exc}: use a service account inside a cluster, or set --kubeconfig") from None
-    except (LockError, PluginError, WiringError) as exc:
+    except (GateError, LockError, PluginError, WiringError) as exc:
         raise NodeError(str(exc)) from None

@@ -20,7 +20,6 @@ from isolation.contract.names import FEED_ENV, IN_CONTAINER, LIMITS_ENV, PRELOAD
 from isolation.lib.build import PLAIN
 from isolation.lib.native import library_path
 from isolation.node.cdi import Edits, Mount
-from isolation.node.world import UndeliverableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +28,10 @@ if TYPE_CHECKING:
 LIB: Final = "lib"
 _LIST: Final = "ld.so.preload"
 _SHA_CHARS: Final = 64
+
+
+class UndeliverableError(Exception):
+    """What a container needs could not be put in its place; the text says what is missing."""
 
 
 class Backend(Protocol):

@@ -8,27 +8,57 @@ and from the status which of them have ended. A record that cannot be read is no
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.codec.cursor import At
-from isolation.contract.codec.pod import seconds_of
 from isolation.contract.names import ACK, ALLOCATION, Dialect
 from isolation.contract.quantity import QuantityError, parse
-from isolation.node.world import Bound, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from isolation.contract.codec import Allocation
+    from isolation.contract.model import Slice
 
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
-_CONTAINER: Final = re.compile(r"[a-z0-9-]+://([0-9a-f]{64})")
 MOST_UNITS: Final = 1 << 20
 
 
-def bound_of(pod: object, *, dialect: Dialect = ACK, exempt: bool = False) -> Bound:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A container that asks for units of shared memory."""
+
+    name: str
+    units: int
+    init: bool = False
+    """It ends before the pod's app containers start (a sidecar does not)."""
+    done: bool = False
+    """It is an init container and has ended well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A pod that is bound to this node and asks for shares, as the API server says."""
+
+    uid: str
+    name: str
+    namespace: str
+    wanted: tuple[Wanted, ...]
+    allocation: Allocation | None
+    """Our record; None: there is none that can be read."""
+
+    def container(self, name: str) -> Wanted | None:
+        """One of them by name."""
+        return next((one for one in self.wanted if one.name == name), None)
+
+    def part(self, name: str) -> tuple[Slice, ...] | None:
+        """What the record gives that container; None: nothing."""
+        parts = self.allocation.parts if self.allocation else ()
+        return next((part.slices for part in parts if part.container == name), None)
+
+
+def bound_of(pod: object, *, dialect: Dialect = ACK) -> Bound:
     """One pod; CodecError where the JSON has the wrong shape."""
     at = At(pod)
     metadata, spec, status = at["metadata"], at["spec"], at["status"]
@@ -41,11 +71,6 @@ def bound_of(pod: object, *, dialect: Dialect = ACK, exempt: bool = False) -> Bo
         namespace=metadata["namespace"].label_name("default"),
         wanted=tuple(one for one in wanted if one.units),
         allocation=_allocation(metadata["annotations"].texts(), metadata["uid"].text()),
-        created=seconds_of(metadata["creationTimestamp"]),
-        ended=status["phase"].text() in _ENDED,
-        started=any(one["state"]["running"] or one["lastState"]["terminated"] for one in seen.values()),
-        deleting=bool(metadata["deletionTimestamp"]),
-        exempt=exempt,
     )
 
 
@@ -58,14 +83,11 @@ def _wanted(container: At, seen: Mapping[str, At], dialect: Dialect, *, first: b
     init = first and container["restartPolicy"].text() != "Always"
     status = seen.get(name, At(None))
     ended = status["state"]["terminated"]
-    running = _CONTAINER.fullmatch(status["containerID"].text()) if status["state"]["running"] else None
     return Wanted(
         name=name,
         units=_units(container["resources"]["limits"][dialect.memory]),
         init=init,
         done=init and bool(ended) and ended["exitCode"].integer(0) == 0,
-        over=bool(ended),
-        id=running[1] if running else "",
     )
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a container runtime is told to put into one container: a CDI spec of one device.
+What goes into a container, and the CDI spec of this node's cards.
 
-Pure. Edits of a CDI spec come after whatever the tenant wrote, so nothing of the tenant's wins against
-them; that is why everything goes this way. Container Device Interface specification 0.5.0 and 0.6.0:
-https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md. The driver's own libraries come
-from the vendor's spec (`nvidia-ctk cdi generate`), whose common edits are taken over; its devices are not,
-for which cards a container gets is for the record to say.
+Pure. Our own files and variables are the runtime's adjustment of each container; a card's device nodes and the driver
+come by a CDI device for each card, which the runtime knows how to make. Container Device Interface specification 0.5.0
+and 0.6.0: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md. The driver's own libraries come
+from the vendor's spec (`nvidia-ctk cdi generate`), whose common edits are taken over; its devices are not, for which
+cards a container gets is for the record to say.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.contract.names import CDI_KIND
+from isolation.contract.names import CARD_KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 VERSION: Final = (0, 5, 0)
 """Device names may begin with a digit since then."""
@@ -39,14 +39,10 @@ class Mount:
     container: str
     writable: bool = False
 
-    def record(self) -> dict[str, Any]:
-        """As CDI writes it."""
-        how = "rw" if self.writable else "ro"
-        return {
-            "hostPath": self.host,
-            "containerPath": self.container,
-            "options": [how, "nosuid", "nodev", "bind"],
-        }
+    @property
+    def options(self) -> list[str]:
+        """As a runtime takes them; private, or a mount of the tenant's on top of it could appear on the host."""
+        return ["rw" if self.writable else "ro", "nosuid", "nodev", "rprivate", "bind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +51,11 @@ class Edits:
 
     env: dict[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
-    nodes: tuple[str, ...] = ()
-    """Device nodes, by path; the same on host and in the container."""
+    devices: tuple[str, ...] = ()
+    """CDI devices, by full name."""
 
     def __add__(self, other: Edits) -> Edits:
-        return Edits(self.env | other.env, self.mounts + other.mounts, self.nodes + other.nodes)
+        return Edits(self.env | other.env, self.mounts + other.mounts, self.devices + other.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +78,21 @@ def vendor_of(document: object, kind: str) -> Vendor | None:
     return Vendor((int(match[1]), int(match[2]), int(match[3])), taken)
 
 
-def spec(name: str, edits: Edits, vendor: Vendor | None) -> str:
-    """The spec of one device, as a file's text. Ours comes last, so it wins."""
-    common = dict(vendor.edits) if vendor else {}
-    nodes = _once([*common.get("deviceNodes", ()), *({"path": path} for path in edits.nodes)], "path")
-    mounts = [*common.get("mounts", ()), *(mount.record() for mount in edits.mounts)]
-    made: dict[str, Any] = common | {
-        "env": [f"{key}={value}" for key, value in edits.env.items()],
-        "deviceNodes": nodes,
-        "mounts": _once(mounts, "containerPath"),
-    }
-    version = min(max(VERSION, vendor.version), _MOST) if vendor else VERSION
+def cards_spec(nodes: Mapping[str, Sequence[str]], common: Sequence[str], vendor: Vendor) -> str:
+    """The spec of this node's cards, as a file's text: device nodes by UUID, and what every container gets once."""
+    edits = dict(vendor.edits)
+    named = {node.get("path") for node in edits.get("deviceNodes", ()) if isinstance(node, dict)}
+    edits["deviceNodes"] = [
+        *edits.get("deviceNodes", ()),
+        *({"path": path} for path in common if path not in named),
+    ]
     document = {
-        "cdiVersion": ".".join(map(str, version)),
-        "kind": CDI_KIND,
-        "devices": [{"name": name, "containerEdits": {key: value for key, value in made.items() if value}}],
+        "cdiVersion": ".".join(map(str, min(max(VERSION, vendor.version), _MOST))),
+        "kind": CARD_KIND,
+        "devices": [
+            {"name": uuid, "containerEdits": {"deviceNodes": [{"path": path} for path in paths]}}
+            for uuid, paths in sorted(nodes.items())
+        ],
+        "containerEdits": {key: value for key, value in edits.items() if value},
     }
     return json.dumps(document, indent=1) + "\n"
-
-
-def _once(things: Sequence[Any], key: str) -> list[Any]:
-    """Each path once, the last that names it."""
-    found = {thing.get(key): thing for thing in things if isinstance(thing, dict)}
-    return list(found.values())

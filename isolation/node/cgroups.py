@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether processes of a pod live, by the kernel's control groups.
+Processes of a pod's containers, by the kernel's control groups.
 
 Both versions, both of the kubelet's drivers, and a cluster within a container. A pod whose group is gone has
 no processes; where no pods' tree is found at all, nothing can be told and None is the answer, never False.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 ROOT: Final = Path("/sys/fs/cgroup")
 _UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
@@ -26,34 +26,41 @@ _QOS: Final = re.compile(r"burstable|besteffort|(?:[a-z0-9]+-)*kubepods-(?:burst
 _PROCS: Final = "cgroup.procs"
 _DEEPEST: Final = 5
 """Levels from the root to the pods' tree: hierarchy, machine, container, kubelet, tree."""
+_IN_NAME: Final = ":"
+"""In the name of a group that is a container's, where that containerd puts it beside its pod's name."""
 _OLD: Final = "system.slice/containerd.service"
 """Where a containerd without the systemd driver puts containers that the kubelet names by slice."""
 
 
 class KernelCgroups:
-    """Fulfils `world.Cgroups`."""
+    """Fulfils `allocations.Processes`."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
         self._trees: tuple[Path, ...] = ()
 
-    def living(self, uid: str) -> bool | None:
-        """See `world.Cgroups`."""
-        groups = self._of(uid)
-        if groups is not None and any(map(_populated, groups)):
-            return True
-        self._trees = ()  # nobody is called dead before every hierarchy was looked for again
-        groups = self._of(uid)
-        return None if groups is None else any(map(_populated, groups))
+    def pids(self, uid: str, container: str) -> frozenset[int] | None:
+        """See `allocations.Processes`."""
+        return self._pids(uid, lambda group: container in group.name)
 
-    def pids(self, uid: str, container: str = "") -> frozenset[int] | None:
-        """Processes of a pod, or of one container of it by the runtime's id; None: cannot be told."""
-        groups = self._of(uid)
-        if groups is None:
+    def strays(self, uid: str, known: Collection[str]) -> frozenset[int] | None:
+        """See `allocations.Processes`."""
+        return self._pids(uid, lambda group: not any(one in group.name for one in known))
+
+    def _pids(self, uid: str, chosen: Callable[[Path], bool]) -> frozenset[int] | None:
+        """Processes of the containers of a pod whose groups are chosen."""
+        found = self._look(uid, chosen)
+        if not found:
+            self._trees = ()  # nobody is called dead before every hierarchy was looked for again
+            found = self._look(uid, chosen)
+        return found
+
+    def _look(self, uid: str, chosen: Callable[[Path], bool]) -> frozenset[int] | None:
+        pods = self._of(uid)
+        if pods is None:
             return None
-        if container:
-            groups = [below for group in groups for below in (group, *_children(group)) if container in below.name]
-        return frozenset(pid for group in groups for pid in _pids(group))
+        groups = [group for pod in pods for group in ((pod,) if _IN_NAME in pod.name else _children(pod))]
+        return frozenset(pid for group in groups if chosen(group) for pid in _pids(group))
 
     def _of(self, uid: str) -> list[Path] | None:
         """The pod's groups, in every hierarchy."""
@@ -94,14 +101,6 @@ def _children(folder: Path) -> list[Path]:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-
-
-def _populated(group: Path) -> bool:
-    """Whether anybody is in the group or below; a group that goes while we look is empty."""
-    try:
-        return "populated 1" in (group / "cgroup.events").read_text("ascii").splitlines()
-    except OSError:
-        return any(True for _ in _pids(group))
 
 
 def _pids(group: Path) -> Iterator[int]:

@@ -19,6 +19,7 @@ from isolation import logs
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB, UNITS
 from isolation.kube.options import Address, AddressType
+from isolation.node.containers import ALLOW, REFUSE
 from isolation.node.inventory import Terms
 from isolation.node.overlimit import KILL, REPORT, OverLimit
 from isolation.node.settings import CGROUP, KUBELET_DIR, PORT, Settings
@@ -63,6 +64,30 @@ _USUAL: Final = Settings(node="")
     show_default=True,
     metavar="DIR",
     help="Directory where the container runtime reads CDI specs.",
+)
+@click.option(
+    "--marks-dir",
+    type=_PATH,
+    default=_USUAL.marks_dir,
+    show_default=True,
+    metavar="DIR",
+    help="Directory, in memory, for the marks of containers that may start. Must have the same path on the host.",
+)
+@click.option(
+    "--nri-socket",
+    type=_PATH,
+    default=_USUAL.nri_socket,
+    show_default=True,
+    metavar="FILE",
+    help="Socket on which the container runtime serves NRI plugins.",
+)
+@click.option(
+    "--unsupported-images",
+    type=click.Choice([REFUSE, ALLOW]),
+    default=_USUAL.unsupported_images,
+    show_default=True,
+    help="Action on a container with limits if its image cannot load the isolation library (musl, no loader, glibc "
+    "before 2.17): refuse it, or allow it without limits.",
 )
 @click.option(
     "--cgroup",
@@ -195,6 +220,9 @@ def _settings(given: dict[str, Any]) -> Settings:
         kubelet_dir=given["kubelet_dir"],
         run_dir=given["state_dir"].absolute(),
         cdi_dir=given["cdi_dir"].absolute(),
+        marks_dir=given["marks_dir"].absolute(),
+        nri_socket=given["nri_socket"],
+        unsupported_images=given["unsupported_images"],
         cgroup=given["cgroup"],
         simgpu=simulated.absolute() if simulated else None,
         terms=Terms(UNITS[given["memory_unit"]], given["reserved_memory"] * MIB),

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The files of one container and its CDI device: made, checked, kept over restarts, removed.
+The files of one container: made, checked, kept over restarts, removed.
 
-    <run-dir>/alloc/<hash of device IDs>/
-        claim             the book's entry, from which a lost book is made anew
+    <run-dir>/alloc/<pod UID>.<container>/
+        library               checksum of the library that it was given
         limits/limits  limits/feed
-        region/region     the container's to write
-        promise.json         last of all: from here on the exporter counts it
-    <cdi-dir>/gpushare-<hash>.json
+        region/region         the container's to write
+        promise.json          last of all: from here on the exporter counts it
 
 A restarted container finds the region of its pod as it left it: what a process of it that would not die still
 has stays booked, the library clears the others away. Anything else in that place is made anew. Does not
@@ -16,7 +15,7 @@ decide who may start.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract import abi
 from isolation.contract.host_allocation import HostAllocation, HostAllocationError, Tenant, dump, load
-from isolation.contract.names import ACK, CDI_DIR, RUN_DIR
+from isolation.contract.names import ACK, VISIBLE_ENV
 from isolation.contract.quantity import GIB
 from isolation.files import replace_file
 from isolation.host import process
@@ -35,120 +34,127 @@ from isolation.host.core.context_memory import context_bytes
 from isolation.host.feed import FEED, uuid_of
 from isolation.host.files import read_text
 from isolation.lib import files
-from isolation.node.backend import LibraryBackend, NoBackend, regular
-from isolation.node.cdi import Edits, spec
+from isolation.node.backend import LibraryBackend, NoBackend, UndeliverableError, regular
+from isolation.node.cdi import Edits
+from isolation.node.core.judge import NOTHING
 from isolation.node.regions import Regions, label
-from isolation.node.world import UndeliverableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from isolation.contract.model import Card, Slice
     from isolation.node.backend import Backend
+    from isolation.node.core.judge import Given
     from isolation.node.hardware import Hardware
-    from isolation.node.world import Inventory, Promise
 
 _log: Final = logging.getLogger(__name__)
 ALLOC: Final = "alloc"
 HOLD: Final = "promise.json"
-CLAIM: Final = "allocation"
 LIMITS: Final = "limits/limits"
 REGION: Final = "region/region"
-NOTHING: Final = "none"
-_SPEC: Final = "gpushare-{}.json"
+_LIBRARY: Final = "library"
 _PROMISE_CHARS: Final = 63
-"""Of the id in limits and region; the hold has all of it."""
+"""Of the id in limits and region; promise.json has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where things lie on this host."""
+class Delivered:
+    """What the container's specification must have."""
 
-    run_dir: Path = Path(RUN_DIR)
-    cdi_dir: Path = Path(CDI_DIR)
-
-    @property
-    def alloc(self) -> Path:
-        """Folders of containers."""
-        return self.run_dir / ALLOC
-
-    def spec(self, hash_: str) -> Path:
-        """The CDI spec of a container."""
-        return self.cdi_dir / _SPEC.format(hash_)
+    edits: Edits
+    hold: HostAllocation
 
 
-class NodeDelivery:
-    """Fulfils `world.Delivery`; see the module."""
+class Delivery:
+    """See the module. One call at a time for each container."""
 
-    def __init__(self, places: Places, hardware: Hardware, backend: Backend, inventory: Inventory) -> None:
-        self._places, self._hardware, self._backend, self._inventory = places, hardware, backend, inventory
+    def __init__(self, run_dir: Path, hardware: Hardware, backend: Backend) -> None:
+        self._run_dir, self._alloc = run_dir, run_dir / ALLOC
+        self._hardware, self._backend = hardware, backend
         self._regions = Regions()
         self._boot = process.boot()
         self._runner = process.identify(os.getpid())
-        places.alloc.mkdir(parents=True, exist_ok=True)
-        places.cdi_dir.mkdir(parents=True, exist_ok=True)
+        self._alloc.mkdir(parents=True, exist_ok=True)
 
-    async def deliver(self, promise: Promise) -> None:
-        """See `world.Delivery`."""
+    def deliver(self, tenant: Tenant, given: Given, cards: Mapping[str, Card]) -> Delivered:
+        """Everything in place, as often as asked. UndeliverableError says what is missing."""
         try:
-            await asyncio.to_thread(self._deliver, promise)
+            return self._deliver(tenant, given, cards)
         except (OSError, abi.AbiError, ValueError) as exc:
-            raise UndeliverableError(f"{promise.pod.key}: {exc}") from exc
+            raise UndeliverableError(f"{tenant.namespace}/{tenant.pod}: {exc}") from exc
 
-    async def uncount(self, hash_: str) -> None:
-        """See `world.Delivery`."""
-        await asyncio.to_thread((self._places.alloc / hash_ / HOLD).unlink, missing_ok=True)
+    def change(self, tenant: Tenant, given: Given, cards: Mapping[str, Card]) -> HostAllocation:
+        """Other limits for a container that runs, on the same cards. UndeliverableError."""
+        try:
+            ident = promise_id(tenant)
+            folder = self._alloc / ident
+            if given.policy != NOTHING:
+                self._limits(folder, ident, given, cards)
+            hold = self._hold(tenant, given, _read_hold(folder))
+            replace_file(folder / HOLD, dump(hold))
+        except (OSError, abi.AbiError, ValueError) as exc:
+            raise UndeliverableError(f"{tenant.namespace}/{tenant.pod}: {exc}") from exc
+        return hold
 
-    async def retire(self, hash_: str) -> None:
-        """See `world.Delivery`."""
-        await asyncio.to_thread(self._retire, hash_)
+    def stands(self, ident: str) -> bool:
+        """Whether a promise is written down."""
+        return (self._alloc / ident / HOLD).is_file()
 
-    def standing(self) -> Iterable[str]:
-        """See `world.Delivery`."""
-        before, _, after = _SPEC.partition("{}")
-        specs = {path.name[len(before) : -len(after)] for path in self._places.cdi_dir.glob(f"{before}*{after}")}
-        return specs | {path.name for path in self._places.alloc.iterdir()}
+    def uncount(self, ident: str) -> None:
+        """The promise counts no more, the files stay: an init container has ended."""
+        (self._alloc / ident / HOLD).unlink(missing_ok=True)
 
-    def claims(self) -> Iterable[str]:
-        """See `world.Delivery`."""
-        for folder in sorted(self._places.alloc.iterdir()):
-            try:
-                yield read_text(folder / CLAIM)
-            except (OSError, UnicodeDecodeError):
-                _log.exception("cannot read %s: relying on the kubelet for its devices", folder / CLAIM)
+    def retire(self, ident: str) -> None:
+        """Nobody uses it any more: everything of it goes. Not an error where there is nothing."""
+        folder = self._alloc / ident
+        (folder / HOLD).unlink(missing_ok=True)
+        self._regions.drop(folder / "region")
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            _log.error("cannot remove %s", folder)
+
+    def standing(self) -> Iterator[tuple[str, HostAllocation | None]]:
+        """What stands on the disk, by promise id; None where its promise cannot be read, or is of another boot."""
+        for folder in sorted(self._alloc.iterdir()):
+            hold = _read_hold(folder)
+            fits = hold is not None and hold.boot == self._boot and hold.tenant is not None and hold.id == folder.name
+            yield folder.name, hold if fits else None
 
     def sweep_libraries(self) -> None:
-        """Remove versions of the library that no container's spec names."""
+        """Remove versions of the library that no container was given."""
         if isinstance(self._backend, LibraryBackend):
-            texts = [path.read_text("utf-8", "replace") for path in self._places.cdi_dir.glob(_SPEC.format("*"))]
-            homes = self._places.run_dir / "lib"
-            self._backend.forget({home.name for home in homes.iterdir() if any(home.name in text for text in texts)})
+            used = set()
+            for folder in self._alloc.iterdir():
+                with contextlib.suppress(OSError, UnicodeDecodeError):
+                    used.add(read_text(folder / _LIBRARY).strip())
+            self._backend.forget(used)
 
-    def _deliver(self, promise: Promise) -> None:
-        cards = {card.uuid: card for card in self._inventory.cards()}
-        folder = self._places.alloc / promise.hash
+    def _deliver(self, tenant: Tenant, given: Given, cards: Mapping[str, Card]) -> Delivered:
+        ident = promise_id(tenant)
+        folder = self._alloc / ident
         before = _read_hold(folder)
-        backend = NoBackend() if promise.policy == NOTHING else self._backend
-        policy = promise.policy if not isinstance(backend, NoBackend) else NOTHING
+        enforced = given.policy != NOTHING and not isinstance(self._backend, NoBackend)
+        given = given if enforced else replace(given, policy=NOTHING)
         for part in (folder, folder / "limits", folder / "region"):
             part.mkdir(exist_ok=True)
             part.chmod(0o755)
-        replace_file(folder / CLAIM, promise.claim, 0o600)
-        edits = self._hardware.edits(promise.slices) + Edits(environment(promise.slices, cards))
-        if policy != NOTHING:
-            same = before is not None and before.tenant is not None and before.tenant.uid == promise.pod.uid
-            self._limits(folder, promise, cards)
-            self._region(folder, promise.id, keep=same and before is not None and before.boot == self._boot)
-        edits += backend.edits(folder)
-        _check(edits, self._places.run_dir)
-        hold = self._hold(promise, policy, before)
+        edits = Edits(environment(given.slices, cards)) + self._hardware.edits(given.slices)
+        if enforced:
+            self._limits(folder, ident, given, cards)
+            same = before is not None and before.id == ident and before.boot == self._boot
+            self._region(folder, ident, keep=same)
+            if isinstance(self._backend, LibraryBackend):
+                replace_file(folder / _LIBRARY, self._backend.home().name + "\n")
+            edits += self._backend.edits(folder)
+        _check(edits, self._run_dir)
+        hold = self._hold(tenant, given, before)
         if hold != before:
             replace_file(folder / HOLD, dump(hold))
-        replace_file(self._places.spec(promise.hash), spec(promise.hash, edits, self._hardware.vendor()))
+        return Delivered(edits, hold)
 
-    def _limits(self, folder: Path, promise: Promise, cards: Mapping[str, Card]) -> None:
+    def _limits(self, folder: Path, ident: str, given: Given, cards: Mapping[str, Card]) -> None:
         """The promise where the library reads it, in place."""
-        made = abi.Limits(1, promise.id[:_PROMISE_CHARS], tuple(_limit(part, cards) for part in promise.slices))
+        made = abi.Limits(1, ident[:_PROMISE_CHARS], tuple(_limit(part, cards) for part in given.slices))
         try:
             old = abi.unpack_limits((folder / LIMITS).read_bytes())
         except (OSError, abi.AbiError):
@@ -159,7 +165,7 @@ class NodeDelivery:
         files.write_limits(folder / LIMITS, made)
         if not regular(folder / "limits" / FEED):
             _remove(folder / "limits" / FEED)
-            files.write_feed(folder / "limits" / FEED, [abi.CardFeed(0, 0) for _ in promise.slices], now_ns=1)
+            files.write_feed(folder / "limits" / FEED, [abi.CardFeed(0, 0) for _ in given.slices], now_ns=1)
         for name in (folder / LIMITS, folder / "limits" / FEED):
             label(name)
 
@@ -171,38 +177,35 @@ class NodeDelivery:
         files.create_region(folder / REGION, ident)
         label(folder / REGION)
 
-    def _hold(self, promise: Promise, policy: str, before: HostAllocation | None) -> HostAllocation:
-        pod = promise.pod
-        same = before is not None and before.id == promise.id and before.boot == self._boot
+    def _hold(self, tenant: Tenant, given: Given, before: HostAllocation | None) -> HostAllocation:
+        ident = promise_id(tenant)
+        same = before is not None and before.id == ident and before.boot == self._boot
         return HostAllocation(
-            id=promise.id,
-            name=pod.name,
+            id=ident,
+            name=tenant.pod,
             boot=self._boot,
             created=before.created if same and before is not None else time.time(),
             uid=os.geteuid(),
             runner=self._runner,
             command=(),
-            slices=promise.slices,
-            policy=policy,
-            tenant=Tenant(pod.namespace, pod.name, pod.uid, promise.container),
+            slices=given.slices,
+            policy=given.policy,
+            tenant=tenant,
         )
 
-    def _retire(self, hash_: str) -> None:
-        """The device first: what cannot be resolved does not start."""
-        self._places.spec(hash_).unlink(missing_ok=True)
-        folder = self._places.alloc / hash_
-        (folder / HOLD).unlink(missing_ok=True)
-        self._regions.drop(folder / "region")
-        shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():
-            _log.error("cannot remove %s", folder)
+
+def promise_id(tenant: Tenant) -> str:
+    """In promise.json, limits, region and metrics, and the name of the folder."""
+    return f"{tenant.uid}.{tenant.container}"
 
 
 def environment(slices: Sequence[Slice], cards: Mapping[str, Card]) -> dict[str, str]:
     """What a container is told of its part, for people and programs; nothing is enforced by it."""
     first = slices[0]
+    uuids = ",".join(part.uuid for part in slices)
     made = {
-        ACK.env_visible: ",".join(part.uuid for part in slices),
+        ACK.env_visible: uuids,
+        VISIBLE_ENV: uuids,
         ACK.env_container_memory: str(first.bytes // GIB),
     }
     if first.uuid in cards:

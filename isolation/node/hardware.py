@@ -2,9 +2,9 @@
 """
 What a container needs to reach its cards: device nodes and the driver's libraries, or simulated ones.
 
-Cards are UUIDs; the number of /dev/nvidia<N> is the kernel's word at that moment. The user-mode driver comes
-from the vendor's CDI spec where the host has one; where it has none, the container runtime has to bring it
-(NVIDIA's runtime does, by NVIDIA_VISIBLE_DEVICES).
+Cards are UUIDs; the number of /dev/nvidia<N> is the kernel's word at that moment. Device nodes and the user-mode driver
+come by a CDI spec of ours, which takes the driver's files over from the vendor's; NVIDIA_VISIBLE_DEVICES stays `void`,
+for a runtime of NVIDIA's would add the same once more.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import yaml
 
-from isolation.contract.names import ACK, CDI_DIR, IN_CONTAINER
+from isolation.contract.names import ACK, CARD_KIND, CDI_DIR, IN_CONTAINER
+from isolation.contract.nri_api import VOID
+from isolation.files import replace_file
 from isolation.host.machine import SIMGPU
-from isolation.node.cdi import Edits, Mount, vendor_of
-from isolation.node.world import UndeliverableError
+from isolation.node.backend import UndeliverableError
+from isolation.node.cdi import Edits, Mount, cards_spec, vendor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from isolation.contract.model import Slice
     from isolation.node.cdi import Vendor
@@ -35,6 +37,7 @@ DRIVER: Final = Path("/proc/driver/nvidia/gpus")
 CONTROL: Final = ("nvidiactl", "nvidia-uvm")
 OPTIONAL: Final = ("nvidia-uvm-tools",)
 MOST_BYTES: Final = 4 << 20
+_FILE: Final = "gpushare-cards.json"
 _UUID: Final = re.compile(r"^GPU UUID:\s*(\S+)$", re.MULTILINE)
 _MINOR: Final = re.compile(r"^Device Minor:\s*([0-9]+)$", re.MULTILINE)
 SIMULATED: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "libcudart.so.12", "libcudart.so.13")
@@ -46,15 +49,20 @@ class Hardware(Protocol):
     def edits(self, slices: Sequence[Slice]) -> Edits:
         """For these cards; UndeliverableError where one of them is not there."""
 
-    def vendor(self) -> Vendor | None:
-        """The vendor's own edits for every container."""
-
 
 class NvidiaHardware:
     """Cards behind NVIDIA's kernel driver."""
 
-    def __init__(self, dev: Path = Path("/dev"), driver: Path = DRIVER, cdi_dirs: Iterable[Path] = CDI_DIRS) -> None:
-        self._dev, self._driver, self._dirs = dev, driver, tuple(cdi_dirs)
+    def __init__(
+        self,
+        cdi_dir: Path = Path(CDI_DIR),
+        dev: Path = Path("/dev"),
+        driver: Path = DRIVER,
+        vendor_dirs: Iterable[Path] = CDI_DIRS,
+    ) -> None:
+        """`cdi_dir`: where our own spec is written."""
+        self._file = cdi_dir / _FILE
+        self._dev, self._driver, self._dirs = dev, driver, tuple(vendor_dirs)
         self._read: dict[Path, tuple[tuple[int, int, int], Vendor | None]] = {}
 
     def edits(self, slices: Sequence[Slice]) -> Edits:
@@ -68,11 +76,31 @@ class NvidiaHardware:
         if missing:
             advice = "run `nvidia-modprobe -u -c=0` on the node, or start nvidia-persistenced"
             raise UndeliverableError(f"{self._dev}/{missing[0]} is not a device file: {advice}")
-        names += [name for name in OPTIONAL if (self._dev / name).is_char_device()]
-        return Edits(nodes=tuple(f"/dev/{name}" for name in names))
+        self._write(minors)
+        uuids = [part.uuid for part in slices]
+        return Edits(env={ACK.env_visible: VOID}, devices=tuple(f"{CARD_KIND}={uuid}" for uuid in uuids))
 
-    def vendor(self) -> Vendor | None:
-        """See `Hardware`; the first spec that can be read, read again when it changes."""
+    def _write(self, minors: Mapping[str, int]) -> None:
+        """Our spec, where it is not what it should be: the runtime reads it when a container is created."""
+        vendor = self._vendor()
+        if vendor is None:
+            raise UndeliverableError(
+                f"no CDI spec of kind {ACK.whole} in {' or '.join(map(str, self._dirs))}: it lists the driver's files; "
+                "run `nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml` on the node, or start "
+                "nvidia-cdi-refresh"
+            )
+        common = [f"/dev/{name}" for name in (*CONTROL, *OPTIONAL) if (self._dev / name).is_char_device()]
+        nodes = {
+            uuid: [f"/dev/nvidia{minor}"]
+            for uuid, minor in minors.items()
+            if (self._dev / f"nvidia{minor}").is_char_device()
+        }
+        text = cards_spec(nodes, common, vendor)
+        if not self._file.is_file() or self._file.read_text("utf-8") != text:
+            replace_file(self._file, text)
+
+    def _vendor(self) -> Vendor | None:
+        """The first spec of the vendor's that can be read, read again when it changes."""
         for folder in self._dirs:
             for path in sorted(folder.glob("*.*")) if folder.is_dir() else ():
                 if path.suffix in {".json", ".yaml", ".yml"} and not path.name.startswith((".", "gpushare")):
@@ -137,10 +165,6 @@ class SimulatedHardware:
                 Mount(str(self._libraries), f"{inside}/lib"),
             ),
         )
-
-    def vendor(self) -> Vendor | None:
-        """See `Hardware`."""
-        return None
 
     def _install(self) -> None:
         self._libraries.mkdir(parents=True, exist_ok=True)

@@ -88,7 +88,7 @@ def _as_known(card: Card, before: Sequence[Card]) -> Card:
 
 
 class NodeInventory:
-    """See the module; fulfils `world.Inventory`. `refresh` may block: call it in a thread of its own."""
+    """See the module; fulfils `containers.Inventory`. `refresh` may block: call it in a thread of its own."""
 
     def __init__(
         self, machine: Cards, terms: Terms, file: Path, sick: Callable[[], Mapping[str, str]] = dict[str, str]
@@ -108,15 +108,15 @@ class NodeInventory:
         return bool(self._known.cards) and self.told
 
     def cards(self) -> Sequence[Card]:
-        """See `world.Inventory`."""
+        """See `containers.Inventory`."""
         return self._known.cards
 
     def mode(self) -> Mode:
-        """See `world.Inventory`."""
+        """See `containers.Inventory`."""
         return self._known.mode
 
     def whole(self) -> bool:
-        """See `world.Inventory`."""
+        """See `containers.Inventory`."""
         return self._known.whole
 
     def refresh(self) -> bool:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The device plugin as the kubelet hears it: gRPC in, the agent's answers out.
+The device plugin: units of shared memory for the kubelet to count, and nothing else.
 
-Decides what is said when the agent has no answer in time: GetPreferredAllocation and Allocate never fail,
-because an error of either ends the pod for good and a slow answer holds up every pod of the node. Whatever
-was said in such a need is checked by PreStartContainer, which may fail: the kubelet asks again. Who gets
-which device is the agent's business, when to register that of `register`.
+Allocate answers every container with the same CDI device, which closes it until the container runtime has shown it to
+us; which pod it is for, the kubelet does not say and nobody asks. PreStartContainer, which the kubelet repeats without
+harm to the pod, waits while we are not connected to the runtime: a gap costs a moment and not a failed container.
 """
 
 from __future__ import annotations
@@ -14,28 +13,23 @@ import asyncio
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 from isolation.contract import kubelet_api as api
-from isolation.node.book import are_ours, device_of
-from isolation.node.world import Ask, Granted, NotYetError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from isolation.node.world import Device
-
-    T = TypeVar("T")
+    from isolation.node.core.units import Device
 
 log = logging.getLogger(__name__)
-ANSWER_SECONDS: Final = 2.0
-"""The design's bound on holding up the node."""
 PRESTART_SECONDS: Final = 25.0
 """The kubelet hangs up after 30 s and then learns no reason."""
+_POLL_SECONDS: Final = 0.05
 _LOOK_SECONDS: Final = 1.0
 _MOST_HEARD_BYTES: Final = 16 << 20
 _LONGEST_PATH: Final = 107
@@ -47,36 +41,31 @@ class PluginError(Exception):
     """The plugin cannot be served; the message says what to change."""
 
 
-class Mind(Protocol):
-    """The agent."""
+class Node(Protocol):
+    """What the kubelet asks about."""
 
     def devices(self) -> Sequence[Device]:
-        """Every device as it is now."""
+        """Every unit as it is now."""
 
-    async def preferred(self, asks: Sequence[Ask]) -> Sequence[Sequence[str]]:
-        """For each container the IDs that it should get."""
-
-    async def allocate(self, sets: Sequence[Sequence[str]]) -> Sequence[Granted]:
-        """For each container what these IDs come as."""
-
-    async def prestart(self, ids: Sequence[str]) -> None:
-        """Everything in place for the container with these IDs; NotYetError."""
+    def closed(self) -> str:
+        """Why no container with shares may be created now; empty: it may."""
 
 
 class Times(Protocol):
     """Where it is noted how long answers took."""
 
     def took(self, method: str, seconds: float, outcome: str) -> None:
-        """One answer; the outcome is ok, late, broken or refused."""
+        """One answer; the outcome is ok or refused."""
 
 
 class Plugin:
     """Serves one resource from one socket."""
 
-    def __init__(self, mind: Mind, path: Path, times: Times) -> None:
+    def __init__(self, node: Node, path: Path, device: str, times: Times) -> None:
+        """`device`: the CDI device of every container."""
         if len(os.fsencode(path)) > _LONGEST_PATH:
             raise PluginError(f"{path}: socket path is longer than {_LONGEST_PATH} bytes: shorten --kubelet-dir")
-        self._mind, self.path, self._times = mind, path, times
+        self._node, self.path, self._device, self._times = node, path, device, times
         self._server: Any = None
         self._news = asyncio.Event()
         self._watchers = 0
@@ -124,7 +113,6 @@ class Plugin:
     def _handlers(self) -> dict[str, Any]:
         unary: Mapping[str, tuple[Callable[[Any, Any], Awaitable[Any]], Any]] = {
             "GetDevicePluginOptions": (self._options, api.Empty),
-            "GetPreferredAllocation": (self._preferred, api.PreferredAllocationRequest),
             "Allocate": (self._allocate, api.AllocateRequest),
             "PreStartContainer": (self._prestart, api.PreStartContainerRequest),
         }
@@ -146,7 +134,7 @@ class Plugin:
         try:
             while True:
                 self._news.clear()  # before the look: what changes while a message is sent is news again
-                now = tuple(self._mind.devices())
+                now = tuple(self._node.devices())
                 if now != told:
                     yield message_of(now)
                     told = now
@@ -157,59 +145,17 @@ class Plugin:
         finally:
             self._watchers -= 1
 
-    async def _preferred(self, request: Any, _context: Any) -> Any:
-        asks = [
-            Ask(tuple(one.available_deviceIDs), tuple(one.must_include_deviceIDs), one.allocation_size)
-            for one in request.container_requests
-        ]
-        chosen = await self._answered("GetPreferredAllocation", self._mind.preferred(asks))
-        if chosen is None or len(chosen) != len(asks):
-            chosen = [_anything(ask) for ask in asks]
-        return api.PreferredAllocationResponse(container_responses=[{"deviceIDs": ids} for ids in chosen])
-
     async def _allocate(self, request: Any, _context: Any) -> Any:
-        sets = [tuple(one.devices_ids) for one in request.container_requests]
-        if not all(map(are_ours, sets)):
-            # Written into the book they would make it unreadable; nobody starts with them.
-            log.error("Allocate: the kubelet sent invalid device IDs: %.200s", sets)
-            granted: Sequence[Granted] | None = None
-        else:
-            granted = await self._answered("Allocate", self._mind.allocate(sets))
-        if granted is None or len(granted) != len(sets):
-            granted = [Granted(device_of(ids)) for ids in sets]
-        answers = [{"cdi_devices": [{"name": one.cdi_device}]} for one in granted]
+        began = time.monotonic()
+        answers = [{"cdi_devices": [{"name": self._device}]} for _ in request.container_requests]
+        self._times.took("Allocate", time.monotonic() - began, "ok")
         return api.AllocateResponse(container_responses=answers)
 
-    async def _answered(self, method: str, answer: Awaitable[T]) -> T | None:
-        """The agent's answer; None where it is late or broken, which is told and noted."""
-        began, outcome = time.monotonic(), "ok"
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return await answer
-        except TimeoutError:
-            outcome = "timeout"
-            log.error("%s timed out after %.1f s: continuing without it", method, ANSWER_SECONDS)  # noqa: TRY400
-        except Exception:  # whatever it is, the pod must not fail of it for good
-            outcome = "error"
-            log.exception("%s failed: continuing without it", method)
-        finally:
-            self._times.took(method, time.monotonic() - began, outcome)
-        return None
-
-    async def _prestart(self, request: Any, context: Any) -> Any:
-        began, outcome, why = time.monotonic(), "ok", ""
-        try:
-            async with asyncio.timeout(PRESTART_SECONDS):
-                await self._mind.prestart(tuple(request.devices_ids))
-        except NotYetError as exc:
-            outcome, why = "refused", str(exc)
-        except TimeoutError:
-            outcome, why = "timeout", f"not ready within {PRESTART_SECONDS:.0f} s: the kubelet will retry"
-        except Exception:  # the kubelet asks again: nothing is lost by saying no
-            outcome, why = "error", "the node agent failed (see its log): the kubelet will retry"
-            log.exception("PreStartContainer failed")
-        finally:
-            self._times.took("PreStartContainer", time.monotonic() - began, outcome)
+    async def _prestart(self, _request: Any, context: Any) -> Any:
+        began = time.monotonic()
+        while (why := self._node.closed()) and time.monotonic() - began < PRESTART_SECONDS:  # noqa: ASYNC110 (a thread says)
+            await asyncio.sleep(_POLL_SECONDS)
+        self._times.took("PreStartContainer", time.monotonic() - began, "refused" if why else "ok")
         if why:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why[:_LONGEST_SAID])
         return api.PreStartContainerResponse()
@@ -217,7 +163,7 @@ class Plugin:
 
 def options() -> Any:
     """What we want to be asked."""
-    return api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+    return api.DevicePluginOptions(pre_start_required=True)
 
 
 def message_of(devices: Sequence[Device]) -> Any:
@@ -240,12 +186,6 @@ def stamp_of(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_ctime_ns
-
-
-def _anything(ask: Ask) -> list[str]:
-    """As many as asked for, on one card as far as that goes; nothing better is known."""
-    card = sorted(ask.available)
-    return list(dict.fromkeys((*ask.must, *card)))[: ask.size]
 
 
 def _serialize(message: Any) -> bytes:

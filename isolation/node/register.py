@@ -21,6 +21,7 @@ from isolation.contract import kubelet_api as api
 from isolation.node.plugin import PluginError, options, stamp_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from isolation.node.plugin import Plugin
@@ -45,7 +46,9 @@ class Standing:
 class Registrar:
     """Keeps a plugin registered."""
 
-    def __init__(self, plugin: Plugin, folder: Path, resource: str) -> None:
+    def __init__(self, plugin: Plugin, folder: Path, resource: str, obstacle: Callable[[], str]) -> None:
+        """`obstacle`: why the kubelet must not be offered units as it is now; empty: it may."""
+        self._obstacle = obstacle
         self._plugin, self._kubelet, self._resource = plugin, folder / api.REGISTRATION_SOCKET, resource
         self._known: tuple[int, int] | None = None
         self._failures = 0
@@ -67,6 +70,10 @@ class Registrar:
             return True
         if self.standing.times:
             self._lost("the kubelet has restarted")
+        if why := self._obstacle():
+            self._failures += 1
+            self._told(why)
+            return False
         try:
             if not self._plugin.stands():
                 await self._plugin.start()

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.names import CDI_DIR, RUN_DIR
+from isolation.contract.names import CDI_DIR, MARKS_DIR, RUN_DIR
+from isolation.contract.nri_api import SOCKET
 from isolation.contract.quantity import GIB
 from isolation.host.core.health import WELL_AFTER_SECONDS, HealthTerms
+from isolation.node.containers import REFUSE
 from isolation.node.inventory import Terms
 from isolation.node.overlimit import OverLimit
 
@@ -39,6 +41,8 @@ class Settings:
     kubelet_dir: Path = KUBELET_DIR
     run_dir: Path = Path(RUN_DIR)
     cdi_dir: Path = Path(CDI_DIR)
+    marks_dir: Path = Path(MARKS_DIR)
+    nri_socket: Path = Path(SOCKET)
     cgroup: Path = CGROUP
     simgpu: Path | None = None
     terms: Terms = Terms(GIB)  # noqa: RUF009 (frozen)
@@ -50,6 +54,7 @@ class Settings:
     ignore_xids: str = ""
     well_after_minutes: int = int(WELL_AFTER_SECONDS / 60)
     over_limit: OverLimit = OverLimit()  # noqa: RUF009 (frozen)
+    unsupported_images: str = REFUSE
 
     @property
     def health(self) -> HealthTerms:
@@ -64,11 +69,6 @@ class Settings:
         """Where device plugins and the kubelet meet."""
         return self.kubelet_dir / "device-plugins"
 
-    @property
-    def pod_resources(self) -> Path:
-        """The kubelet's pod-resources socket."""
-        return self.kubelet_dir / "pod-resources" / "kubelet.sock"
-
     def problems(self) -> Iterator[str]:
         """What cannot be done as asked."""
         if not self.node:
@@ -81,7 +81,11 @@ class Settings:
             yield f"--cgroup {self.cgroup} is not a directory: mount the host's /sys/fs/cgroup there, or set --cgroup"
         if self.simgpu is not None and not self.simgpu.is_file():
             yield f"--simgpu {self.simgpu} is not a file: run `gpushare simgpu create {self.simgpu} --model t4`"
-        for option, path in (("--state-dir", self.run_dir), ("--cdi-dir", self.cdi_dir)):
+        for option, path in (
+            ("--state-dir", self.run_dir),
+            ("--cdi-dir", self.cdi_dir),
+            ("--marks-dir", self.marks_dir),
+        ):
             if not path.is_absolute() or _NOT_IN_PATHS & set(str(path)):
                 yield f"{option} {path} must be an absolute path without spaces, quotes or colons, the same on the host"
         if self.ignore_xids != ALL_XIDS and not _XIDS.fullmatch(self.ignore_xids):

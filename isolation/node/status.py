@@ -24,6 +24,7 @@ from isolation.contract.names import ACK, AGENT, CARD_COUNT, CARD_UNITS, CARDS, 
 from isolation.contract.quantity import MIB, QuantityError, parse
 from isolation.kube.core.errors import ClusterError, MalformedError
 from isolation.kube.core.wire import identity_of
+from isolation.node.core.judge import SERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from isolation.node.inventory import NodeInventory
 
 log = logging.getLogger(__name__)
-SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_LABEL: Final = 63
 _PAUSE_SECONDS: Final = 1.0
@@ -54,7 +54,7 @@ class Said:
 
 def wish(cards: Sequence[Card], mode: Mode, agent: str, sick: Mapping[str, str] | None = None) -> Said:
     """What this node should say; `sick`: why cards get no newcomers, by UUID."""
-    if mode not in SHARED:
+    if mode not in SERVED:
         cards = ()
     ill = {card.uuid: sick[card.uuid] for card in cards if sick and card.uuid in sick}
     units = max((card.allocatable_bytes // card.unit_bytes for card in cards), default=0)
@@ -196,7 +196,7 @@ class NodeStatus:
                 return False
             mode = self._inventory.mode()
             wanted = wish(self._inventory.cards(), mode, self._agent, self._inventory.sick)
-            wrong = amiss(wanted, self._watch.said, writes_anything=mode in SHARED)
+            wrong = amiss(wanted, self._watch.said, writes_anything=mode in SERVED)
             try:
                 answers = await self._write(wrong)
             except ClusterError as exc:

@@ -119,24 +119,12 @@ async def policed(client: ApiClient) -> AsyncIterator[None]:
 
 async def until_pinned(client: ApiClient, *, pinned: bool) -> None:
     """By the policy that is installed last, about which no webhook has a say: a node agent without a node."""
-    event = {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": "probe", "namespace": "default"},
-        "eventTime": "2026-11-21T00:00:00.000000Z",
-        "reportingController": "gpushare.dev",
-        "reportingInstance": "n1",
-        "action": "Probe",
-        "reason": "Probe",
-        "type": "Normal",
-        "regarding": {"kind": "Pod", "namespace": "default", "name": "p"},
-    }
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "probe"}}
     agent = {"Impersonate-User": "system:serviceaccount:gpushare-system:gpushare-node"}
     headers = agent | {"Impersonate-Group": "system:masters"}
     text = ""
     for _ in range(3000):
-        path = "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All"
-        async with client._session.post(path, json=event, headers=headers) as answer:
+        async with client._session.post("/api/v1/nodes?dryRun=All", json=node, headers=headers) as answer:
             text = await answer.text()
             if (answer.status, pinned) in {(201, False), (403, True)}:
                 return

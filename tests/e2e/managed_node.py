@@ -54,6 +54,7 @@ def pod_of(thing: dict[str, Any], resource: str) -> ManagedPod:
         meta["uid"],
         apps=[box(one, app=True) for one in spec["containers"]],
         inits=[box(one, app=False) for one in spec.get("initContainers", ())],
+        annotations=meta.get("annotations", {}),
     )
 
 

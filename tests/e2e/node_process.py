@@ -47,6 +47,8 @@ class NodeProcess:
             f"--state-dir={self.run_dir}",
             f"--cdi-dir={kubelet.cdi}",
             f"--cgroup={kubelet.cgroups}",
+            f"--marks-dir={kubelet.runtime.marks}",
+            f"--nri-socket={kubelet.runtime.nri.path}",
             f"--kubeconfig={kubeconfig}",
             f"--simgpu={simgpu}",
             "--metrics-host=127.0.0.1",
@@ -100,11 +102,14 @@ class NodeProcess:
         except urllib.error.HTTPError as exc:
             return exc.read().decode()
 
-    def book(self) -> dict[tuple[str, str], set[str]]:
-        """Its book: device IDs by pod UID and container."""
-        entries = json.loads((self.run_dir / "checkpoint.json").read_text())["entries"]
-        return {(entry["pod"][2], entry["pod"][3]): set(entry["ids"]) for entry in entries}
+    def promise(self, uid: str, container: str) -> Path:
+        """Where the exporter reads what a container has."""
+        return self.run_dir / "alloc" / f"{uid}.{container}" / "promise.json"
 
-    def hold(self, hash_: str) -> dict:
-        """The hold of one allocation."""
-        return json.loads((self.run_dir / "alloc" / hash_ / "promise.json").read_text())
+    def hold(self, uid: str, container: str) -> dict:
+        """What a container has."""
+        return json.loads(self.promise(uid, container).read_text())
+
+    def holds(self) -> set[tuple[str, str]]:
+        """Pod UID and name of every container of which anything stands on the disk."""
+        return {(path.name[:36], path.name[37:]) for path in self.run_dir.glob("alloc/*")}

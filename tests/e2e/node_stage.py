@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 from e2e.apiclient import connected
 from e2e.managed_node import ManagedNode
@@ -14,11 +15,11 @@ from e2e.node_process import NodeProcess, cards
 from support.device_manager import DeviceManager
 from support.waiting import PATIENCE_SECONDS
 
+from isolation.contract import abi
 from isolation.contract.codec import decode_cards, encode_allocation, request_of
 from isolation.contract.model import Placement, Slice
-from isolation.contract.names import AGENT, ALLOCATION, CARDS
+from isolation.contract.names import AGENT, ALLOCATION, CARDS, GATE_DEVICE
 from isolation.contract.quantity import GIB
-from isolation.node.book import card_of, hash_of
 
 PODS = "/api/v1/namespaces/default/pods"
 MEMORY, COUNT, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
@@ -44,22 +45,25 @@ class Stage:
         return found
 
     async def bind(self, manifest, *at):
-        """Create the pod and bind it to these cards, by index."""
+        """Create the pod and bind it to these cards, by index; its UID."""
         manifest = {**manifest, "spec": {**manifest["spec"], "schedulerName": "nobody"}}
         made = await self.client.create(manifest)
         meta = made["metadata"]
-        request = request_of(meta, made["spec"])
-        chosen = [self.cards[index] for index in at]
-        slices = tuple(Slice(card.uuid, card.index, request.card_bytes, request.card_core) for card in chosen)
-        record = encode_allocation(meta["uid"], request, Placement(self.node.name, slices))
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": meta["name"], "uid": meta["uid"], "annotations": {ALLOCATION: record}},
+            "metadata": {"name": meta["name"], "uid": meta["uid"], "annotations": self.record(made, *at)},
             "target": {"kind": "Node", "name": self.node.name},
         }
         await self.client.call("POST", f"{PODS}/{meta['name']}/binding", binding)
         return meta["uid"]
+
+    def record(self, pod, *at):
+        """The annotation that gives the pod these cards."""
+        request = request_of(pod["metadata"], pod["spec"])
+        chosen = [self.cards[index] for index in at]
+        slices = tuple(Slice(card.uuid, card.index, request.card_bytes, request.card_core) for card in chosen)
+        return {ALLOCATION: encode_allocation(pod["metadata"]["uid"], request, Placement(self.node.name, slices))}
 
     async def until(self, claim):
         """Wait for a claim about the stand-in or the agent."""
@@ -106,19 +110,22 @@ async def stage(plane, tmp_path, name, *, mode="cgpu", number=2, pace=0.05, mode
 
 
 def right(stage, pod, name, at, units):
-    """Record = book = CDI = limits = what pod-resources lists, as facts of one container."""
+    """Record = promise = limits = what the container was given, and it was given by this agent."""
     started = pod.boxes[name]
-    hash_ = hash_of(started.ids)
-    hold = stage.agent.hold(hash_)
+    hold = stage.agent.hold(pod.uid, name)
     uuids = [stage.cards[index].uuid for index in at]
-    assert set(started.ids) == stage.agent.book()[pod.uid, name]
-    assert set(uuids) == {card_of(one) for one in started.ids}
+    parts = [(uuid, units // len(at) * GIB) for uuid in uuids]
     assert units == len(started.ids)
-    assert [(uuid, units // len(at) * GIB) for uuid in uuids] == [(c["uuid"], c["bytes"]) for c in hold["cards"]]
+    assert parts == [(card["uuid"], card["bytes"]) for card in hold["cards"]]
     assert [pod.namespace, pod.name, pod.uid, name] == hold["pod"]
     assert (",".join(uuids), str(units // len(at))) == (
         started.env["NVIDIA_VISIBLE_DEVICES"],
         started.env["ALIYUN_COM_GPU_MEM_CONTAINER"],
     )
-    assert () == started.missing
+    assert (GATE_DEVICE, ()) == (started.cdi[0], started.missing)
+    assert not (stage.kubelet.runtime.marks / started.cid).exists()
+    if hold["policy"] != "none":
+        limits = abi.unpack_limits((Path(started.mounts["/run/gpushare/limits"]) / "limits").read_bytes())
+        assert [one.memory_bytes for one in limits.cards] == [amount for _, amount in parts]
+        assert "/etc/ld.so.preload" in started.mounts
     return started

@@ -281,12 +281,11 @@ POD_ROWS: Final = (
         _eviction("kube-system", "system"),
     ),
     _create("eviction in gpushare-system", f"{HOME}/pods/ours/eviction", _eviction(SYSTEM_NAMESPACE, "ours")),
-    _delete("a pod on its own node", f"{PODS}/here", N, K),
+    _delete("a pod on its own node", f"{PODS}/here", K),
     _delete("a pod on another node", f"{PODS}/elsewhere", K),
 )
 OTHER_ROWS: Final = (
-    _create("an event", EVENTS, _event(OWN), N, S, K, A),
-    _create("an event signed by the agent of another node", EVENTS, _event(OTHER), S, K, A),
+    _create("an event", EVENTS, _event(OWN), S, K, A),
     _get("all secrets", "/api/v1/secrets"),
     _get("a secret of our namespace (certificates, tokens)", f"{HOME}/secrets/{K}-token"),
     _create("a token of another account", f"{HOME}/serviceaccounts/{K}/token", TOKEN),

@@ -228,7 +228,8 @@ def card_node(name: str, cards: int = 4, gib: int = 15, mode: str = "cgpu", **la
 
 def our_pod(name: str, units: int = 2, cards: int = 1, **spec: Any) -> dict[str, Any]:
     """A pod as admission leaves it."""
-    pod = share_pod(name, units, cards, **({"schedulerName": SCHEDULER} | spec))
+    added = {"schedulerName": SCHEDULER, "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}
+    pod = share_pod(name, units, cards, **(added | spec))
     pod["metadata"]["labels"][SHARED] = "true"
     return pod
 

@@ -30,7 +30,7 @@ def examined(*words):
     return {one["check"]: one for one in json.loads(done.stdout)["findings"]}
 
 
-def test_devices_that_a_real_kubelet_gave_are_those_of_the_record(stage):
+def test_devices_that_a_real_kubelet_gave_are_of_this_release_and_given_once(stage):
     """
     From afar, by the pod's status alone; the kubelet's version is told, the pod has a record.
     """
@@ -84,6 +84,10 @@ def test_a_real_node_is_read_as_its_programs_were_started(stage):
     assert [] == [one for one in judged.values() if one["state"] in {"problem", "unknown"}]
     assert "containerd 2" in seen["machine.runtime"]["evidence"]
     expected = (
+        "machine.kernel",
+        "machine.nri",
+        "machine.nri_plugins",
+        "machine.device_ids",
         "machine.feature_gates",
         "machine.kubelet_sockets",
         "machine.other_plugins",

@@ -210,7 +210,7 @@ def test_the_whole_path_works_with_the_rights_of_the_manifests_and_no_others(pla
             report, _ = await asyncio.to_thread(examined, plane.kubeconfig)
             own = await at.client.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods/rights-scheduler")
             await at.remove("rights-a", "rights-b")
-            await at.until(lambda: at.agent.book() == {})
+            await at.until(lambda: at.agent.holds() == set())
             return made.refusals(), report, own["metadata"]["labels"]
 
     refusals, report, labels = asyncio.run(story())
@@ -246,7 +246,7 @@ def test_what_is_not_theirs_is_refused_to_scheduler_and_agent(plane, tmp_path):
                     "agent: another node's status": await agent.says(
                         "PATCH", "/api/v1/nodes/rights-other/status", {"status": {"capacity": {"x.y/z": "1"}}}, merge
                     ),
-                    "agent: a pod elsewhere": await agent.says("DELETE", f"{PODS}/rights-far"),
+                    "agent: delete a pod": await agent.says("DELETE", f"{PODS}/rights-far"),
                     "agent: bind": await agent.says("POST", f"{PODS}/rights-far/binding", {}),
                     "agent: create": await agent.says("POST", PODS, share_pod("x", units=0)),
                     "agent: change": await agent.says("PATCH", f"{PODS}/rights-far", fake, merge),
@@ -308,32 +308,6 @@ def test_room_on_one_card_is_made_for_the_important_with_the_rights_of_the_manif
             return made.refusals(), len(left)
 
     assert ([], 2) == asyncio.run(story())
-
-
-def test_a_pod_that_came_without_a_record_is_deleted_by_the_agent_with_its_own_rights(plane, tmp_path):
-    """
-    Bound by the scheduler's account, so that no rule refuses it: the agent deletes it and says why.
-    """
-
-    async def story():
-        async with installed(plane, tmp_path, "rights-bare") as made:
-            client = made.stage.client
-            wanted = share_pod("rights-bare", nodeSelector={"kubernetes.io/hostname": "nowhere"})
-            bare = (await client.create(wanted))["metadata"]
-            binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": bare["name"], "uid": bare["uid"]}}
-            binding["target"] = {"kind": "Node", "name": "rights-bare"}
-            async with account(plane, made.scheduler_config) as scheduler:
-                status = await scheduler.says("POST", f"{PODS}/rights-bare/binding", binding)
-            await client.until(
-                lambda pods: "rights-bare" not in {one["metadata"]["name"] for one in pods["items"]}, PODS
-            )
-            events = await client.get("/apis/events.k8s.io/v1/namespaces/default/events")
-            told = [one["note"] for one in events["items"] if one["regarding"].get("uid") == bare["uid"]]
-            return status, made.refusals(), told
-
-    status, refusals, told = asyncio.run(story())
-    assert (201, []) == (status, refusals)
-    assert any("without a valid allocation annotation" in note for note in told), told
 
 
 def test_a_volume_that_waits_for_its_pod_is_bound_with_the_rights_of_the_manifests(plane, tmp_path):

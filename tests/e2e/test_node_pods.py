@@ -8,9 +8,12 @@ The kubelet is the stand-in with a device manager; pods are bound by hand with r
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from e2e.kubelets import ENDS_AFTER, share_pod
 from e2e.node_stage import MEMORY, PODS, right, stage
+
+from isolation.contract import abi
 
 
 def box(name, units=0, **more):
@@ -28,7 +31,7 @@ def pod_with(name, apps, inits=()):
 
 def test_a_pod_gets_the_cards_of_its_record(plane, tmp_path):
     """
-    Two pods of one size in swapped order, one over two cards: record, book, CDI device, limits and env agree.
+    Two pods of one size in swapped order, one over two cards: record, promise, limits and env agree.
     """
 
     async def story():
@@ -38,20 +41,18 @@ def test_a_pod_gets_the_cards_of_its_record(plane, tmp_path):
             wide = await at.bind(share_pod("wide", 8, 2), 0, 1)
             pods = [await at.running(uid) for uid in (second, first, wide)]
             for pod, where, units in zip(pods, ((1,), (0,), (0, 1)), (3, 3, 8), strict=True):
-                started = right(at, pod, "main", where, units)
-                assert "/etc/ld.so.preload" in started.mounts
+                assert "/etc/ld.so.preload" in right(at, pod, "main", where, units).mounts
             await at.remove("second", "first", "wide")
-            await at.until(lambda: at.agent.book() == {})
-            alloc = at.agent.run_dir / "alloc"
-            await at.until(lambda: not list(alloc.iterdir()) and not list(at.kubelet.cdi.iterdir()))
+            await at.until(lambda: at.agent.holds() == set())
+            assert ["gpushare-gate.json"] == [path.name for path in at.kubelet.cdi.iterdir()]
+            assert [] == list(at.kubelet.runtime.marks.iterdir())
 
     asyncio.run(story())
 
 
 def counted(agent, uid):
     """Containers of a pod whose promise the exporter counts."""
-    holds = [agent.hold(path.parent.name)["pod"] for path in agent.run_dir.glob("alloc/*/promise.json")]
-    return {name for _, _, whose, name in holds if whose == uid}
+    return {name for whose, name in agent.holds() if whose == uid and agent.promise(whose, name).exists()}
 
 
 def test_every_shape_of_a_pod_gets_what_its_record_gives_to_each_container(plane, tmp_path):
@@ -83,14 +84,14 @@ def test_every_shape_of_a_pod_gets_what_its_record_gives_to_each_container(plane
                 if manifest["metadata"]["name"] == "job":
                     await at.until(lambda pod=pod: pod.phase == "Succeeded")
                 await at.remove(manifest["metadata"]["name"])
-            await at.until(lambda: at.agent.book() == {})
+            await at.until(lambda: at.agent.holds() == set())
 
     asyncio.run(story())
 
 
 def test_what_a_tenant_writes_over_our_paths_changes_nothing(plane, tmp_path):
     """
-    Its env and mounts over ours lose: CDI comes last.
+    Its env and mounts over ours lose: the adjustment comes last.
     """
     own = box(
         "main",
@@ -130,18 +131,66 @@ def test_a_share_only_node_delivers_cards_and_enforces_nothing(plane, tmp_path):
     assert ("3", False) == (started.env["ALIYUN_COM_GPU_MEM_CONTAINER"], "/etc/ld.so.preload" in started.mounts)
 
 
-def test_a_pod_that_nobody_promised_anything_is_deleted_and_told_why(plane, tmp_path):
+def test_a_container_without_a_record_does_not_start_and_is_told_why(plane, tmp_path):
     """
-    Bound past our scheduler: it never starts, an Event says why, and the node stays free.
+    Bound past our scheduler: nobody deletes it, others start beside it, and nothing of the cards is taken.
     """
 
     async def story():
         async with stage(plane, tmp_path, "agent-bare") as at:
-            await at.client.create(share_pod("bare", 2, nodeName="agent-bare"))
-            await at.client.until(lambda pods: "bare" not in {p["metadata"]["name"] for p in pods["items"]}, PODS)
-            events = await at.client.get("/api/v1/namespaces/default/events")
-            told = [e["message"] for e in events["items"] if e["involvedObject"]["name"] == "bare"]
-            await at.until(lambda: at.agent.book() == {})
-            return told
+            made = await at.client.create(share_pod("bare", 2, nodeName="agent-bare"))
+            bare = await at.until(lambda: at.node.pods.get(made["metadata"]["uid"]))
+            await at.until(lambda: bare.boxes["main"].attempts > 1)
+            state = bare.boxes["main"].state, bare.boxes["main"].reason
+            right(at, await at.running(await at.bind(share_pod("beside", 3), 0)), "main", (0,), 3)
+            still = await at.client.get(f"{PODS}/bare")
+            holds = {uid for uid, _ in at.agent.holds()}
+            said = still["status"]["containerStatuses"][0]["state"]["waiting"]["message"]
+            return state, said, "deletionTimestamp" in still["metadata"], bare.uid in holds
 
-    assert any("without a valid allocation annotation" in text for text in asyncio.run(story()))
+    state, said, deleted, holds = asyncio.run(story())
+    assert (("waiting", "CreateContainerError"), False, False) == (state, deleted, holds)
+    assert "default/bare/main: the pod has no valid allocation annotation" in said
+
+
+def test_who_asks_for_no_share_sees_no_card_unless_its_namespace_is_exempt(plane, tmp_path):
+    """
+    An image that asks for all cards, as CUDA's base images do: closed, also beside a container with a share.
+    """
+    asks = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+
+    async def story():
+        async with stage(plane, tmp_path, "agent-void") as at:
+            alone = await at.running(await at.bind(pod_with("alone", [box("main", **asks)])))
+            pair = await at.running(await at.bind(pod_with("pair", [box("main", 2), box("side", **asks)]), 0))
+            right(at, pair, "main", (0,), 2)
+            system = pod_with("exporter", [box("main", **asks)])
+            system["spec"]["nodeName"] = at.node.name
+            made = await at.client.create(system, "kube-system")
+            exempt = await at.running(made["metadata"]["uid"])
+            await at.client.delete("/api/v1/namespaces/kube-system/pods/exporter", force=True)
+            boxes = (alone.boxes["main"], pair.boxes["side"], exempt.boxes["main"])
+            return [one.env["NVIDIA_VISIBLE_DEVICES"] for one in boxes]
+
+    assert ["void", "void", "all"] == asyncio.run(story())
+
+
+def test_a_record_that_changes_under_a_running_pod_changes_its_limits(plane, tmp_path):
+    """
+    At once in the limits file, and at the next start in an old sandbox, whose annotations are those of its beginning.
+    """
+
+    async def story():
+        async with stage(plane, tmp_path, "agent-changed") as at:
+            pod = await at.running(await at.bind(share_pod("moves", 3), 0))
+            thing = await at.client.get(f"{PODS}/moves")
+            thing["spec"]["containers"][0]["resources"] = {"limits": {MEMORY: "2"}}
+            await at.client.merge(f"{PODS}/moves", {"metadata": {"annotations": at.record(thing, 0)}})
+            await at.until(lambda: [2 << 30] == [card["bytes"] for card in at.agent.hold(pod.uid, "main")["cards"]])
+            file = Path(pod.boxes["main"].mounts["/run/gpushare/limits"]) / "limits"
+            live = abi.unpack_limits(file.read_bytes()).cards[0].memory_bytes
+            at.kubelet.crash(pod, "main")
+            await at.until(lambda: pod.boxes["main"].starts == 2)
+            return live, pod.boxes["main"].env["ALIYUN_COM_GPU_MEM_CONTAINER"]
+
+    assert (2 << 30, "2") == asyncio.run(story())

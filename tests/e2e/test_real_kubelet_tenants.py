@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from realkubelet.pods import GIB, container, facts, pod_of
+from realkubelet.configuration import LINKED, OWN_LIST, STATIC
+from realkubelet.pods import GIB, PODS, container, facts, pod_of
 from realkubelet.stage import play, real_stage
 
 TAKE = ("512", "900")
@@ -19,6 +20,7 @@ OVERRIDES = [
         "ALIYUN_COM_GPU_MEM_CONTAINER": "999",
     }.items()
 ]
+OVERRIDES += OVERRIDES[:2]
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +30,26 @@ def stage(plane, tmp_path_factory):
         yield made
 
 
-def test_what_a_tenant_puts_over_our_paths_and_variables_changes_nothing(stage):
+async def events_of(client, name, text):
+    """What the pod's events say, once one of them has this text."""
+    said = await client.until(
+        lambda events: any(e["involvedObject"]["name"] == name and text in e["message"] for e in events["items"]),
+        "/api/v1/namespaces/default/events",
+    )
+    return [e["message"] for e in said["items"] if e["involvedObject"]["name"] == name]
+
+
+def test_what_a_tenant_puts_over_our_files_and_variables_changes_nothing(stage):
     """
-    Volumes over our paths and values for our variables (admission refuses both, before this) lose: in every
+    Volumes over our files and values for our variables (admission refuses both, before this) lose: in every
     such pod the library is loaded, the promise is seen and the excess refused, and the variables are ours.
     """
     empty, config = {"name": "v", "emptyDir": {}}, {"name": "v", "configMap": {"name": "blank"}}
     over = {
         "preload": ({"mountPath": "/etc/ld.so.preload", "subPath": "p"}, config),
-        "lib": ({"mountPath": "/run/gpushare/lib"}, empty),
         "library": ({"mountPath": "/run/gpushare/lib/libgpushare.so"}, empty),
         "limits": ({"mountPath": "/run/gpushare/limits"}, empty),
-        "ours": ({"mountPath": "/run/gpushare"}, empty),
-        "run": ({"mountPath": "/run"}, empty),
-        "etc": ({"mountPath": "/etc"}, empty),
+        "link": ({"mountPath": "/a/b/c/link/ld.so.preload", "subPath": "p"}, config),
     }
 
     async def story(client):
@@ -62,31 +70,86 @@ def test_what_a_tenant_puts_over_our_paths_and_variables_changes_nothing(stage):
     told, seen = play(stage, story)
     expected = ([str(GIB)], ["0", "2"])
     assert dict.fromkeys([*over, "env"], expected) == {n: (one["total"], one["take"]) for n, one in told.items()}
-    assert (stage.cards[0], "1") == (seen["NVIDIA_VISIBLE_DEVICES"], seen["ALIYUN_COM_GPU_MEM_CONTAINER"])
+    assert ("void", stage.cards[0]) == (seen["NVIDIA_VISIBLE_DEVICES"], seen["GPUSHARE_VISIBLE_DEVICES"])
+    assert "1" == seen["ALIYUN_COM_GPU_MEM_CONTAINER"]
     assert "/run/gpushare/limits/limits" == seen["GPUSHARE_LIMITS"]
 
 
-def test_a_volume_above_our_files_shared_with_a_neighbour_would_be_an_escape(stage):
+def test_a_volume_above_our_files_keeps_the_container_from_starting(stage):
     """
-    Why admission refuses volumes over /etc and /run: a neighbour that has the same volume elsewhere removes the
-    file on which ours is mounted, the kernel takes the mount away, and new programs run without the library.
+    A folder of a volume above a file of ours could be emptied by a neighbour that shares the volume, and the kernel
+    takes away a mount whose name is removed. No container starts so, also where the way leads through a link of the
+    image, which admission cannot see; the pod's events say why.
     """
-    volume = {"name": "v", "emptyDir": {}}
-    main = container("main", 1, *TAKE, volumeMounts=[{"name": "v", "mountPath": "/etc"}])
-    side = container("side", 0, "/bin/sleep", "600", volumeMounts=[{"name": "v", "mountPath": "/mnt"}])
+    places = {"etc": "/etc", "run": "/run", "ours": "/run/gpushare", "lib": "/run/gpushare/lib", "link": "/a/b/c/link"}
 
     async def story(client):
-        await stage.place(client, pod_of("pair", main, side, volumes=[volume]), 0)
-        pod = await stage.running_pod(client, "pair")
-        ids = stage.node.containers(pod["metadata"]["uid"])
-        before = stage.node.execute(ids["main"], "/bin/cat", "/etc/ld.so.preload")
-        stage.node.execute(ids["side"], "/bin/rm", "-f", "/mnt/ld.so.preload")
-        after = stage.node.execute(ids["main"], "/bin/ls", "/etc")
-        return before, after
+        for name, path in places.items():
+            box = container("main", 1, *TAKE, volumeMounts=[{"name": "v", "mountPath": path}])
+            await stage.place(client, pod_of(f"over-{name}", box, volumes=[{"name": "v", "emptyDir": {}}]), 0)
+        told = {name: await events_of(client, f"over-{name}", "container start refused") for name in places}
+        pods = [await client.get(f"{PODS}/over-{name}") for name in places]
+        return told, [one["state"].get("running") for pod in pods for one in pod["status"]["containerStatuses"]]
 
-    before, after = play(stage, story)
-    assert "/run/gpushare/lib/libgpushare.so\n" == before
-    assert "ld.so.preload" not in after
+    told, running = play(stage, story)
+    assert [None] * len(places) == running
+    for name, messages in told.items():
+        assert any("mount the volume elsewhere" in message for message in messages), (name, messages)
+
+
+def test_images_whose_programs_would_not_load_the_library_are_refused(stage):
+    """
+    No loader of glibc's in the image (musl, static programs only), or a link in place of the list that it reads.
+    """
+    reasons = {STATIC: "no glibc loader", LINKED: "/etc/ld.so.preload is a link in the image"}
+    names = dict(zip(reasons, ("static", "linked"), strict=True))
+
+    async def story(client):
+        for image, name in names.items():
+            await stage.place(client, pod_of(name, container("main", 1, "/bin/sleep", "600", image=image)), 0)
+        return {image: await events_of(client, name, reasons[image]) for image, name in names.items()}
+
+    told = play(stage, story)
+    for image, messages in told.items():
+        assert not any(message == "Container started" for message in messages), (image, messages)
+
+
+def test_an_image_with_a_list_of_its_own_to_preload_gets_ours(stage):
+    """
+    The image's /etc/ld.so.preload names something else: in the container it is ours.
+    """
+
+    async def story(client):
+        await stage.place(client, pod_of("own", container("main", 1, *TAKE, image=OWN_LIST)), 0)
+        pod = await stage.running_pod(client, "own")
+        box = stage.node.containers(pod["metadata"]["uid"])["main"]
+        return facts(stage.said(pod)), stage.node.execute(box, "/bin/cat", "/etc/ld.so.preload")
+
+    told, seen = play(stage, story)
+    assert (["0", "2"], "/run/gpushare/lib/libgpushare.so\n") == (told["take"], seen)
+
+
+def test_a_container_without_a_share_sees_no_card(stage):
+    """
+    An image that asks for all cards, as CUDA base images do, beside pods with shares: the variable says void, on the
+    first container of the pod and in the second of one whose first has a share.
+    """
+    wants = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    beside = container("beside", 0, "/bin/sleep", "600", env=wants)
+
+    async def story(client):
+        await stage.place(client, pod_of("with", container("main", 1, *TAKE), beside), 0)
+        await stage.bind(client, await client.create(pod_of("without", beside)))
+        found = []
+        for name in ("with", "without"):
+            pod = await stage.running_pod(client, name)
+            box = stage.node.containers(pod["metadata"]["uid"])["beside"]
+            found.append(stage.node.execute(box, "/bin/env").splitlines())
+        return found
+
+    for env in play(stage, story):
+        assert "NVIDIA_VISIBLE_DEVICES=void" in env
+        assert not any(line.startswith("GPUSHARE_") for line in env)
 
 
 def test_on_a_node_that_only_shares_nothing_is_enforced_and_everything_is_told(stage):

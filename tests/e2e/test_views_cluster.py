@@ -265,4 +265,4 @@ def test_the_rights_in_the_documentation_are_enough(plane, tmp_path):
     for done in asyncio.run(story()):
         assert (0, "") == (done.returncode, done.stderr)
         assert "cannot list" not in done.stdout
-        assert "403" not in done.stdout
+        assert "HTTP 403" not in done.stdout

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The node agent as it runs on a machine of the simulator: the real `isolation.node.agent` and the real watch.
+The node agent as it runs on a machine of the simulator: its real deciders and the real watch.
 
-In memory stand what is no decision: the disk, control groups, pod-resources. Every write to the disk is a
-point at which the process may die, and a delivery has several. A life begins with the book on the disk and
+In memory stand what is no decision: files, marks, control groups, the looks into a container. Each of them is a point
+at which the process may die, or another of its threads may come between. A life begins with the files on the disk and
 ends by `stop`, by a crash, or with the machine.
 """
 
@@ -11,128 +11,178 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from interleave.loop import Process, touch_world
-from interleave.machine import Delivered
-from interleave.plug import Plug
+from interleave.machine import Files
+from interleave.plug import Link, Plug
+from interleave.runtime import CARD, GUARD
 from interleave.server import EPOCH
+from interleave.strands import pause
 from interleave.wire import Wire
 
+from isolation.contract import host_allocation
 from isolation.contract.model import Mode
+from isolation.contract.names import GATE_DEVICE, START_NONCE
+from isolation.contract.quantity import GIB
 from isolation.kube.background import Background
-from isolation.kube.writes import Writer
-from isolation.node.agent import Agent
+from isolation.node.allocations import Allocations
+from isolation.node.cdi import Edits, Mount
+from isolation.node.containers import Containers, Parts
+from isolation.node.core.units import offer
+from isolation.node.delivery import Delivered, promise_id
 from isolation.node.watch import NodePods
-from isolation.node.world import Moment, UnreachableError, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from interleave.kubelet import Kubelet
     from interleave.machine import Machine
+    from interleave.runtime import Runtime
     from interleave.wire import Net
 
+    from isolation.contract.host_allocation import HostAllocation, Tenant
     from isolation.contract.model import Card
-    from isolation.node.world import Promise
+    from isolation.node.core.judge import Given
+    from isolation.node.core.units import Device
 
 TICK_SECONDS = 1.0
-
-
-class Shelf:
-    """Where the book lies."""
-
-    def __init__(self, net: Net, machine: Machine) -> None:
-        self._net, self._machine = net, machine
-
-    def load(self) -> str | None:
-        """The text."""
-        touch_world()
-        return self._machine.book
-
-    async def save(self, text: str) -> None:
-        """Durable when it returns; a crash leaves the old one or the new one."""
-        touch_world()
-        await asyncio.sleep(self._net.draw.random() * 0.003)
-        touch_world()
-        self._machine.book = text
+UNSEEN_SECONDS = 5.0
+"""As in `isolation.node.app`: without a runtime for so long, no units are offered."""
 
 
 class Delivery:
-    """Files of containers, each step a point at which the process may die."""
-
-    def __init__(self, net: Net, machine: Machine) -> None:
-        self._net, self._machine = net, machine
-
-    async def deliver(self, promise: Promise) -> None:
-        """The claim, the limits, the hold, the spec."""
-        await self._pause()
-        found = self._machine.delivered.setdefault(promise.hash, Delivered())
-        found.claim = promise.claim
-        await self._pause()
-        found.slices, found.promise = promise.slices, promise.id
-        await self._pause()
-        found.hold = True
-        await self._pause()
-        found.spec = True
-
-    async def uncount(self, hash_: str) -> None:
-        """Its hold goes."""
-        await self._pause()
-        if hash_ in self._machine.delivered:
-            self._machine.delivered[hash_].hold = False
-
-    async def retire(self, hash_: str) -> None:
-        """Spec first, so that nothing starts with half of it."""
-        await self._pause()
-        if hash_ in self._machine.delivered:
-            self._machine.delivered[hash_].spec = False
-            await self._pause()
-            self._machine.delivered.pop(hash_, None)
-
-    def standing(self) -> Iterable[str]:
-        """Hashes of which anything stands."""
-        return tuple(self._machine.delivered)
-
-    def claims(self) -> Iterable[str]:
-        """As they were written."""
-        return tuple(found.claim for found in self._machine.delivered.values() if found.claim)
-
-    async def _pause(self) -> None:
-        touch_world()
-        await asyncio.sleep(self._net.draw.random() * 0.002)
-        touch_world()
-
-
-class Resources:
-    """pod-resources: Get, and never List."""
-
-    def __init__(self, net: Net, kubelet: Kubelet) -> None:
-        self._net, self._kubelet = net, kubelet
-
-    async def get(self, _namespace: str, name: str, seconds: float) -> Mapping[str, frozenset[str]] | None:
-        """The kubelet's own word; sometimes it is too busy."""
-        touch_world()
-        wait = self._net.draw.random() * 0.02
-        if wait > seconds or self._net.draw.random() < 0.01:
-            await asyncio.sleep(seconds)
-            raise UnreachableError("deadline exceeded")
-        await asyncio.sleep(wait)
-        touch_world()
-        if not self._kubelet.process.alive:
-            raise UnreachableError("connection refused")
-        return self._kubelet.shown(name)
-
-
-class Cgroups:
-    """Processes of pods."""
+    """Files of containers."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def living(self, uid: str) -> bool | None:
-        """Whether one lives."""
-        return bool(self._machine.living(uid))
+    def deliver(self, tenant: Tenant, given: Given, _cards: Mapping[str, Card]) -> Delivered:
+        """A folder, the limits, a region that is kept within a boot, the promise."""
+        disk, ident, boot = self._machine.disk, promise_id(tenant), self._machine.boots
+        self._pause()
+        if ident not in disk or disk[ident].boot != boot:
+            disk[ident] = Files(boot)
+        self._pause()
+        disk[ident].slices = given.slices
+        self._pause()
+        hold = disk[ident].hold = self._hold(tenant, given)
+        self._pause()
+        devices = tuple(CARD + part.uuid for part in given.slices)
+        return Delivered(Edits(mounts=(Mount(ident, "/limits"),), devices=devices), hold)
+
+    def change(self, tenant: Tenant, given: Given, _cards: Mapping[str, Card]) -> HostAllocation:
+        """The limits, the promise."""
+        files = self._machine.disk[promise_id(tenant)]
+        self._pause()
+        files.slices = given.slices
+        self._pause()
+        files.hold = self._hold(tenant, given)
+        return files.hold
+
+    def stands(self, ident: str) -> bool:
+        """Whether there is a promise."""
+        files = self._machine.disk.get(ident)
+        return files is not None and files.hold is not None
+
+    def uncount(self, ident: str) -> None:
+        """The promise goes."""
+        self._pause()
+        if ident in self._machine.disk:
+            self._machine.disk[ident].hold = None
+
+    def retire(self, ident: str) -> None:
+        """The promise, then all of it."""
+        self.uncount(ident)
+        self._pause()
+        self._machine.disk.pop(ident, None)
+
+    def standing(self) -> Iterator[tuple[str, HostAllocation | None]]:
+        """A promise of another boot is none."""
+        for ident, files in tuple(self._machine.disk.items()):
+            self._pause()
+            yield ident, files.hold if files.boot == self._machine.boots else None
+
+    def _hold(self, tenant: Tenant, given: Given) -> HostAllocation:
+        runner, now = host_allocation.Process(1, 1), EPOCH + self._machine.loop.time()
+        boot = f"boot {self._machine.boots}"
+        ident, slices, policy = promise_id(tenant), given.slices, given.policy
+        return host_allocation.HostAllocation(
+            ident, tenant.pod, boot, now, 0, runner, (), slices, policy, tenant=tenant
+        )
+
+    def _pause(self) -> None:
+        pause(self._machine.stall())
+
+
+class Gate:
+    """Marks."""
+
+    device, hook = GATE_DEVICE, (GUARD,)
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def is_guarded(self, hooks: Iterable[str]) -> bool:
+        """Whether the guard is among them."""
+        return GUARD in hooks
+
+    def mark(self, container: str, _mounts: Iterable[Mount]) -> dict[str, str]:
+        """Half a mark, then the whole one."""
+        marks, nonce = self._machine.marks, f"{self._machine.draw.getrandbits(64):016x}"
+        self._pause()
+        marks[container] = ""
+        self._pause()
+        marks[container] = nonce
+        self._pause()
+        return {START_NONCE: nonce}
+
+    def forget(self, container: str) -> str:
+        """One mark."""
+        self._pause()
+        self._machine.marks.pop(container, None)
+        return ""
+
+    def sweep(self, known: Callable[[], Collection[str]]) -> None:
+        """As `gate.Gate` does it, file by file."""
+        self._pause()
+        found = tuple(self._machine.marks)
+        self._pause()
+        still = known()
+        for name in found:
+            if name not in still:
+                self._pause()
+                self._machine.marks.pop(name, None)
+
+    def _pause(self) -> None:
+        pause(self._machine.draw.random() * 0.002)
+
+
+class Cgroups:
+    """Processes of pods; a sandbox has one."""
+
+    def __init__(self, machine: Machine, runtime: Runtime) -> None:
+        self._machine, self._runtime = machine, runtime
+
+    def pids(self, uid: str, container: str) -> frozenset[int] | None:
+        """As `cgroups.KernelCgroups`."""
+        pause(self._machine.draw.random() * 0.001)
+        if not self._machine.grouped:
+            return None
+        return frozenset(one.pid for one in self._machine.living(uid) if container in one.cid)
+
+    def strays(self, uid: str, known: Collection[str]) -> frozenset[int] | None:
+        """As `cgroups.KernelCgroups`."""
+        pause(self._machine.draw.random() * 0.001)
+        if not self._machine.grouped:
+            return None
+        found = {one.pid for one in self._machine.living(uid) if one.cid not in known}
+        return frozenset(found | self._pauses(uid, known))
+
+    def _pauses(self, uid: str, known: Collection[str]) -> set[int]:
+        made, lost = self._runtime.sandboxes.values(), self._runtime.lost
+        return {int(one.id[1:]) for one in made if one.uid == uid and one.id not in lost and one.id not in known}
 
 
 class Inventory:
@@ -154,44 +204,47 @@ class Inventory:
         return False
 
 
-class Clock:
-    """The run's time, since the machine was booted."""
+class Root:
+    """A container's root in which all is as it should be."""
 
-    def __init__(self, net: Net, machine: Machine) -> None:
-        self._net, self._machine = net, machine
+    def __init__(self, _pid: int, _proc: str) -> None:
+        pause(0.001)
 
-    def now(self) -> float:
-        """Seconds that only grow."""
-        return self._net.loop.time() - self._machine.booted + 20.0
+    def __enter__(self) -> Self:
+        return self
 
-    def moment(self) -> Moment:
-        """Seconds begin anew with each boot."""
-        return Moment(self.now(), EPOCH + self._net.loop.time(), f"boot {self._machine.boots}")
+    def __exit__(self, *_: object) -> None:
+        pass
 
-    async def sleep(self, seconds: float) -> None:
-        """Let others work."""
-        await asyncio.sleep(seconds)
-        touch_world()
+    def hidden(self, _mounts: Iterable[Mount]) -> str:
+        """Nothing."""
+        return ""
+
+    def preload_problem(self) -> str:
+        """None."""
+        return ""
 
 
 class NodeAgent:
-    """One machine's agent through all its lives; `make` puts another in the place of the real one."""
+    """One machine's agent through all its lives; `make` puts other deciders in the place of the real ones."""
 
-    def __init__(
-        self, net: Net, kubelet: Kubelet, broken: list[str], make: Callable[[Net, World, Machine], Any] | None = None
-    ) -> None:
-        self._net, self._kubelet, self._machine, self._broken = net, kubelet, kubelet.machine, broken
-        self._make = make or (lambda _net, world, _machine: Agent(world))
-        self.agent: Any = None
-        self.plug: Plug | None = None
+    path = Path("/device-plugins/gpushare.sock")
+
+    def __init__(self, net: Net, kubelet: Kubelet, make: Callable[[Net, Parts], Containers] | None = None) -> None:
+        self._net, self._kubelet, self._machine = net, kubelet, kubelet.machine
+        self._make = make or (lambda _net, parts: Containers(parts))
         self.process = Process(f"agent {self._machine.name}")
         self.process.alive = False
+        self.allocations: Allocations | None = None
+        self._link: Link | None = None
+        self._seen = 0.0
         self.slowest = 0.0
-        """Seconds that the slowest answer in the way of the kubelet took."""
+        """Seconds that PreStartContainer was held back at most."""
 
     def start(self) -> None:
         """A new life."""
         self.process = Process(f"agent {self._machine.name}")
+        self._link, self._seen = None, self._net.loop.time()
         self._net.loop.spawn(self.process, self._live(), self.process.name)
 
     def stop(self) -> None:
@@ -200,29 +253,23 @@ class NodeAgent:
 
     async def _live(self) -> None:
         net, machine = self._net, self._machine
-        wire = Wire(net, f"agent {machine.name}")
-        pods = NodePods(wire, Writer(wire, machine.name), machine.name)  # type: ignore[arg-type]
-        world = World(
-            pods,
-            Resources(net, self._kubelet),
-            Cgroups(machine),
-            Inventory(machine),
-            Shelf(net, machine),
-            Delivery(net, machine),
-            Clock(net, machine),
-        )
-        self.agent = self._make(net, world, machine)
+        pods = NodePods(Wire(net, f"agent {machine.name}"), machine.name)  # type: ignore[arg-type]
+        allocations = self.allocations = Allocations(Cgroups(machine, self._kubelet.runtime))
+        containers = self._make(net, Parts(pods, Inventory(machine), allocations, Delivery(machine), Gate(machine)))
+        await asyncio.to_thread(containers.load)
         async with contextlib.AsyncExitStack() as stack:
             background = Background()
             for name, follower in pods.followers.items():
                 await stack.enter_async_context(background.keep(name, follower.run))
-            await self.agent.start()
-            plug = self.plug = Plug(net, self.process, self.agent, self._broken)
+            link = self._link = Link(net, self.process, self._kubelet.runtime, containers)
+            net.loop.create_task(link.run())
+            plug = Plug(net, self.process, self)
             net.loop.create_task(self._keep_registered(plug))
             while True:
-                await self.agent.tick()
+                await asyncio.to_thread(containers.tidy)
+                if link.in_force:
+                    self._seen = net.loop.time()
                 self._kubelet.list_devices(plug)
-                self.slowest = max(self.slowest, plug.longest)
                 await asyncio.sleep(TICK_SECONDS)
 
     async def _keep_registered(self, plug: Plug) -> None:
@@ -238,3 +285,19 @@ class NodeAgent:
                 kubelet.register(plug)
             await news.wait()
             news.clear()
+
+    # As `isolation.node.app` answers the plugin.
+
+    def devices(self) -> Sequence[Device]:
+        """See `plugin.Node`."""
+        shares = self._net.loop.time() - self._seen <= UNSEEN_SECONDS
+        in_force = self.allocations.bytes_by_card() if self.allocations is not None else {}
+        return offer(self._machine.cards, GIB, self._kubelet.units.used(), in_force, shares=shares)
+
+    def closed(self) -> str:
+        """See `plugin.Node`."""
+        return "" if self._link is not None and self._link.in_force else "not connected: the kubelet will retry"
+
+    def took(self, _method: str, seconds: float, _outcome: str) -> None:
+        """See `plugin.Times`."""
+        self.slowest = max(self.slowest, seconds)

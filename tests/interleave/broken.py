@@ -12,11 +12,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from interleave.replica import Parts
+from interleave.runtime import guard
+from interleave.wire import Wire
 
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import Fence
 from isolation.kube.writes import Outcome, PodLocation, WriteResult
-from isolation.node.agent import Agent
+from isolation.node.containers import Containers
+from isolation.node.core import judge
+from isolation.node.nri.model import RefusedError
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.leader import Leadership
@@ -24,10 +28,12 @@ from isolation.scheduler.leader import Leadership
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from interleave.machine import Machine
+    from interleave.machine import Container, Machine
+    from interleave.wire import Net
 
     from isolation.contract.model import Pod, Refusal
-    from isolation.node.world import World
+    from isolation.node.bound import Bound
+    from isolation.node.containers import Parts as AgentParts
     from isolation.scheduler.core.cache import AssumedPlacement
 
 
@@ -50,6 +56,13 @@ class Hasty(SchedulerCache):
             self.remove_pod(pod.uid)
         else:
             super().set_pod(pod)
+
+
+class Hoarder(SchedulerCache):
+    """Never gives room back."""
+
+    def remove_pod(self, uid: str) -> None:
+        """It stays."""
 
 
 class Trustful:
@@ -78,27 +91,88 @@ class Unfenced(Leadership):
         return Fence(0, float("inf"))
 
 
+class ByName:
+    """Pods that are known by their names."""
+
+    def __init__(self, pods: Any) -> None:
+        self._pods = pods
+        self._names: dict[str, Bound] = {}
+
+    def get(self, uid: str) -> Bound | None:
+        """The first one of that name that was ever seen."""
+        pod = self._pods.get(uid)
+        return None if pod is None else self._names.setdefault(pod.name, pod)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pods, name)
+
+
 class Blind:
     """Control groups in which nobody lives."""
 
-    def living(self, _uid: str) -> bool:
+    def pids(self, _uid: str, _container: str) -> frozenset[int]:
         """Nobody."""
-        return False
+        return frozenset()
+
+    strays = pids
 
 
-class Credulous(Agent):
-    """Takes for free what the kubelet offers, and for its owner whoever comes."""
+class Deaf(Containers):
+    """Does not hear that containers end."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._starting._others = _nobody  # type: ignore[method-assign]
+    def gone(self, container: Any, *, removed: bool) -> None:
+        """Nothing of it is noted."""
 
-    def _rank(self, *_: Any) -> Callable[[str], int]:
-        return lambda _: 0
+    def synchronize(self, sandboxes: Any, containers: Any) -> None:
+        """What the runtime does not know stays."""
+        runs = {ident for one in self._allocations.all() for ident in one.runs}
+        super().synchronize(sandboxes, containers)
+        for one in self._allocations.all():
+            back = one.ended & runs
+            one.runs |= back
+            one.ended -= back
 
 
-async def _nobody(_entry: Any) -> None:
-    """Nobody else has these devices."""
+class Untidy(Containers):
+    """Leaves everything where it is."""
+
+    def tidy(self) -> None:
+        """Nothing."""
+
+
+class Sweeping(Containers):
+    """Takes every mark for a dead container's."""
+
+    def tidy(self) -> None:
+        """And those of living ones."""
+        super().tidy()
+        self._gate.sweep(tuple)
+
+
+class Stubborn(Containers):
+    """Heeds no changed record."""
+
+    def _follow(self, *_: Any) -> None:
+        """Limits stay as they were."""
+
+
+class Eager(Containers):
+    """Deletes a pod rather than let it wait."""
+
+    def __init__(self, net: Net, parts: AgentParts) -> None:
+        super().__init__(parts)
+        self._net = net
+
+    def create(self, container: Any) -> Any:
+        """As the agent did before it knew its pods."""
+        try:
+            return super().create(container)
+        except RefusedError:
+            node = self._inventory.cards()[0].uuid.split("-")[1]
+            path = f"/api/v1/namespaces/{container.sandbox.namespace}/pods/{container.sandbox.name}"
+            wire = Wire(self._net, f"agent {node}")
+            self._net.loop.later(0.0, lambda: self._net.loop.spawn(None, wire.send("DELETE", path, {}), "deletion"))
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +181,53 @@ class Variant:
 
     kinds: frozenset[str]
     parts: Parts = Parts()  # noqa: RUF009 (frozen)
-    make: Callable[[Any, World, Machine], Any] | None = None
-    crowded: bool = False
+    make: Callable[[Net, AgentParts], Containers] | None = None
+    opens: Callable[[Machine, Container], bool] = guard
     extra: frozenset[str] = frozenset()
     """Strokes that must happen for it to matter."""
+    patched: tuple[Any, str, Any] | None = None
+    """An object, an attribute of it, and what stands there meanwhile."""
 
 
-def _blind(_net: Any, world: World, _machine: Machine) -> Agent:
-    return Agent(replace(world, cgroups=Blind()))
+def _blind(_net: Net, parts: AgentParts) -> Containers:
+    parts.allocations._cgroups = Blind()
+    return Containers(parts)
 
 
-def _credulous(_net: Any, world: World, _machine: Machine) -> Agent:
-    return Credulous(world)
+def _by_name(_net: Net, parts: AgentParts) -> Containers:
+    return Containers(replace(parts, pods=ByName(parts.pods)))
 
 
 def _trustful(cache: SchedulerCache, writer: Any, fence: Any, **more: Any) -> Binder:
     return Binder(cache, Trustful(writer), fence, **more)
 
 
+def _open(_machine: Machine, _container: Container) -> bool:
+    return True
+
+
+def _mark_alone(machine: Machine, container: Container) -> bool:
+    """As if the file alone let a container start."""
+    return machine.marks.pop(container.cid, None) is not None
+
+
 BOOKED: Final = frozenset({"double_booking", "double_allocation"})
+TWICE, WRONG, BARE = (frozenset({word}) for word in ("double_allocation", "wrong_card", "without_limits"))
+STORM: Final = frozenset({"agent_pause", "slow_disk", "runtime_restart"})
 VARIANTS: Final = {
     "no_assumption": Variant(BOOKED, Parts(cache=Forgetful)),
     "released_on_delete": Variant(BOOKED, Parts(cache=Hasty)),
     "time_out_is_no": Variant(BOOKED, Parts(binder=_trustful)),
-    "no_fence": Variant(BOOKED, Parts(leadership=Unfenced), crowded=True, extra=frozenset({"two_kube_schedulers"})),
-    "no_cgroup_check": Variant(frozenset({"double_allocation"}), make=_blind),
-    "kubelet_trusted": Variant(frozenset({"double_allocation", "wrong_card", "torn"}), make=_credulous),
+    "no_fence": Variant(BOOKED, Parts(leadership=Unfenced), extra=frozenset({"two_kube_schedulers"})),
+    "room_kept": Variant(frozenset({"lost"}), Parts(cache=Hoarder)),
+    "no_cgroup_check": Variant(TWICE, make=_blind),
+    "no_look_at_the_card": Variant(TWICE, patched=(judge, "_fits", lambda *_: None)),
+    "pods_by_name": Variant(WRONG, make=_by_name),
+    "records_not_followed": Variant(WRONG, make=lambda _, parts: Stubborn(parts), extra=frozenset({"record_changed"})),
+    "no_guard": Variant(BARE, opens=_open, extra=STORM),
+    "mark_alone": Variant(BARE, opens=_mark_alone, extra=STORM),
+    "ends_not_heard": Variant(frozenset({"wedged"}), make=lambda _, parts: Deaf(parts)),
+    "nothing_tidied": Variant(frozenset({"leaked"}), make=lambda _, parts: Untidy(parts)),
+    "marks_swept": Variant(frozenset({"spoilt"}), make=lambda _, parts: Sweeping(parts)),
+    "pods_deleted": Variant(frozenset({"deleted"}), make=Eager),
 }

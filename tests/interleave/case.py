@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from interleave.replica import Parts
+from interleave.runtime import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from interleave.machine import Machine
+    from interleave.machine import Container, Machine
     from interleave.wire import Net
 
-    from isolation.node.world import World
+    from isolation.node.containers import Containers
+    from isolation.node.containers import Parts as AgentParts
 
-CALM_SECONDS: Final = 70.0
+CALM_SECONDS: Final = 90.0
 """Longer than any pod may be wedged or wait in vain."""
 SOUND: Final = Parts()
 
@@ -30,17 +32,13 @@ class Setup:
 
     seed: int
     parts: Parts = SOUND
-    make: Callable[[Net, World, Machine], Any] | None = None
+    make: Callable[[Net, AgentParts], Containers] | None = None
     """Another agent in the place of the real one."""
+    opens: Callable[[Machine, Container], bool] = guard
+    """What the guard does."""
     extra: frozenset[str] = frozenset()
-    """Strokes that happen besides: of `chaos.EXTRA`, or of the others once more."""
+    """Strokes that happen besides."""
     calm: float = CALM_SECONDS
-    classic: bool = False
-    """The old rule in the place of ours."""
-    plain: bool = False
-    """Pods of one container on one card alone: all that the old rule was made for."""
-    crowded: bool = False
-    """A storm of `crowded` in the place of the ordinary one."""
     bought: bool = False
     """The nodes are of a pool, and an autoscaler keeps places on the next of them for some pods."""
     trace: bool = False
@@ -65,6 +63,5 @@ class Result:
 
 
 def setup_of(rule: str, seed: int, *, trace: bool = False) -> Setup:
-    """A run of a rule of the benchmark: ours, classic, both with plain pods; ours in crowded storms, with purchases."""
-    classic, simple = rule.endswith("classic"), rule.startswith("plain")
-    return Setup(seed, classic=classic, plain=simple, crowded=rule == "crowded", bought=rule == "bought", trace=trace)
+    """A run of a rule of the benchmark: as it is, or with purchases."""
+    return Setup(seed, bought=rule == "bought", trace=trace)

@@ -8,12 +8,16 @@ of the storm the weather clears, so that what is still wrong later is nobody's f
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from interleave import crowded
 from interleave.wire import Weather
+
+from isolation.contract.names import ALLOCATION
+from isolation.contract.nri_api import State
+from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
     import random
@@ -23,26 +27,30 @@ if TYPE_CHECKING:
     from interleave.kubelet import Kubelet
     from interleave.kubescheduler import KubeScheduler
     from interleave.replica import Replica
+    from interleave.runtime import Runtime
     from interleave.wire import Net
 
-STROKES: Final = (
-    "scheduler_crash",
-    "scheduler_pause",
-    "kube_scheduler_crash",
-    "two_kube_schedulers",
-    "agent_crash",
-    "agent_upgrade",
-    "agent_pause",
-    "kubelet_restart",
-    "reboot",
-    "outage",
-    "watches_cut",
-    "versions_forgotten",
-    "foreign_list",
-)
-_WEIGHTS: Final = (10, 6, 4, 5, 12, 4, 4, 5, 3, 4, 6, 4, 40)
-EXTRA: Final = ("checkpoint_lost",)
-"""What the proof does not promise, and can be asked for."""
+    Anybody = Replica | KubeScheduler | NodeAgent | Kubelet | Runtime
+
+STROKES: Final = {
+    "scheduler_crash": 10,
+    "scheduler_pause": 6,
+    "kube_scheduler_crash": 4,
+    "two_kube_schedulers": 5,
+    "agent_crash": 14,
+    "agent_upgrade": 5,
+    "agent_pause": 6,
+    "slow_disk": 6,
+    "runtime_restart": 8,
+    "sandbox_lost": 6,
+    "kubelet_restart": 6,
+    "reboot": 3,
+    "record_changed": 10,
+    "outage": 4,
+    "watches_cut": 6,
+    "versions_forgotten": 4,
+}
+"""What can go wrong, and how often."""
 MOST_FUSE: Final = 400
 """A crash comes after so many steps of the process at most, wherever that is."""
 
@@ -65,8 +73,7 @@ class Storm:
     draw: random.Random
     horizon: float
     extra: frozenset[str] = frozenset()
-    """Of `EXTRA`, or of the others once more."""
-    crowded: bool = False
+    """Of these one more."""
     strokes: list[tuple[float, str]] = field(default_factory=list)
     count: Counter[str] = field(default_factory=Counter)
     say: Callable[[str], None] = lambda _: None
@@ -74,16 +81,13 @@ class Storm:
     """Whoever is down now comes back, nobody is struck any more."""
 
     def __post_init__(self) -> None:
-        many = crowded.many_strokes(self.draw) if self.crowded else self.draw.choice((0, 4, 12, 30))
-        for _ in range(many):
-            word = self.draw.choices(STROKES, crowded.WEIGHTS if self.crowded else _WEIGHTS)[0]
+        for _ in range(self.draw.choice((0, 4, 12, 24))):
+            word = self.draw.choices(tuple(STROKES), tuple(STROKES.values()))[0]
             self.strokes.append((self.draw.uniform(1.0, self.horizon), word))
         self.strokes += [(self.draw.uniform(1.0, self.horizon), word) for word in sorted(self.extra)]
 
     def weather(self) -> Weather:
         """For this run: some are fine, some are foul."""
-        if self.crowded:
-            return crowded.weather(self.draw)
         if self.draw.random() < 0.25:
             return Weather()
         badness = self.draw.choice((0.01, 0.04, 0.12))
@@ -94,6 +98,7 @@ class Storm:
             refused=badness * self.draw.random(),
             slow=badness * self.draw.random() * 2,
             cut=badness * self.draw.random() * 0.5,
+            spoilt=badness * self.draw.random(),
             lag=self.draw.choice((0.01, 0.01, 0.05, 0.25)),
         )
 
@@ -109,8 +114,13 @@ class Storm:
         weather.down = False
         weather.lag = 0.01
         cast.net.cut_all(None)
-        weather.lost = weather.unanswered = weather.belated = weather.refused = weather.slow = weather.cut = 0.0
-        for things in (cast.kubelets, cast.agents, cast.replicas, cast.schedulers):
+        weather.lost = weather.unanswered = weather.belated = weather.refused = weather.slow = weather.cut = (
+            weather.spoilt
+        ) = 0.0
+        for kubelet in cast.kubelets:
+            kubelet.machine.slow_until = 0.0
+        runtimes = [kubelet.runtime for kubelet in cast.kubelets]
+        for things in (runtimes, cast.kubelets, cast.agents, cast.replicas, cast.schedulers):
             for thing in things:
                 thing.process.fuse = None
                 thing.process.frozen = 0.0
@@ -154,12 +164,39 @@ class Storm:
         kubelet.stop()
         self._restart(cast, kubelet, self.draw.uniform(0.3, 4.0))
 
-    def _checkpoint_lost(self, cast: Cast) -> None:
+    def _slow_disk(self, cast: Cast) -> None:
         kubelet = self.draw.choice(cast.kubelets)
-        kubelet.stop()
-        kubelet.books.pods.clear()
-        kubelet.books.in_use.clear()
-        self._restart(cast, kubelet, self.draw.uniform(0.3, 4.0))
+        kubelet.machine.slow_until = cast.net.loop.time() + self.draw.uniform(1.0, 10.0)
+
+    def _runtime_restart(self, cast: Cast) -> None:
+        runtime = self.draw.choice(cast.kubelets).runtime
+        self._light(cast, runtime, self.draw.uniform(0.1, 3.0), self.draw.choice((1, 50)))
+
+    def _sandbox_lost(self, cast: Cast) -> None:
+        """Its pause process died: the kubelet makes another one."""
+        runtime = self.draw.choice(cast.kubelets).runtime
+        sound = sorted(runtime.sandboxes.keys() - runtime.lost)
+        if sound:
+            sandbox = self.draw.choice(sound)
+            runtime.lost.add(sandbox)
+            for one in runtime.containers.values():
+                if one.sandbox.id == sandbox and one.state == State.RUNNING:
+                    runtime.machine.kill(one, self.draw.choice((0.0, 1.0, 10.0)))
+
+    def _record_changed(self, cast: Cast) -> None:
+        """Somebody gives a running pod less of the same cards."""
+        server = cast.net.server
+        pods = [pod for pod in server.things["pods"].values() if pod["status"].get("phase") == "Running"]
+        if not pods:
+            return
+        pod = self.draw.choice(pods)
+        record = json.loads(pod["metadata"]["annotations"][ALLOCATION])
+        for part in (record, *record["containers"]):
+            for card in part["cards"]:
+                card["bytes"] = max(GIB, card["bytes"] - GIB)
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        body = {"metadata": {"annotations": {ALLOCATION: json.dumps(record)}}}
+        server.handle("operator", "PATCH", path, body, "merge-patch")
 
     def _reboot(self, cast: Cast) -> None:
         at = self.draw.randrange(len(cast.kubelets))
@@ -167,6 +204,8 @@ class Storm:
         kubelet.stop()
         agent.stop()
         kubelet.machine.reboot()
+        kubelet.runtime.reboot()
+        self._restart(cast, kubelet.runtime, self.draw.uniform(1.0, 3.0))
         self._restart(cast, kubelet, self.draw.uniform(2.0, 6.0))
         self._restart(cast, agent, self.draw.uniform(2.0, 6.0))
 
@@ -185,27 +224,22 @@ class Storm:
         cast.net.server.compact()
         cast.net.cut_all(None)
 
-    def _foreign_list(self, cast: Cast) -> None:
-        kubelet = self.draw.choice(cast.kubelets)
-        for _ in range(20):
-            cast.net.loop.later(self.draw.uniform(0.0, 3.0), kubelet.listed)
-
     # How.
 
-    def _light(self, cast: Cast, thing: Replica | KubeScheduler | NodeAgent, down: float) -> None:
+    def _light(self, cast: Cast, thing: Anybody, down: float, most: int = MOST_FUSE) -> None:
         """It dies after some more steps of its own, in the middle of whatever it is at, and comes back."""
         process = thing.process
         if not process.alive or process.fuse is not None:
             return
-        process.fuse = self.draw.randrange(MOST_FUSE)
+        process.fuse = self.draw.randrange(most)
         process.mourners.append(lambda: self._restart(cast, thing, down))
 
     def _freeze(self, cast: Cast, thing: Replica | NodeAgent, most: float) -> None:
         thing.process.frozen = cast.net.loop.time() + self.draw.uniform(0.5, most)
 
-    def _restart(self, cast: Cast, thing: Replica | KubeScheduler | NodeAgent | Kubelet, down: float) -> None:
+    def _restart(self, cast: Cast, thing: Anybody, down: float) -> None:
         cast.net.loop.later(down, self._start, thing)
 
-    def _start(self, thing: Replica | KubeScheduler | NodeAgent | Kubelet) -> None:
+    def _start(self, thing: Anybody) -> None:
         if not thing.process.alive:
             thing.start()

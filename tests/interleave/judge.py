@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.names import ALLOCATION
+from isolation.contract.nri_api import State
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import reservation_of
-from isolation.node.book import Book, card_of, hash_of, load
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from interleave.kubelet import Kubelet
     from interleave.machine import Container, Machine
@@ -28,21 +28,25 @@ if TYPE_CHECKING:
     from interleave.server import Happened, Server, Thing
 
     from isolation.contract.codec import Allocation
+    from isolation.contract.model import Slice
 
 KINDS: Final = (
     "double_allocation",
     "double_booking",
     "wrong_card",
-    "torn",
+    "without_limits",
+    "spoilt",
     "leaked",
     "wedged",
     "lost",
+    "deleted",
     "broken",
 )
-WEDGED_SECONDS: Final = 60.0
+WEDGED_SECONDS: Final = 75.0
+"""Longer than the longest back-off of the kubelet, and what leaves the card meanwhile."""
 LOST_SECONDS: Final = 60.0
-MISNAMED_SECONDS: Final = 20.0
-"""Longer than any outage: the API server tells that an init container has ended."""
+OLD_SECONDS: Final = 20.0
+"""In which a changed record must be in force once the storm is over."""
 ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -55,17 +59,16 @@ class Judge:
     plans: Mapping[str, Plan]
     findings: list[tuple[float, str, str]] = field(default_factory=list)
     """When, of which kind, what."""
-    records: dict[str, Allocation] = field(default_factory=dict)
+    records: dict[str, list[Allocation]] = field(default_factory=dict)
+    """By pod, all it ever had; the last one counts."""
     progress: dict[str, float] = field(default_factory=dict)
     """When a pod last came on: bound, a container started or ended."""
     could: dict[str, float] = field(default_factory=dict)
     """Since when a waiting pod could have been placed."""
     calm_since: float = float("inf")
     """When the storm ended: in it a watch may be blind for longer."""
-    misnamed: dict[str, float] = field(default_factory=dict)
-    """Since when a container runs under its predecessor's name."""
-    classic: bool = False
-    """Whether the programs under judgement are the old ones: no book, no delivery."""
+    changed: dict[str, float] = field(default_factory=dict)
+    """When a pod's record last became another one."""
     longest: float = 0.0
     """Seconds that a bound pod has not come on at most."""
     started: int = 0
@@ -90,27 +93,29 @@ class Judge:
             self.bound += 1
             self.progress[uid] = self.server.now()
             self._booked(after)
+        elif _record(before) != _record(after):
+            self._booked(after)
 
     def _booked(self, pod: Thing) -> None:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         try:
-            self.records[uid] = decode_allocation(pod["metadata"].get("annotations", {}).get(ALLOCATION, ""))
+            self.records.setdefault(uid, []).append(decode_allocation(_record(pod)))
         except CodecError as exc:
             self.accuse("wrong_card", uid, f"{name} was bound without a record: {exc}")
             return
+        self.changed[uid] = self.server.now()
         node = pod["spec"]["nodeName"]
         for uuid, (have, offered) in self.booked(node).items():
             if have > offered:
                 self.accuse("double_booking", f"{uuid} {uid}", f"{name} on {uuid}: {have >> 30} of {offered >> 30} GiB")
 
-    def booked(self, node: str) -> dict[str, tuple[int, int]]:
-        """Bytes promised by records, and bytes offered, of each card of a node."""
+    def booked(self, node: str, record: int = -1) -> dict[str, tuple[int, int]]:
+        """Bytes promised by records (the last, or the first that a pod had), and bytes offered, by card of a node."""
         cards = self.kubelets[node].machine.cards
         sums: Counter[str] = Counter()
         for pod in self.server.things["pods"].values():
             if pod["spec"].get("nodeName") == node and pod["status"].get("phase") not in ENDED:
-                record = self.records.get(pod["metadata"]["uid"])
-                for part in record.slices if record else ():
+                for part in self.records[pod["metadata"]["uid"]][record].slices:
                     sums[part.uuid] += part.bytes
         return {card.uuid: (sums[card.uuid], card.allocatable_bytes) for card in cards}
 
@@ -119,57 +124,38 @@ class Judge:
     def container_started(self, machine: Machine, container: Container) -> None:
         """At its first moment."""
         self.started += 1
-        self.progress[container.uid] = self.server.now()
-        if not container.ids:
+        uid = container.sandbox.uid
+        self.progress[uid] = self.server.now()
+        records = [_parts(record, container.name) for record in self.records.get(uid, ())]
+        if not container.guarded:
             return
-        self._judge_card(machine, container)
-        self._judge_rivals(machine, container)
-        if not self.classic:
-            self._judge_book(machine, container)
+        name = self._name(machine, container)
+        if container.files is None:
+            self.accuse("without_limits", container.cid, f"{name}: nothing was delivered")
+            return
+        given = _shown(container.files.slices)
+        if given not in records or container.cards != set(given):
+            cards = ", ".join(sorted(container.cards))
+            self.accuse("wrong_card", container.cid, f"{name}: records {records}, limits {given}, cards {cards}")
+        self._judge_cards(machine)
 
-    def _judge_card(self, machine: Machine, container: Container) -> None:
-        name = f"{self.plans[container.uid].name}/{container.name} on {machine.name}"
-        record = self.records.get(container.uid)
-        part = next((one.slices for one in record.parts if one.container == container.name), ()) if record else ()
-        wanted = {one.uuid: one.bytes for one in part}
-        given = {one.uuid: one.bytes for one in container.slices}
-        units = {card: count * GIB for card, count in Counter(map(card_of, container.ids)).items()}
-        if wanted != given:
-            self.accuse("wrong_card", container.cid, f"{name}: record {_show(wanted)}, container {_show(given)}")
-        elif wanted != units and not self.classic:
-            self.accuse("wrong_card", container.cid, f"{name}: record {_show(wanted)}, devices {_show(units)}")
-        listed = self.kubelets[machine.name].shown(self.plans[container.uid].name) or {}
-        cards = {card_of(one) for one in listed.get(container.name, ())}
-        if not self.classic and not cards <= set(wanted):
-            self.accuse("wrong_card", container.cid, f"{name}: the kubelet lists {sorted(cards)}")
+    def container_spoilt(self, machine: Machine, container: Container) -> None:
+        """It was prepared, and the guard refused it."""
+        self.accuse("spoilt", container.cid, f"{self._name(machine, container)}: the guard does not find its mark")
 
-    def _judge_rivals(self, machine: Machine, container: Container) -> None:
-        name = f"{self.plans[container.uid].name}/{container.name} on {machine.name}"
+    def _name(self, machine: Machine, container: Container) -> str:
+        return f"{container.sandbox.name}/{container.name} on {machine.name}"
+
+    def _judge_cards(self, machine: Machine) -> None:
+        """Limits of one promise count once: all of its containers have one region."""
         sums: Counter[str] = Counter()
-        for one in machine.containers:
-            for part in one.slices:
-                sums[part.uuid] += part.bytes
-            twice = set(one.ids) & set(container.ids)
-            if one is not container and twice and not self.classic:
-                other = f"{self.plans[one.uid].name}/{one.name}"
-                self.accuse("double_allocation", container.cid, f"{name} and {other} both have {min(twice)}")
+        for files in {id(one.files): one.files for one in machine.containers if one.files is not None}.values():
+            sums.update({part.uuid: part.bytes for part in files.slices})
         for card in machine.cards:
             if sums[card.uuid] > card.allocatable_bytes:
                 have = f"{sums[card.uuid] >> 30} of {card.allocatable_bytes >> 30} GiB"
-                self.accuse("double_allocation", f"{card.uuid} {container.cid}", f"{name}: {card.uuid} has {have}")
-
-    def _judge_book(self, machine: Machine, container: Container) -> None:
-        name = f"{self.plans[container.uid].name}/{container.name} on {machine.name}"
-        book = load(machine.book) if machine.book else Book()
-        found = book.get(container.uid, container.name)
-        if found is None or found.ids != frozenset(container.ids):
-            self.accuse("wrong_card", container.cid, f"{name}: the book on the disk does not say so")
-        # An init container and the app after it may have the very same devices; then nobody can tell at this
-        # moment whose turn it is, the amounts are the same, and the name is put right later (`_judge_files`).
-        mine = (one for one in book.exactly(frozenset(container.ids)) if one.uid == container.uid)
-        same = {f"{one.uid}.{one.container}" for one in mine}
-        if container.promise not in same:
-            self.accuse("wrong_card", container.cid, f"{name}: its files promise {container.promise}")
+                names = ", ".join(self._name(machine, one) for one in machine.containers if card.uuid in one.cards)
+                self.accuse("double_allocation", f"{card.uuid} {names}", f"{card.uuid} has {have}: {names}")
 
     # At times.
 
@@ -179,7 +165,10 @@ class Judge:
         now = self.server.now()
         for name, kubelet in self.kubelets.items():
             for container in kubelet.machine.containers:
-                self._judge_files(name, kubelet.machine, container)
+                rest &= self._judge_files(kubelet.machine, container)
+            self._judge_cards(kubelet.machine)
+            for pod in self._deletions(name):
+                self.accuse("deleted", pod, f"{pod} was deleted by the agent of {name}")
         for pod in self.server.things["pods"].values():
             if pod["status"].get("phase") in ENDED or "deletionTimestamp" in pod["metadata"]:
                 continue
@@ -187,24 +176,32 @@ class Judge:
             rest &= judge(pod, now)
         return rest
 
-    def _judge_files(self, node: str, machine: Machine, container: Container) -> None:
-        if self.classic or not container.ids:
-            return
-        stands = machine.delivered.get(hash_of(container.ids))
-        name = f"{self.plans[container.uid].name}/{container.name} on {node}"
-        if stands is None or not stands.hold or stands.promise.partition(".")[0] != container.uid:
-            is_now = "nothing" if stands is None else f"{stands.promise} (hold {stands.hold})"
-            self.accuse("torn", container.cid, f"{name} runs, and its files are those of {is_now}")
-        elif stands.promise != f"{container.uid}.{container.name}":
-            since = max(self.calm_since, self.misnamed.setdefault(container.cid, self.server.now()))
-            if self.server.now() - since > MISNAMED_SECONDS:
-                self.accuse("torn", container.cid, f"{name} runs as {stands.promise} since {since:.0f}")
+    def _deletions(self, node: str) -> Iterator[str]:
+        """What the node's agent has deleted."""
+        for who, what in self.server.writes:
+            if who == f"agent {node}" and ("DELETE" in what or "eviction" in what):
+                yield what
+
+    def _judge_files(self, machine: Machine, container: Container) -> bool:
+        """Whether what the container was given still stands, and is what it should have by now."""
+        if container.files is None:
+            return True
+        name, uid, now = self._name(machine, container), container.sandbox.uid, self.server.now()
+        if machine.disk.get(container.promise) is not container.files:
+            self.accuse("without_limits", container.cid, f"{name} runs, and its files are gone")
+        stays = any(pod["metadata"]["uid"] == uid for pod in self.server.things["pods"].values())
+        has, wanted = _shown(container.files.slices), _parts(self.records[uid][-1], container.name)
+        if has == wanted or not stays:
+            return True
+        if now - max(self.calm_since, self.changed[uid]) > OLD_SECONDS:
+            self.accuse("wrong_card", container.cid, f"{name} has {has}, record {wanted}")
+        return False
 
     def _judge_wedged(self, pod: Thing, now: float) -> bool:
         """Whether every app of a bound pod runs."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        machine = self.kubelets[pod["spec"]["nodeName"]].machine
-        living = {one.name for one in machine.living(uid)}
+        runtime = self.kubelets[pod["spec"]["nodeName"]].runtime
+        living = {one.name for one in runtime.of(uid) if one.state == State.RUNNING}
         plan = self.plans[uid]
         missing = [box.name for box in plan.apps if box.name not in living]
         self.longest = max(self.longest, now - self.progress.get(uid, now))
@@ -212,7 +209,7 @@ class Judge:
             self.progress[uid] = now
         elif now - self.progress.get(uid, now) > WEDGED_SECONDS:
             since = now - self.progress[uid]
-            self.accuse("wedged", uid, f"{name} on {machine.name}: {missing} not running for {since:.0f} s")
+            self.accuse("wedged", uid, f"{name}: {missing} not running for {since:.0f} s")
         return not missing
 
     def _judge_lost(self, pod: Thing, now: float) -> bool:
@@ -244,9 +241,23 @@ class Judge:
         kubelet = self.kubelets[node]
         if kubelet.plug is None:
             return False
-        free = [offered - have - kept.get(uuid, 0) for uuid, (have, offered) in self.booked(node).items()]
+        pods = self.server.things["pods"].values()
+        here = [pod for pod in pods if pod["spec"].get("nodeName") == node and pod["status"].get("phase") not in ENDED]
+        asked = sum(self.plans[pod["metadata"]["uid"]].asks for pod in here)
+        if asked + plan.asks > len(kubelet.units.healthy):
+            return False
+        free = [offered - have - kept.get(uuid, 0) for uuid, (have, offered) in self.booked(node, 0).items()]
         return sum(room >= plan.units * GIB for room in free) >= plan.cards
 
 
-def _show(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{uuid}: {size >> 30}" for uuid, size in sorted(parts.items())) or "nothing"
+def _record(pod: Thing) -> str:
+    return str(pod["metadata"].get("annotations", {}).get(ALLOCATION, ""))
+
+
+def _parts(record: Allocation, container: str) -> Mapping[str, int]:
+    return _shown(next((one.slices for one in record.parts if one.container == container), ()))
+
+
+def _shown(slices: Iterable[Slice]) -> Mapping[str, int]:
+    """Bytes by card."""
+    return {part.uuid: part.bytes for part in slices}

@@ -1,55 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A kubelet: sees, admits and hands over pods, with a device manager's manners and faults.
+A kubelet: pods of its node by a watch, admission one by one, units that it counts, workers, restarts.
 
-Decides nothing about cards: IDs are the business of `device_books` (the books that the gRPC stand-in uses
-too), who may start is the plugin's. Manners kept, as the project's notes observed them: admission is serial
-and in an order of its own; an error of Allocate ends the pod for good; a force-deleted pod's IDs are free at
-once while its processes live; a restart admits every pod anew, asks nothing for what is allocated, and
-rejects what finds no plugin; a foreign List at any moment may make the books forget IDs in flight.
+It knows nothing of cards: a container of ours gets as many IDs as it asks for, any of those that are free. IDs of an
+ended init container are used again by the next ones; those of a pod that is gone by force are free at once, whatever
+still runs. A plugin that is away at that moment costs the pod: it has failed for good.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from interleave.informer import Informer
 from interleave.loop import Process
 from interleave.worker import Worker
-from support.device_books import Allocate, DeviceBooks, Prefer, Rejected
 
 from isolation.contract.names import ACK
 from isolation.kube.core.errors import RefusedError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
-    from interleave.machine import Machine
-    from interleave.objects import Plan
+    from interleave.objects import Box, Plan
     from interleave.plug import Plug
+    from interleave.runtime import Runtime
     from interleave.server import Thing
     from interleave.wire import Net
 
 RESOURCE = ACK.memory
+COLLECT_TURNS = 10
+"""20 s; a real one collects old containers once a minute."""
+
+
+class RejectedError(Exception):
+    """The pod has failed for good."""
+
+
+class Units:
+    """Which container has which IDs."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self.healthy: set[str] = set()
+        self.unhealthy: set[str] = set()
+        self.pods: dict[str, dict[str, tuple[str, ...]]] = {}
+        """By pod UID and container; in the checkpoint."""
+
+    def used(self) -> frozenset[str]:
+        """As the checkpoint says."""
+        return frozenset(one for has in self.pods.values() for ids in has.values() for one in ids)
+
+    def keep(self, uids: Collection[str]) -> None:
+        """All other pods let go of theirs."""
+        self.pods = {uid: has for uid, has in self.pods.items() if uid in uids}
+
+    def give(self, uid: str, box: Box, reusable: set[str]) -> bool:
+        """Whether the container gets any now; RejectedError."""
+        has = self.pods.setdefault(uid, {})
+        if not self.healthy:
+            raise RejectedError("no healthy devices present")
+        if box.name in has:
+            if not set(has[box.name]) <= self.healthy:
+                raise RejectedError("previously allocated devices are no longer healthy")
+            return False
+        chosen = sorted(reusable)[: box.units]
+        free = sorted(self.healthy - self.used())
+        missing = box.units - len(chosen)
+        if len(free) < missing:
+            raise RejectedError(f"requested number of devices unavailable: {missing} of {len(free)}")
+        has[box.name] = (*chosen, *self._draw.sample(free, missing))
+        return True
 
 
 class Kubelet:
     """See the module. `rejected` has the pods that it has failed, with what it said."""
 
-    def __init__(self, net: Net, machine: Machine, plans: dict[str, Plan], say: Callable[[str], None]) -> None:
-        self._net, self.machine, self._plans, self.say = net, machine, plans, say
+    def __init__(self, net: Net, runtime: Runtime, plans: dict[str, Plan], say: Callable[[str], None]) -> None:
+        self._net, self.runtime, self.machine, self._plans, self.say = net, runtime, runtime.machine, plans, say
         self.draw: random.Random = net.draw
-        self.books = DeviceBooks(net.draw)
+        self.units = Units(net.draw)
         self.plug: Plug | None = None
-        self.process = Process(f"kubelet {machine.name}")
+        self.process = Process(f"kubelet {self.machine.name}")
         self.process.alive = False
         self.known: dict[str, Worker] = {}
-        self.socket = 0
-        """Which life of the kubelet this is: its socket is made anew in each."""
         self.socket_made: list[Callable[[], None]] = []
-        """Called when it is."""
+        """Called at its start: the socket is another one."""
         self.rejected: list[tuple[str, str]] = []
         self._ready = False
         """Whether every pod that was there at the start has been looked at: nothing is collected before."""
@@ -63,8 +101,7 @@ class Kubelet:
         """Read the checkpoint, listen, look at every pod."""
         self.process = Process(f"kubelet {self.machine.name}")
         self.known, self._queue, self._work, self._ready = {}, [], asyncio.Event(), False
-        self.books._regenerate()
-        self.socket += 1
+        self.machine.grouped = True
         for told in tuple(self.socket_made):
             told()
         self.spawn(self._live(), self.process.name)
@@ -75,8 +112,7 @@ class Kubelet:
         if self._informer is not None:
             self._informer.close()
             self._informer = None
-        self.plug = None
-        self.books.withdraw(RESOURCE)
+        self._lost(self.plug)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """A part of this life of the kubelet."""
@@ -101,25 +137,30 @@ class Kubelet:
         """What the plugin lists now."""
         if self.plug is plug and plug.process.alive:
             devices = plug.devices()
-            sound = {one for one, healthy in devices if healthy}
-            self.books.offer(RESOURCE, sound, {one for one, _ in devices} - sound)
+            self.units.healthy = {one for one, healthy in devices if healthy}
+            self.units.unhealthy = {one for one, _ in devices} - self.units.healthy
 
-    def _lost(self, plug: Plug) -> None:
+    def _lost(self, plug: Plug | None) -> None:
         if self.plug is plug:
             self.plug = None
-            self.books.withdraw(RESOURCE)
+            self.units.unhealthy |= self.units.healthy
+            self.units.healthy = set()
+
+    def plugged(self) -> Plug:
+        """The plugin; RuntimeError where there is none."""
+        if self.plug is None:
+            raise RuntimeError("endpoint has been stopped")
+        return self.plug
 
     # What it hears.
 
     def _saw(self, pod: Thing | None, uid: str) -> None:
         worker = self.known.get(uid)
         if pod is None:
-            if worker is not None:
-                worker.gone = True
+            if worker is not None:  # by force; its IDs are free while its processes live
                 worker.told.set()
-                # R6: forced; its IDs are free while its processes live.
                 del self.known[uid]
-                self.spawn(worker.bury(), f"burial of {uid}")
+                self.spawn(worker.clear(), f"burial of {uid}")
             return
         if worker is None:
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
@@ -131,25 +172,11 @@ class Kubelet:
         if "deletionTimestamp" in pod["metadata"]:
             worker.told.set()
 
-    def active(self) -> list[str]:
-        """Pods whose IDs the device manager keeps."""
+    def _active(self) -> list[str]:
+        """Pods whose IDs are kept."""
         if not self._ready:
-            return [*self.known, *self.books.pods]
+            return [*self.known, *self.units.pods]
         return [uid for uid, worker in self.known.items() if not worker.ended]
-
-    def shown(self, name: str) -> dict[str, frozenset[str]] | None:
-        """pod-resources Get: None for a pod that is queued, rejected or unknown."""
-        for worker in self.known.values():
-            if worker.plan.name == name and not worker.ended and worker not in self._queue:
-                has = self.books.pods.get(worker.uid, {})
-                boxes = [*(box for box in worker.plan.inits if box.sidecar), *worker.plan.apps]
-                return {box.name: frozenset(has.get(box.name, {}).get(RESOURCE, ())) for box in boxes}
-        return None
-
-    def listed(self) -> None:
-        """Somebody foreign calls List: the fault R1."""
-        if self.process.alive:
-            self.books.collect(self.active())
 
     # Admission, one by one.
 
@@ -181,37 +208,24 @@ class Kubelet:
 
     async def _admit(self, worker: Worker) -> bool:
         running = {one.name for one in self.machine.living(worker.uid)}
-        calls = self.books.admit(worker.uid, worker.plan.inits, worker.plan.apps, self.active, running)
+        plan, reusable = worker.plan, set[str]()
         try:
-            step = next(calls)
-            while True:
-                try:
-                    answer = await self._ask(step)
-                except RuntimeError as exc:
-                    step = calls.throw(exc)
+            for box in (*plan.inits, *plan.apps):
+                if box.units and box.name not in running:
+                    self.units.keep([*self._active(), worker.uid])
+                    if self.units.give(worker.uid, box, reusable):
+                        await self.plugged().allocate()
+                mine = self.units.pods.get(worker.uid, {}).get(box.name, ())
+                if box.name in plan.init_names:
+                    reusable.update(mine)
                 else:
-                    step = calls.send(answer)
-        except StopIteration:
-            return True
-        except Rejected as exc:
-            self.say(f"{worker.plan.name} is rejected by {self.machine.name}: {exc}")
+                    reusable.difference_update(mine)
+        except (RejectedError, RuntimeError) as exc:
+            self.units.pods.pop(worker.uid, None)
+            self.say(f"{plan.name} is rejected by {self.machine.name}: {exc}")
             self.rejected.append((worker.uid, str(exc)))
             return False
-
-    def plugged(self) -> Plug:
-        """The plugin; RuntimeError where there is none."""
-        if self.plug is None:
-            raise RuntimeError("endpoint has been stopped")
-        return self.plug
-
-    async def _ask(self, step: Prefer | Allocate) -> Any:
-        plug = self.plugged()
-        if isinstance(step, Prefer):
-            wish = await plug.preferred(step.available, step.must, step.size)
-            self.say(f"{self.machine.name} prefers {wish} of {len(step.available)}, must {len(step.must)}")
-            return wish
-        self.say(f"{self.machine.name} allocates {step.ids}")
-        return await plug.allocate(step.ids)
+        return True
 
     # What it writes.
 
@@ -239,20 +253,28 @@ class Kubelet:
             return
 
     async def _housekeep(self) -> None:
-        """Containers of pods that nobody knows are ended, and the node's status is stated."""
-        while True:
+        """Containers and sandboxes of pods that nobody knows are cleared away, and the node's status is stated."""
+        for turn in itertools.count():
             await asyncio.sleep(2.0)
-            if self._informer is not None and self._informer.synced:
-                for container in list(self.machine.containers):
-                    pod = self._net.server.things["pods"].get(self._plans[container.uid].key)
-                    if container.uid not in self.known and (pod is None or pod["metadata"]["uid"] != container.uid):
-                        self.machine.kill(container, self.draw.uniform(0.0, 2.0))
+            if turn % COLLECT_TURNS == 0:
+                for worker in tuple(self.known.values()):
+                    self.spawn(worker.collect(), f"old containers of {worker.plan.name}")
+            if self._informer is not None and self._informer.synced and self.runtime.process.alive:
+                left = {one.uid for one in self.runtime.sandboxes.values()} - self.known.keys()
+                for uid in sorted(left):
+                    plan = self._plans[uid]
+                    pod = self._net.server.things["pods"].get(plan.key)
+                    if pod is None or pod["metadata"]["uid"] != uid:
+                        self.spawn(Worker(self, {}, plan).clear(), f"orphan {plan.name}")
             await self._state()
 
     async def _state(self) -> None:
         node = self._net.server.things["nodes"]["", self.machine.name]
-        capacity, allocatable = self.books.capacity(RESOURCE)
-        said = {"capacity": {RESOURCE: str(capacity)}, "allocatable": {RESOURCE: str(allocatable)}}
+        sound = len(self.units.healthy)
+        said = {
+            "capacity": {RESOURCE: str(sound + len(self.units.unhealthy))},
+            "allocatable": {RESOURCE: str(sound)},
+        }
         now = {kind: {RESOURCE: node["status"][kind].get(RESOURCE)} for kind in said}
         if said != now:
             await self._write("PATCH", f"/api/v1/nodes/{self.machine.name}/status", {"status": said})

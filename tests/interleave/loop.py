@@ -76,12 +76,14 @@ def thrown_away() -> Iterator[None]:
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     collecting = gc.isenabled()
     gc.disable()  # the collector has its own times, which would be part of the interleaving
+    gc.freeze()  # what was there before is not looked through at the end of each run
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             yield
             gc.collect()
     finally:
+        gc.unfreeze()
         sys.unraisablehook = hook
         if collecting:
             gc.enable()
@@ -105,6 +107,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._draw = draw
         self._now = 0.0
         self.steps = 0
+        self.strands: set[Any] = set()
         self.broken: list[str] = []
         self._kept: list[asyncio.Task[Any]] = []
         self.set_exception_handler(self._complain)
@@ -146,21 +149,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def run_in_executor(self, _executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
-        """A thread, as far as anybody can tell: somewhat later, in the same process."""
+        """A thread in counted time."""
+        from interleave.strands import Strand  # noqa: PLC0415 (it imports this module)
+
         future = self.create_future()
-
-        def work() -> None:
-            try:
-                result = func(*args)
-            except Exception as exc:  # noqa: BLE001 (as an executor does)
-                if not future.done():
-                    future.set_exception(exc)
-            else:
-                if not future.done():
-                    future.set_result(result)
-
-        self.call_later(self._draw.random() * 0.004, work)
+        strand = Strand(self, lambda: func(*args), future)
+        self.call_later(self._draw.random() * 0.002, strand.begin)
         return future
+
+    def close(self) -> None:
+        """Threads end with the run."""
+        for strand in tuple(self.strands):
+            strand.end()
+        super().close()
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         """There is one thread."""

@@ -8,11 +8,10 @@ first half, the kubelet acts out the second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from interleave.server import stamp
-from support.device_books import Box
 
 from isolation.contract.codec import encode_cards
 from isolation.contract.model import Card
@@ -23,6 +22,19 @@ if TYPE_CHECKING:
     import random
 
 PROTECTED: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One container."""
+
+    name: str
+    units: int = 0
+    """Of shared memory that it asks for, over all of its cards."""
+    sidecar: bool = False
+    """Among the init containers: restartPolicy Always."""
+    seconds: float | None = None
+    """How long an init container runs before it succeeds."""
 
 
 @dataclass(slots=True)
@@ -60,13 +72,18 @@ class Plan:
         return frozenset(box.name for box in self.inits if not box.sidecar)
 
     @property
-    def units(self) -> int:
-        """Of each card: Kubernetes' rule, by hand and not by our codec."""
+    def asks(self) -> int:
+        """Units over all cards: Kubernetes' rule, by hand and not by our codec."""
         sidecars = most = 0
         for box in self.inits:
-            most = max(most, sidecars + box.units.get(ACK.memory, 0))
-            sidecars += box.units.get(ACK.memory, 0) if box.sidecar else 0
-        return max(most, sidecars + sum(box.units.get(ACK.memory, 0) for box in self.apps)) // self.cards
+            most = max(most, sidecars + box.units)
+            sidecars += box.units if box.sidecar else 0
+        return max(most, sidecars + sum(box.units for box in self.apps))
+
+    @property
+    def units(self) -> int:
+        """Of each card."""
+        return self.asks // self.cards
 
     @property
     def path(self) -> str:
@@ -104,7 +121,7 @@ def pod_object(plan: Plan, now: float) -> dict[str, Any]:
 
 
 def _container(box: Box) -> dict[str, Any]:
-    amounts = {name: str(units) for name, units in box.units.items()}
+    amounts = {ACK.memory: str(box.units)} if box.units else {}
     wanted: dict[str, Any] = {"name": box.name, "resources": {"limits": amounts, "requests": amounts}}
     return wanted | ({"restartPolicy": "Always"} if box.sidecar else {})
 
@@ -156,16 +173,15 @@ def drawn_crowd(draw: random.Random, horizon: float) -> Crowd:
 
 
 def drawn_plan(draw: random.Random, serial: int, crowd: Crowd, most_cards: int, units: int) -> Plan:
-    """A pod of one of the shapes that have broken others."""
+    """A pod of one of the shapes that have broken others; of few sizes, so that one fits where another was."""
     kind = draw.choices(("one", "many", "init", "sidecar", "pair", "initonly"), (50, 16, 12, 10, 10, 2))[0]
-    # Few sizes, so that pods can be mistaken for one another.
     size = draw.choice((2, 2, 4, 4, 4, 6, min(8, units)))
     cards = draw.randint(2, most_cards) if kind == "many" and most_cards > 1 else 1
     if cards > 1:
         size = draw.choice((1, 2, 4))
 
     def box(name: str, each: int, *, sidecar: bool = False, seconds: float | None = None) -> Box:
-        return Box(name, {ACK.memory: each * cards} if each else {}, sidecar=sidecar, seconds=seconds)
+        return Box(name, each * cards, sidecar, seconds)
 
     inits: list[Box] = []
     apps = [box("main", size)]
@@ -197,9 +213,3 @@ def drawn_plan(draw: random.Random, serial: int, crowd: Crowd, most_cards: int, 
         priority=draw.choice((0, 0, 0, 10)),
         again=draw.random() < 0.3,
     )
-
-
-def plain(plan: Plan) -> Plan:
-    """The same pod with one container on one card."""
-    units = max(1, plan.apps[0].units.get(ACK.memory, 0) // plan.cards)
-    return replace(plan, cards=1, inits=[], apps=[Box("main", {ACK.memory: units})])

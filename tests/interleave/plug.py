@@ -1,118 +1,118 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The connection between a kubelet and the agent's process: the device plugin without gRPC.
+The agent's two connections without their wire formats: to the container runtime (NRI) and to the kubelet.
 
-Calls take a moment, run in the agent's process, and break when it dies; what the agent refuses arrives
-as an error with its words. A call may hang as long as the agent does: the kubelet gives PreStart 30 s
-and the others for ever.
+`Link` answers as `nri.session` does: one message at a time, in a thread, an error in the place of what is not there in
+time; when it is thrown out it connects again after a moment. `Plug` is the real device plugin below its gRPC server.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+import functools
+from typing import TYPE_CHECKING, Any
 
-from isolation.node.world import Ask, NotYetError
+from interleave.calls import AwayError, SaidError, call
+from interleave.runtime import ANSWER_SECONDS
+
+from isolation.contract.names import GATE_DEVICE
+from isolation.node.nri.model import RefusedError
+from isolation.node.nri.session import ANSWER_PART, CONNECT_SECONDS
+from isolation.node.plugin import Plugin
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
     from interleave.loop import Process
+    from interleave.runtime import Runtime
     from interleave.wire import Net
 
-    from isolation.node.world import Device, Granted
+    from isolation.node.nri.model import Handler
 
 PRESTART_SECONDS = 30.0
+"""The kubelet's patience."""
 
 
-class PluginAgent(Protocol):
-    """What stands behind the plugin: the agent, or the classic rule."""
+class Link:
+    """One agent's connection to its runtime, over and over."""
 
-    async def preferred(self, asks: Sequence[Ask]) -> Sequence[Sequence[str]]:
-        """GetPreferredAllocation."""
+    def __init__(self, net: Net, process: Process, runtime: Runtime, handler: Handler) -> None:
+        self._net, self.process, self._runtime, self._handler = net, process, runtime, handler
+        self._busy = asyncio.Lock()
+        self._closed = asyncio.Event()
+        self._line = 0
+        self.in_force = False
 
-    async def allocate(self, ids: Sequence[Sequence[str]]) -> Sequence[Granted]:
-        """Allocate."""
+    async def run(self) -> None:
+        """Connect, be asked, be thrown out."""
+        while True:
+            self._closed.clear()
+            self._line += 1
+            try:
+                await call(self._net, self._runtime.process, self._registered, "register")
+                await self._closed.wait()
+            except (SaidError, AwayError):
+                pass
+            self.in_force = False
+            await asyncio.sleep(CONNECT_SECONDS * self._net.draw.uniform(1.0, 2.0))
 
-    async def prestart(self, ids: Sequence[str]) -> None:
-        """PreStartContainer; NotYetError."""
+    async def _registered(self) -> None:
+        await self._runtime.register(self, self._line)
 
-    def devices(self) -> Sequence[Device]:
-        """ListAndWatch."""
+    def close(self) -> None:
+        """By the runtime, or with it."""
+        self._closed.set()
+
+    async def answer(self, line: int, what: str, *about: Any) -> Any:
+        """One message; SaidError."""
+        async with self._busy:
+            if line != self._line:
+                raise SaidError("the connection was closed before this was read")
+            if what == "gone":
+                work = functools.partial(self._handler.gone, about[0], removed=about[1])
+            else:
+                work = functools.partial(getattr(self._handler, what), *about)
+            result = asyncio.get_running_loop().run_in_executor(None, work)
+            in_time = what in ("create", "start")
+            done, _ = await asyncio.wait({result}, timeout=ANSWER_SECONDS * ANSWER_PART if in_time else None)
+            if not done:
+                raise SaidError("the node agent had no answer in time: the kubelet will retry")
+            try:
+                said = result.result()
+            except RefusedError as exc:
+                raise SaidError(str(exc)) from None
+            if what == "synchronize" and not self._closed.is_set():
+                self.in_force = True
+            return said
+
+
+class _Context:
+    """Of one call, as gRPC has it."""
+
+    async def abort(self, _code: Any, text: str) -> None:
+        raise SaidError(text)
 
 
 class Plug:
-    """See the module; `slow` is how long an answer may take on top."""
+    """What the kubelet is connected to; `node` is asked as the agent is."""
 
-    def __init__(self, net: Net, process: Process, agent: PluginAgent, broken: list[str]) -> None:
-        self._net, self.process, self._agent, self._broken = net, process, agent, broken
-        self.longest = 0.0
-        """Seconds that the slowest GetPreferredAllocation or Allocate took."""
+    def __init__(self, net: Net, process: Process, node: Any) -> None:
+        self._net, self.process, self._node = net, process, node
+        self._plugin = Plugin(node, node.path, GATE_DEVICE, node)
 
     def devices(self) -> list[tuple[str, bool]]:
-        """What it lists."""
-        return [(device.id, device.healthy) for device in self._agent.devices()]
+        """ListAndWatch."""
+        return [(device.id, device.healthy) for device in self._node.devices()]
 
-    async def preferred(self, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
-        """GetPreferredAllocation for one container."""
-        answer = await self._timed(lambda: self._agent.preferred([Ask(available, must, size)]))
-        return list(answer[0])
+    async def allocate(self) -> None:
+        """Whatever the IDs are, the answer is the same."""
+        await call(self._net, self.process, self._answered, "Allocate")
 
-    async def allocate(self, ids: tuple[str, ...]) -> str:
-        """Allocate for one container: the name of its CDI device."""
-        answer = await self._timed(lambda: self._agent.allocate([ids]))
-        return str(answer[0].cdi_device).rpartition("=")[2]
+    async def _answered(self) -> None:
+        return
 
-    async def prestart(self, ids: tuple[str, ...]) -> None:
-        """PreStartContainer."""
+    async def prestart(self) -> None:
+        """SaidError, AwayError."""
         try:
             async with asyncio.timeout(PRESTART_SECONDS):
-                await self._call(lambda: self._agent.prestart(ids))
+                await call(self._net, self.process, lambda: self._plugin._prestart(None, _Context()), "PreStart")
         except TimeoutError:
-            raise RuntimeError("PreStartContainer: deadline exceeded") from None
-
-    async def _timed(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        began = self._net.loop.time()
-        try:
-            return await self._call(work)
-        finally:
-            self.longest = max(self.longest, self._net.loop.time() - began)
-
-    async def _call(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        if not self.process.alive:
-            raise RuntimeError("connection refused")
-        loop = self._net.loop
-        answer: asyncio.Future[Any] = loop.create_future()
-        caller_gone = answer.done
-
-        async def serve() -> None:
-            try:
-                result = await work()
-            except NotYetError as exc:
-                said: Any = RuntimeError(str(exc))
-            except Exception as exc:  # noqa: BLE001 (gRPC answers UNKNOWN; for us it is a defect)
-                self._broken.append(f"the plugin raised {exc!r} at {loop.time():.2f}")
-                said = RuntimeError(f"rpc error: {exc!r}")
-            else:
-                said = result
-            loop.later(0.0002, _settle, answer, said)
-
-        mourner = lambda: _settle(answer, RuntimeError("connection reset"))  # noqa: E731 (removed again below)
-        self.process.mourners.append(mourner)
-        try:
-            await asyncio.sleep(0.0002 + self._net.draw.random() * 0.002)
-            if not caller_gone():
-                loop.spawn(self.process, serve(), f"call to {self.process.name}")
-            return await answer
-        finally:
-            if mourner in self.process.mourners:
-                self.process.mourners.remove(mourner)
-
-
-def _settle(future: asyncio.Future[Any], said: Any) -> None:
-    if future.done():
-        return
-    if isinstance(said, Exception):
-        future.set_exception(said)
-    else:
-        future.set_result(said)
+            raise SaidError("PreStartContainer: deadline exceeded") from None

@@ -9,11 +9,10 @@ in the place of a sound one.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from interleave.calls import AwayError, call
 from interleave.loop import Process
 from interleave.server import EPOCH
 from interleave.wire import Wire
@@ -63,8 +62,8 @@ class Parts:
 class Replica:
     """One replica through all its lives."""
 
-    def __init__(self, net: Net, name: str, broken: list[str], parts: Parts | None = None) -> None:
-        self._net, self.name, self._broken, self._parts = net, name, broken, parts or Parts()
+    def __init__(self, net: Net, name: str, parts: Parts | None = None) -> None:
+        self._net, self.name, self._parts = net, name, parts or Parts()
         self.process = Process(f"scheduler {name}")
         self.process.alive = False
         self.cache: SchedulerCache | None = None
@@ -106,44 +105,18 @@ class Replica:
 
     async def call(self, verb: str, body: bytes) -> bytes:
         """A verb over the loopback; RuntimeError where nobody answers."""
-        loop = self._net.loop
-        process, extender = self.process, self._extender
-        if not process.alive or extender is None:
-            raise RuntimeError("connection refused")
-        answer: asyncio.Future[bytes] = loop.create_future()
+        extender = self._extender
+        if extender is None:
+            raise AwayError("connection refused")
 
-        async def serve() -> None:
-            try:
-                reply = await getattr(extender, verb)(body)
-            except Exception as exc:  # noqa: BLE001 (every request gets an answer: this is a defect)
-                self._broken.append(f"{verb} raised {exc!r} at {loop.time():.2f}")
-                loop.later(0.0, _fail, answer, "500")
-            else:
-                loop.later(self._net.draw.random() * 0.002, _answer, answer, reply.body)
+        async def answered() -> bytes:
+            answer: bytes = (await getattr(extender, verb)(body)).body
+            return answer
 
-        def mourner() -> None:
-            _fail(answer, "connection reset")
-
-        process.mourners.append(mourner)
-        try:
-            await asyncio.sleep(self._net.draw.random() * 0.002)
-            loop.spawn(process, serve(), f"{verb} at {process.name}")
-            return await answer
-        finally:
-            with contextlib.suppress(ValueError):
-                process.mourners.remove(mourner)
+        said: bytes = await call(self._net, self.process, answered, verb)
+        return said
 
 
 def _forget(change: ClusterChange, waiting: UnschedulableQueue) -> None:
     if change.pod is None and change.pod_before is not None:
         waiting.remove(change.pod_before.uid)
-
-
-def _answer(future: asyncio.Future[bytes], body: bytes) -> None:
-    if not future.done():
-        future.set_result(body)
-
-
-def _fail(future: asyncio.Future[bytes], why: str) -> None:
-    if not future.done():
-        future.set_exception(RuntimeError(why))

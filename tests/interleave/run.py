@@ -15,19 +15,19 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from interleave import bought, crowded
+from interleave import bought
 from interleave.agent import NodeAgent
 from interleave.case import Result, Setup
 from interleave.chaos import Cast, Storm
-from interleave.classic import ClassicAgent, ClassicReplica
 from interleave.clocks import run_time
 from interleave.judge import Judge
 from interleave.kubelet import Kubelet
 from interleave.kubescheduler import KubeScheduler
 from interleave.loop import StuckError, VirtualLoop, thrown_away
 from interleave.machine import Machine
-from interleave.objects import PROTECTED, cards_of, drawn_crowd, drawn_plan, node_object, plain, pod_object
+from interleave.objects import PROTECTED, cards_of, drawn_crowd, drawn_plan, node_object, pod_object
 from interleave.replica import Replica
+from interleave.runtime import Runtime
 from interleave.server import Route, Server
 from interleave.tally import ANSWER, IDLE, counts, left
 from interleave.wire import Net
@@ -37,8 +37,6 @@ from isolation.kube.core.errors import RefusedError
 
 if TYPE_CHECKING:
     from interleave.objects import Plan
-
-    from isolation.node.world import World
 
 STORM_SECONDS: Final = 45.0
 REST_SECONDS: Final = 4.0
@@ -53,19 +51,19 @@ class Run:
         self._setup = setup
         self._draw = random.Random(setup.seed)  # noqa: S311 (chance, no secret)
         self._loop = VirtualLoop(random.Random(~setup.seed))  # noqa: S311 (chance, no secret)
-        self._storm = Storm(self._draw, STORM_SECONDS, setup.extra, setup.crowded, say=self._say)
+        self._storm = Storm(self._draw, STORM_SECONDS, setup.extra, say=self._say)
         self._net = Net(self._loop, Server(self._loop.time), self._draw, self._storm.weather())
         self._net.shuffled = self._draw.random() < 0.3
         self._plans: dict[str, Plan] = {}
         self._trace: list[str] = []
-        self._broken = self._loop.broken
         self._cast = self._people()
         self._purchases = bought.Purchases(self._net, setup.seed, STORM_SECONDS) if setup.bought else None
         self._kubelets = {kubelet.machine.name: kubelet for kubelet in self._cast.kubelets}
-        self._judge = Judge(self._net.server, self._kubelets, self._plans, classic=setup.classic)
+        self._judge = Judge(self._net.server, self._kubelets, self._plans)
         self._net.server.watchers.append(self._judge.saw)
         for kubelet in self._cast.kubelets:
             kubelet.machine.started = self._judge.container_started
+            kubelet.machine.spoilt = self._judge.container_spoilt
         if setup.trace:
             self._net.server.watchers.append(self._tell)
 
@@ -78,7 +76,7 @@ class Run:
             self._judge.accuse("broken", "stuck", str(exc))
         finally:
             self._loop.close()
-        for text in self._broken:
+        for text in self._loop.broken:
             self._judge.accuse("broken", text, text)
         judge = self._judge
         met = Counter(pods=len(self._plans), bound=judge.bound, containers=judge.started)
@@ -104,22 +102,14 @@ class Run:
             node = node_object(name, net.server.uid(), cards, choice=choice)
             node["metadata"]["labels"] |= {POOL: bought.POOL_NAME} if self._setup.bought else {}
             net.server.put(Route("nodes", "", name), node)
-            kubelets.append(Kubelet(net, Machine(name, cards, self._loop, draw), self._plans, self._say))
-        agents = [NodeAgent(net, kubelet, self._broken, self._setup.make) for kubelet in kubelets]
-        if self._setup.classic:
-            return self._old_people(kubelets)
-        replicas = [Replica(net, f"host{at}", self._broken, self._setup.parts) for at in range(2)]
+            runtime = Runtime(net, Machine(name, cards, self._loop, draw), self._say, self._setup.opens)
+            kubelets.append(Kubelet(net, runtime, self._plans, self._say))
+        agents = [NodeAgent(net, kubelet, self._setup.make) for kubelet in kubelets]
+        replicas = [Replica(net, f"host{at}", self._setup.parts) for at in range(2)]
         schedulers = [KubeScheduler(net, f"host{at}", replica, self._say) for at, replica in enumerate(replicas)]
         for one in schedulers:
             one.filters = "shortlist" if self._setup.seed % 2 else "filter"
         return Cast(net, replicas, schedulers, kubelets, agents)
-
-    def _old_people(self, kubelets: list[Kubelet]) -> Cast:
-        net, machines = self._net, {kubelet.machine.name: kubelet.machine for kubelet in kubelets}
-        agents = [NodeAgent(net, kubelet, self._broken, _old_agent) for kubelet in kubelets]
-        replica = ClassicReplica(net, "host0", machines)
-        schedulers = [KubeScheduler(net, f"host{at}", replica, self._say) for at in range(2)]
-        return Cast(net, [replica], schedulers, kubelets, agents)
 
     def _say(self, text: str) -> None:
         if self._setup.trace:
@@ -138,6 +128,7 @@ class Run:
     async def _play(self) -> None:
         cast = self._cast
         for kubelet in cast.kubelets:
+            kubelet.runtime.start()
             kubelet.start()
         for agent in cast.agents:
             agent.start()
@@ -148,8 +139,6 @@ class Run:
         crowd = drawn_crowd(self._draw, STORM_SECONDS)
         for serial in range(crowd.pods):
             plan = drawn_plan(self._draw, serial, crowd, most, units)
-            plan = crowded.plan(self._draw, plan, most) if self._setup.crowded else plan
-            plan = plain(plan) if self._setup.plain else plan
             self._loop.later(plan.created, self._create, plan)
         self._storm.unleash(cast)
         await self._watch(STORM_SECONDS)
@@ -161,9 +150,9 @@ class Run:
         for plan in self._plans.values():
             self._delete(plan, forced=False)
         end = self._loop.time() + DRAIN_SECONDS
-        while self._loop.time() < end and any(left(self._cast, classic=self._setup.classic)):
+        while self._loop.time() < end and any(left(self._cast)):
             await self._watch(1.0)
-        for about, text in left(self._cast, classic=self._setup.classic):
+        for about, text in left(self._cast):
             self._judge.accuse("leaked", about, text)
 
     async def _watch(self, seconds: float, until: float | None = None) -> None:
@@ -205,17 +194,10 @@ class Run:
         if plan.key in self._net.server.things["pods"]:
             self._loop.later(0.2, self._again, plan)
             return
-        if self._setup.crowded:
-            self._create(crowded.once_more(self._draw, plan, now))
-        else:
-            self._create(replace(plan, created=now, deleted=now + self._draw.uniform(1.0, 40.0), again=False))
+        self._create(replace(plan, created=now, deleted=now + self._draw.uniform(1.0, 40.0), again=False))
 
 
 def play(setup: Setup) -> Result:
     """One run, and nothing of it left."""
     with thrown_away():
         return Run(setup).result()
-
-
-def _old_agent(net: Net, _world: World, machine: Machine) -> ClassicAgent:
-    return ClassicAgent(net, machine)

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from isolation.node.book import load
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from interleave.chaos import Cast
 
-ANSWER, IDLE = "answer to the kubelet", "bound and not running"
+ANSWER, IDLE = "PreStart held back", "bound and not running"
 
 
-def left(cast: Cast, *, classic: bool = False) -> Iterator[tuple[str, str]]:
+def left(cast: Cast) -> Iterator[tuple[str, str]]:
     """What stands although every pod was deleted: about what, and a sentence."""
     server = cast.net.server
     for pod in server.things["pods"].values():
@@ -33,14 +31,19 @@ def left(cast: Cast, *, classic: bool = False) -> Iterator[tuple[str, str]]:
         if used or assumed:
             yield replica.name, f"cache of {replica.name}: {used} units, {len(assumed)} assumed"
     for agent, kubelet in zip(cast.agents, cast.kubelets, strict=True):
-        machine = kubelet.machine
-        entries = [*agent.agent.book] if agent.agent is not None else []
-        if entries or (machine.book and len(load(machine.book))):
-            yield machine.name, f"book of {machine.name}: {[entry.whose for entry in entries]}"
-        if machine.delivered and not classic:
-            yield f"{machine.name} files", f"{machine.name}: {sorted(machine.delivered)} stand"
-        if machine.containers:
-            yield f"{machine.name} containers", f"{machine.name}: {len(machine.containers)} run"
+        machine, runtime = kubelet.machine, kubelet.runtime
+        if agent.allocations is not None and len(agent.allocations):
+            yield machine.name, f"the agent of {machine.name} counts {[one.key for one in agent.allocations.all()]}"
+        if machine.disk or machine.marks:
+            yield (
+                f"{machine.name} files",
+                f"{machine.name}: {sorted(machine.disk)}, marks {sorted(machine.marks)} stand",
+            )
+        if machine.containers or runtime.containers or runtime.sandboxes:
+            what = (
+                f"{len(machine.containers)} of {len(runtime.containers)} containers, {len(runtime.sandboxes)} sandboxes"
+            )
+            yield f"{machine.name} containers", f"{machine.name}: {what}"
 
 
 def counts(cast: Cast) -> Counter[str]:
@@ -52,7 +55,8 @@ def counts(cast: Cast) -> Counter[str]:
 
     return Counter(
         rejected=sum(len(kubelet.rejected) for kubelet in cast.kubelets),
-        agent_deletions=written("agent", "DELETE pods"),
+        unadjusted=sum(kubelet.runtime.unadjusted for kubelet in cast.kubelets),
+        refused_by_guard=sum(kubelet.runtime.refused for kubelet in cast.kubelets),
         bindings_sent=written("scheduler", "POST pods/binding"),
         scheduler_patches=written("scheduler", "PATCH pods"),
     )

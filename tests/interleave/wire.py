@@ -49,6 +49,8 @@ class Weather:
     """Requests and events that take up to a second or two."""
     cut: float = 0.0
     """Watch events instead of which the connection breaks."""
+    spoilt: float = 0.0
+    """Containers that a runtime cannot make, for reasons of its own."""
     lag: float = 0.01
     """Most seconds of an ordinary way."""
     down: bool = False

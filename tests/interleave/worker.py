@@ -1,44 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One pod as its kubelet acts it out: init containers, apps, restarts, the end, and what is reported.
+One pod as its kubelet acts it out: sandbox, init containers, apps, restarts, the end, and what is reported.
 
-Every container start asks the plugin's PreStart and then the runtime, which must find the CDI device;
-either may fail, and is tried again after about 12 s with the same IDs.
+Every start asks the plugin's PreStart, then the runtime to create and to start. What fails before the start is tried
+again after about 12 s; a start that fails leaves an ended container, and the next one waits 10 s, twice as long each
+time. A sandbox that runs no more is replaced, with the pod's annotations as they are by then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from interleave.machine import Container
-
-from isolation.contract.names import ACK
+from isolation.contract.nri_api import State
 
 if TYPE_CHECKING:
     from interleave.kubelet import Kubelet
+    from interleave.machine import Container
     from interleave.objects import Plan
     from interleave.server import Thing
 
-    from isolation.contract.model import Slice
-
 FIRST_RETRY, NEXT_RETRY = 0.8, 12.0
+FIRST_BACK_OFF, LONGEST_BACK_OFF = 10.0, 40.0
+"""The longest one of a kubelet is five minutes: longer than a run."""
 
 
 class Worker:
     """See the module."""
 
     def __init__(self, kubelet: Kubelet, pod: Thing, plan: Plan) -> None:
-        self._kubelet, self._draw, self._machine = kubelet, kubelet.draw, kubelet.machine
+        self._kubelet, self._draw, self._runtime = kubelet, kubelet.draw, kubelet.runtime
         self.pod, self.plan, self.uid = pod, plan, plan.uid
         self.told = asyncio.Event()
         """It is to end."""
-        self.gone = False
-        """The API server has it no more."""
         self.ended = False
         """Succeeded or Failed has been decided."""
-        self.tries = 0
-        """PreStart calls and runtime errors that failed."""
+        self._renewing = asyncio.Lock()
+        self._starting = 0
 
     async def run(self) -> None:
         """Every container of the pod, in order, until it ends or is told to."""
@@ -67,10 +66,21 @@ class Worker:
         if self._kubelet.known.get(self.uid) is self:
             del self._kubelet.known[self.uid]
             await self._kubelet.remove(self)
+        await self.clear()
 
-    async def bury(self) -> None:
-        """It was force-deleted."""
+    async def clear(self) -> None:
+        """Nothing of it is left in the runtime."""
         await self._stop_all(self.plan.linger)
+        for sandbox in self._sandboxes():
+            await self._asked("remove_sandbox", sandbox)
+
+    async def collect(self) -> None:
+        """Of each container the newest one stays, and those that run."""
+        for box in self.plan.boxes:
+            for one in sorted(self._runtime.of(self.uid, box), key=lambda one: one.cid)[:-1]:
+                if one.state != State.RUNNING:
+                    with contextlib.suppress(RuntimeError):
+                        await self._runtime.ask("remove_container", one.cid)
 
     # Containers.
 
@@ -80,13 +90,13 @@ class Worker:
     async def _init(self, name: str) -> bool:
         """An init container until it has ended well; False: the pod ends."""
         while not self.told.is_set():
-            if (self.uid, name) in self._machine.done:
+            if self._done(name):
                 return True
             container = self._running(name) or await self._start(name)
             if container is None:
                 return False
-            await container.over.wait()
-            if (self.uid, name) in self._machine.done:
+            await container.exited.wait()
+            if self._done(name):
                 await self._kubelet.report(self, self.statuses())
         return False
 
@@ -97,7 +107,7 @@ class Worker:
             if container is None:
                 return
             await self._kubelet.report(self, self.statuses())
-            await container.over.wait()
+            await container.exited.wait()
             await self._kubelet.report(self, self.statuses())
             await asyncio.sleep(self._draw.uniform(0.1, 2.0))
 
@@ -114,7 +124,7 @@ class Worker:
 
     async def _succeed(self) -> None:
         """The apps end by themselves; one that never came up is waited for."""
-        while not (self.told.is_set() or self._all_run()):  # noqa: ASYNC110 (looks, as kubelets do)
+        while not (self.told.is_set() or all(self._running(box.name) for box in self.plan.apps)):  # noqa: ASYNC110
             await asyncio.sleep(1.0)
         if self.told.is_set():
             return
@@ -123,63 +133,109 @@ class Worker:
         await asyncio.sleep(self._draw.uniform(0.1, 1.7))
         await self._kubelet.report(self, {"phase": "Succeeded"})
 
-    def _all_run(self) -> bool:
-        return all(self._running(box.name) for box in self.plan.apps)
+    def _sandboxes(self) -> list[str]:
+        return [one.id for one in self._runtime.sandboxes.values() if one.uid == self.uid]
+
+    def _current(self) -> str:
+        """The sandbox that runs; empty: none."""
+        return next((one for one in self._sandboxes() if one not in self._runtime.lost), "")
 
     def _running(self, name: str) -> Container | None:
-        return next((one for one in self._machine.living(self.uid) if one.name == name), None)
+        return next((one for one in self._runtime.of(self.uid, name) if one.state == State.RUNNING), None)
+
+    def _done(self, name: str) -> bool:
+        """Whether an init container has ended well in this sandbox."""
+        now = self._current()
+        return any(one.well and one.sandbox.id == now for one in self._runtime.of(self.uid, name))
 
     async def _start(self, name: str) -> Container | None:
-        """Ask the plugin, resolve, start; again and again until the pod is told to end."""
-        wait = FIRST_RETRY
+        """Again and again until the pod is told to end."""
+        wait, back_off = FIRST_RETRY, FIRST_BACK_OFF
         while not self.told.is_set() and not self.ended:
-            container = await self._try(name)
-            if container is not None:
-                return container
-            self.tries += 1
+            self._starting += 1
+            cid = ""
             try:
-                async with asyncio.timeout(wait):
+                cid = await self._create(name)
+                box = self.plan.boxes[name]
+                seconds = box.seconds if name in self.plan.init_names else None
+                await self._runtime.ask("start_container", cid, seconds)
+                return self._started(cid)
+            except RuntimeError as exc:
+                self._kubelet.say(f"{self.plan.name}/{name} does not start: {exc}")
+            finally:
+                self._starting -= 1
+            if cid:
+                pause, back_off = back_off, min(2 * back_off, LONGEST_BACK_OFF)
+            else:
+                pause, wait = wait, NEXT_RETRY + self._draw.uniform(-1.0, 3.0)
+            try:
+                async with asyncio.timeout(pause):
                     await self.told.wait()
             except TimeoutError:
-                wait = NEXT_RETRY + self._draw.uniform(-1.0, 3.0)
+                continue
         return None
 
-    async def _try(self, name: str) -> Container | None:
-        kubelet, plan = self._kubelet, self.plan
-        ids = kubelet.books.pods.get(self.uid, {}).get(name, {}).get(ACK.memory, ())
-        found = None
-        if plan.boxes[name].units and not ids:
-            kubelet.say(f"{plan.name}/{name} does not start: no devices found allocated in local cache")
-            return None
+    async def _create(self, name: str) -> str:
+        kubelet = self._kubelet
+        ids = kubelet.units.pods.get(self.uid, {}).get(name, ())
+        if self.plan.boxes[name].units and not ids:
+            raise RuntimeError("no devices found allocated in local cache")
         if ids:
-            try:
-                await kubelet.plugged().prestart(ids)
-            except RuntimeError as exc:
-                kubelet.say(f"{plan.name}/{name} does not start: {exc}")
-                return None
-            await asyncio.sleep(self._draw.uniform(0.0, 0.2))
-            found = self._machine.delivered.get(str(kubelet.books.answers.get((self.uid, name, ACK.memory), "")))
-            if found is None or not found.spec:
-                kubelet.say(f"{plan.name}/{name} does not start: unresolvable CDI device")
-                return None
+            await kubelet.plugged().prestart()
+        sandbox = await self._sandbox()
+        await asyncio.sleep(self._draw.uniform(0.0, 0.2))
         if self.told.is_set() or self.ended:
-            return None
-        slices, promise = (found.slices, found.promise) if found is not None else ((), "")
-        container = Container(self.uid, name, self._machine.new_cid(), ids, slices, promise)
-        kubelet.say(f"{plan.name}/{name} starts as {promise} on {cards_in(slices)}")
-        self._machine.start(container, plan.boxes[name].seconds if name in plan.init_names else None)
-        if plan.crashes is not None and name not in plan.init_names:
-            self._machine.kill(container, plan.crashes)
+            raise RuntimeError("the pod ends")
+        cid: str = await self._runtime.ask("create", sandbox, name, bool(ids))
+        return cid
+
+    def _started(self, cid: str) -> Container:
+        container = self._runtime.containers[cid]
+        kubelet, plan = self._kubelet, self.plan
+        kubelet.say(f"{plan.name}/{container.name} starts on {sorted(container.cards)}")
+        if plan.crashes is not None and container.name not in plan.init_names:
+            kubelet.machine.kill(container, plan.crashes)
             plan.crashes = None
         return container
 
+    async def _sandbox(self) -> str:
+        """One that runs; where there was another its containers end first."""
+        async with self._renewing:
+            if now := self._current():
+                return now
+            old = self._sandboxes()
+            for one in self._runtime.of(self.uid):
+                await self._runtime.ask("stop_container", one.cid, self._draw.uniform(0.0, self.plan.linger))
+            metadata = self.pod["metadata"]
+            annotations = metadata.get("annotations", {})
+            made: str = await self._runtime.ask(
+                "run_sandbox", self.uid, metadata["namespace"], metadata["name"], annotations
+            )
+            for one in old:
+                if self._draw.random() < 0.5:
+                    await self._runtime.ask("remove_sandbox", one)
+            return made
+
     async def _stop_all(self, most: float) -> None:
-        """Every process of it is told, and ends."""
-        while living := self._machine.living(self.uid):
-            for container in living:
-                self._machine.kill(container, self._draw.uniform(0.0, most))
-            for container in living:
-                await container.over.wait()
+        """Every container of it is told, and ends."""
+        while True:
+            living = [one for one in self._runtime.of(self.uid) if one.state in (State.CREATED, State.RUNNING)]
+            if not living and not self._starting:
+                return
+            await asyncio.gather(
+                *(self._asked("stop_container", one.cid, self._draw.uniform(0.0, most)) for one in living)
+            )
+            await asyncio.sleep(0.05)
+
+    async def _asked(self, method: str, *arguments: Any) -> None:
+        """What must be done: again where the runtime is away."""
+        while True:
+            try:
+                await self._runtime.ask(method, *arguments)
+            except RuntimeError:
+                await asyncio.sleep(1.0)
+            else:
+                return
 
     # Reports.
 
@@ -194,12 +250,7 @@ class Worker:
         container = self._running(name)
         if container is not None:
             return {"name": name, "containerID": f"containerd://{container.cid}", "state": {"running": {}}}
-        if (self.uid, name) in self._machine.done:
+        if self._done(name):
             return {"name": name, "state": {"terminated": {"exitCode": 0}}}
-        last = {"terminated": {"exitCode": 137}} if (self.uid, name) in self._machine.ran else {}
+        last = {"terminated": {"exitCode": 137}} if self._runtime.of(self.uid, name) else {}
         return {"name": name, "state": {"waiting": {}}, "lastState": last}
-
-
-def cards_in(slices: tuple[Slice, ...]) -> str:
-    """Cards, for people."""
-    return ", ".join(f"{part.uuid}: {part.bytes >> 30}" for part in slices) or "no card"

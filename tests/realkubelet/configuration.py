@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 PAUSE, TENANT = "test.dev/pause:1", "test.dev/tenant:1"
+STATIC, LINKED, OWN_LIST = "test.dev/static:1", "test.dev/linked:1", "test.dev/own-list:1"
+"""Images: with static programs only; with a link in place of /etc/ld.so.preload; with a list of its own there."""
 _APPLETS = (
     "sh",
     "cat",
@@ -87,9 +89,16 @@ def images(programs: Mapping[str, Path]) -> dict[str, bytes]:
     tenant |= with_libraries(client) | with_libraries(sleep)
     tenant["etc/passwd"] = b"root:x:0:0::/:/bin/sh\n"
     links = {f"bin/{name}": "busybox" for name in _APPLETS}
+    links["a/b/c/link"] = "/etc"
+    busybox: dict[str, Path | bytes] = {"bin/busybox": programs["busybox"]}
+    elsewhere = links | {"etc/ld.so.preload": "/srv/list"}
+    client_command = ["/bin/client"]
     return {
         "pause.tar": image(PAUSE, {"pause": programs["pause"]}, {}, ["/pause"]),
-        "tenant.tar": image(TENANT, tenant, links, ["/bin/client"]),
+        "tenant.tar": image(TENANT, tenant, links, client_command),
+        "static.tar": image(STATIC, busybox, links, client_command),
+        "linked.tar": image(LINKED, tenant | {"srv/list": b""}, elsewhere, client_command),
+        "own-list.tar": image(OWN_LIST, tenant | {"etc/ld.so.preload": b"/srv/own.so\n"}, links, client_command),
     }
 
 
@@ -103,6 +112,8 @@ disable_apparmor = true
 restrict_oom_score_adj = true
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
+pod_annotations = ["*"]
+container_annotations = ["*"]
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = "{programs}/runc"
 [plugins."io.containerd.cri.v1.runtime".cni]

@@ -84,8 +84,15 @@ class RealNode:
         socket = self.machine.path("/var/lib/kubelet/device-plugins/kubelet.sock")
         before = _stamp(socket)
         env = {"PATH": f"{self.root / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin"}
-        self._run("kubelet", [self._bin("kubelet"), *flags], env)
-        self._until("kubelet", lambda: _stamp(socket) not in {None, before})
+        for attempt in range(_ATTEMPTS):
+            self._run("kubelet", [self._bin("kubelet"), *flags], env)
+            try:
+                return self._until("kubelet", lambda: _stamp(socket) not in {None, before})
+            except NotReadyError as exc:
+                # it ends where the runtime does not serve yet, and an init system starts it again
+                if attempt == _ATTEMPTS - 1 or "not initialized yet" not in str(exc):
+                    raise
+        return None
 
     def start_agent(self, words: Sequence[str | Path], env: Mapping[str, str], name: str = "agent") -> None:
         """Any program of the node's own."""

@@ -137,7 +137,7 @@ class Stage:
     # What stands on the node.
 
     def allocations(self) -> dict[str, Path]:
-        """Folders of containers by the hash of their devices."""
+        """Folders of containers by promise id."""
         folder = self.node.machine.path("/var/lib/gpushare/alloc")
         return {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
 
@@ -159,11 +159,6 @@ class Stage:
             await asyncio.sleep(0.1)
         return list(self.limits(pod))
 
-    def specs(self) -> dict[str, Any]:
-        """CDI devices of ours by the hash of their devices."""
-        folder = self.node.machine.path("/run/cdi")
-        return {path.stem.removeprefix("gpushare-"): json.loads(path.read_text()) for path in folder.glob("gpushare-*")}
-
     def devices(self, pod: dict[str, Any]) -> dict[str, list[str]]:
         """What the kubelet says of a pod, by container: its devices, one for each unit."""
         return devices_of(self.node.machine.path("/var/lib/kubelet/pod-resources/kubelet.sock"), pod, MEMORY)
@@ -171,9 +166,9 @@ class Stage:
     async def only_stand(self, count: int = 0) -> None:
         """Until the agent has released everything but the devices of so many containers."""
         end = time.monotonic() + PATIENCE_SECONDS
-        while len(self.allocations()) > count or len(self.specs()) > count:
+        while len(self.allocations()) > count:
             if time.monotonic() > end:
-                stands = [*self.allocations(), *self.specs()]
+                stands = [*self.allocations()]
                 raise AssertionError(f"{stands} stand after {PATIENCE_SECONDS:.0f} s\n{self.node.log('agent')[-3000:]}")
             await asyncio.sleep(0.1)
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare doctor inside`, as a container runs it: with exactly what its CDI device says."""
+"""`gpushare doctor inside`, as a container runs it: with exactly what the agent adjusts."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
 import os
 import shutil
@@ -18,13 +16,13 @@ import pytest
 from support.cdi_process import Boxed, namespaces
 from support.simbox import boxes
 
+from isolation.contract.host_allocation import Tenant
 from isolation.contract.model import Card, Slice
 from isolation.contract.quantity import GIB
 from isolation.node.backend import LibraryBackend, NoBackend
-from isolation.node.book import device_of, hash_of, id_of
-from isolation.node.delivery import NodeDelivery, Places
+from isolation.node.core.judge import Given
+from isolation.node.delivery import Delivery
 from isolation.node.hardware import SimulatedHardware
-from isolation.node.world import Bound, Promise
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ROOT / "isolation" / "simgpu" / "lib"
@@ -71,22 +69,18 @@ print(done.stdout.strip() or json.dumps([done.returncode, done.stderr]))
 @pytest.fixture
 def container(tmp_path):
     """Runs the doctor in a container with two GiB of a simulated card."""
-    serial = itertools.count()
+    run_dir = tmp_path / "run"
+    tenant = Tenant("ml", "train-0", "1140914f-bf25-4cf5-a28a-2853bcd66768", "main")
     with boxes("v100-16g") as box:
         [card] = [Card(f"GPU-{UUID(bytes=bytes(one.model.uuid))}", 0, 16 * GIB) for one in box.cards()]
-        places = Places(tmp_path / "run", tmp_path / "cdi")
-        hardware = SimulatedHardware(box.path, LIBRARIES, places.run_dir)
-        boxed = Boxed(tmp_path, places.cdi_dir)
-        ids = tuple(id_of(card.uuid, next(serial)) for _ in range(2))
-        slices = (Slice(card.uuid, 0, 2 * GIB),)
+        hardware, boxed = SimulatedHardware(box.path, LIBRARIES, run_dir), Boxed(tmp_path)
 
         def run(backend, policy="fixed", code=DOCTOR):
-            delivery = NodeDelivery(places, hardware, backend, SimpleNamespace(cards=lambda: [card]))
-            bound = Bound("1140914f-bf25-4cf5-a28a-2853bcd66768", "train-0", "ml", (), None)
-            asyncio.run(delivery.deliver(Promise(hash_of(ids), ids, bound, "main", slices, policy, "{}")))
-            return boxed.run([device_of(ids)], code)
+            given = Given((Slice(card.uuid, 0, 2 * GIB),), policy)
+            made = Delivery(run_dir, hardware, backend).deliver(tenant, given, {card.uuid: card})
+            return boxed.run(made.edits, code)
 
-        yield SimpleNamespace(run=run, run_dir=places.run_dir)
+        yield SimpleNamespace(run=run, run_dir=run_dir)
 
 
 def test_a_promise_that_is_kept_is_said_to_be_kept(container):

@@ -30,8 +30,8 @@ from isolation.scheduler.app import Scheduler
 from isolation.scheduler.settings import SchedulerSettings
 
 OURS = tuple(str(Path(__file__).resolve().parents[2] / name) for name in ("isolation", "autoscaler", "exporter"))
-THREADS = {"card-events", "gpu-time"}
-POOLS = ("asyncio_", "Thread-", "Dummy-", "kubelet_")
+THREADS = {"card-events", "gpu-time", "runtime"}
+POOLS = ("asyncio_", "Thread-", "Dummy-", "kubelet_", "nri_")
 NODE = {
     "metadata": {"name": "n", "uid": "n", "labels": {ACK.mode_label: "share"}},
     "status": {"conditions": [{"type": "Ready", "status": "True"}]},
@@ -78,6 +78,8 @@ def agent(folder):
             run_dir=folder / "run",
             cdi_dir=kubelet.cdi,
             cgroup=kubelet.cgroups,
+            marks_dir=kubelet.runtime.marks,
+            nri_socket=kubelet.runtime.nri.path,
             simgpu=box.path,
             host="127.0.0.1",
             port=0,

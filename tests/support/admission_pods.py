@@ -146,6 +146,7 @@ def admitted(pod: Pod, scheduler: str = "gpushare-scheduler") -> Pod:
     if made["spec"].get("schedulerName") in (None, "default-scheduler"):
         made["spec"]["schedulerName"] = scheduler
     made["metadata"].setdefault("labels", {}).setdefault(SHARED, "true")
+    made["spec"].setdefault("securityContext", {"seccompProfile": {"type": "RuntimeDefault"}})
     return made
 
 

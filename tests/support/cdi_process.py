@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A real process in a mount namespace that looks exactly as its CDI devices say, the tenant's own wishes below them.
+A real process in a mount namespace that looks exactly as the agent's adjustment says, the tenant's own wishes below it.
 
-    box = Boxed(tmp_path, cdi_dir)
-    answer = box.run(["gpushare.dev/alloc=..."], "say(alloc(1 << 30))", env={"LD_PRELOAD": ""}, mounts={...})
+    box = Boxed(tmp_path)
+    answer = box.run(delivery.deliver(...).edits, "say(alloc(1 << 30))", env={"LD_PRELOAD": ""}, mounts={...})
 
 Only /etc and /run are the container's own; the rest is the machine's. Needs root, or user namespaces.
 """
@@ -20,12 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support.cdi_runtime import resolve
 from support.simcontainers import CLIENT
 from support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from isolation.node.cdi import Edits
 
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf")
 
@@ -44,8 +43,8 @@ def namespaces() -> tuple[str, ...]:
 class Boxed:
     """See the module."""
 
-    def __init__(self, folder: Path, cdi: Path) -> None:
-        self.etc, self.cdi = folder / "etc", cdi
+    def __init__(self, folder: Path) -> None:
+        self.etc = folder / "etc"
         self.etc.mkdir()
         for name in _ETC:
             source = Path("/etc") / name
@@ -54,25 +53,25 @@ class Boxed:
             elif source.exists():
                 shutil.copy(source, self.etc / name)
 
-    def start(self, names: Sequence[str], code: str, *, env=(), mounts=()) -> subprocess.Popen[str]:
+    def start(self, edits: Edits, code: str, *, env=(), mounts=()) -> subprocess.Popen[str]:
         """Run Python in it, pipes open."""
-        edits = resolve(self.cdi, list(names))
-        assert [] == edits.missing
-        variables, places = edits.over(dict(env), dict(mounts))
+        variables = dict(env) | edits.env
+        places = dict(mounts) | {mount.container: mount.host for mount in edits.mounts}
+        read_only = {mount.container for mount in edits.mounts if not mount.writable}
         lines = [f"mount --bind {shlex.quote(str(self.etc))} /etc", "mount -t tmpfs none /run"]
         for inside, source in places.items():
             target = shlex.quote(inside)
             kind = "mkdir -p" if Path(source).is_dir() else f"mkdir -p $(dirname {target}) && touch"
             lines += [f"{kind} {target}", f"mount --bind {shlex.quote(source)} {target}"]
-            if inside in edits.read_only:
+            if inside in read_only:
                 lines.append(f"mount -o remount,bind,ro {target}")
         lines.append(f'exec env -i {" ".join(shlex.quote(f"{k}={v}") for k, v in variables.items())} "$@"')
         command = [*namespaces(), "sh", "-ec", "\n".join(lines), "sh", sys.executable, "-S", "-c", CLIENT + code]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(command, text=True, **pipes)
 
-    def run(self, names: Sequence[str], code: str, **more) -> object:
+    def run(self, edits: Edits, code: str, **more) -> object:
         """To the end; what it said last."""
-        out, err = (process := self.start(names, code, **more)).communicate("", timeout=PATIENCE_SECONDS)
+        out, err = (process := self.start(edits, code, **more)).communicate("", timeout=PATIENCE_SECONDS)
         assert 0 == process.returncode, err
         return json.loads(out.splitlines()[-1])

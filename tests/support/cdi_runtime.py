@@ -2,7 +2,7 @@
 """
 What a container runtime makes of CDI names: the specs of a folder applied to a container.
 
-    found = resolve(folder, ["gpushare.dev/alloc=abc"])     # Unresolvable where a name is not known
+    found = resolve(folder, ["gpushare.dev/gate=closed"])     # Unresolvable where a name is not known
     env, mounts = found.over(tenants_env, tenants_mounts)   # CDI comes last and wins
 
 Keeps the rules of CDI 0.6 as far as they are used here: JSON files, a device's and its spec's own edits; a
@@ -32,10 +32,10 @@ class Edits:
     env: dict[str, str] = field(default_factory=dict)
     mounts: dict[str, str] = field(default_factory=dict)
     """Host path by container path."""
-    read_only: set[str] = field(default_factory=set)
-    """Container paths."""
     devices: list[str] = field(default_factory=list)
     """Paths of device nodes in the container."""
+    hooks: list[tuple[str, ...]] = field(default_factory=list)
+    """Command lines at createRuntime."""
 
     @property
     def missing(self) -> list[str]:
@@ -81,6 +81,5 @@ def _apply(edits: dict, made: Edits) -> None:
         made.env[key] = value
     for mount in edits.get("mounts", ()):
         made.mounts[mount["containerPath"]] = mount["hostPath"]
-        if "ro" in mount.get("options", ()):
-            made.read_only.add(mount["containerPath"])
     made.devices += [device["path"] for device in edits.get("deviceNodes", ())]
+    made.hooks += [tuple(hook["args"]) for hook in edits.get("hooks", ()) if hook["hookName"] == "createRuntime"]

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a kubelet's device manager knows and decides, without sockets, threads and time: its faults included.
+What a kubelet's device manager knows and decides, without sockets, threads and time.
 
     books = DeviceBooks(random.Random(1))
-    books.offer("aliyun.com/gpu-mem", healthy={"a-_-0", "a-_-1"}, unhealthy=set())
-    calls = books.admit(pod, active)   # a generator: yields Prefer and Allocate, is sent the plugin's answers
+    books.offer("aliyun.com/gpu-mem", healthy={"1GiB-0", "1GiB-1"}, unhealthy=set())
+    calls = books.admit(uid, inits, apps, active)   # a generator: yields Allocate, is sent the plugin's answers
     books.pods[uid][container][resource] -> the IDs it believes in
 
-`admit` may be driven by real gRPC (`device_manager`) or by a simulator. It keeps the manners of kubelet 1.36
-(k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/manager.go, observed in a running one):
+It keeps the manners of kubelet 1.36 (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/manager.go, observed in a
+running one):
 - per container, init containers first, each asked alone; what the container has already is not asked again;
-- IDs of ended init containers are reused by later ones unasked, a sidecar's are not; the surplus of a larger
-  init stays held and is listed nowhere;
-- a preferred answer is taken as far as it makes sense, the rest is filled at random over all cards;
+- IDs of ended init containers are reused by later ones, a sidecar's are not; the surplus of a larger init stays held;
 - an error of the plugin ends the pod for good (`Rejected`).
-The fault (R1): whoever regenerates the in-use set while an Allocate is in flight (`collect`, as List does), and
-another pod has ended, makes it forget the IDs in flight, and the next pod is given them a second time.
 """
 
 from __future__ import annotations
@@ -43,16 +39,6 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Prefer:
-    """A GetPreferredAllocation; the answer is a list of IDs."""
-
-    resource: str
-    available: tuple[str, ...]
-    must: tuple[str, ...]
-    size: int
-
-
-@dataclass(frozen=True)
 class Allocate:
     """An Allocate; the answer is whatever the plugin gives to this container."""
 
@@ -73,7 +59,7 @@ class DeviceBooks:
         self.unhealthy: dict[str, set[str]] = {}
         self.in_use: dict[str, set[str]] = {}
         self.pods: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
-        """By pod UID, container and resource: what pod-resources lists (but not of plain init containers)."""
+        """By pod UID, container and resource."""
         self.answers: dict[tuple[str, str, str], object] = {}
         """What the plugin answered to each Allocate: kept, never asked for again."""
         self._admitted = ""
@@ -99,7 +85,7 @@ class DeviceBooks:
         return sound + len(self.unhealthy.get(resource, ())), sound
 
     def collect(self, active) -> None:
-        """Pods that are no longer active let go of theirs; done before each allocation, and by every List."""
+        """Pods that are no longer active let go of theirs; done before each allocation."""
         gone = self.pods.keys() - set(active) - {self._admitted}
         if not gone:
             return
@@ -139,7 +125,7 @@ class DeviceBooks:
             if not collected:
                 self.collect(active())
                 collected = True
-            ids = yield from self._choose(uid, box.name, resource, units, reuse.get(resource, set()))
+            ids = self._choose(uid, box.name, resource, units, reuse.get(resource, set()))
             if not ids:
                 continue
             try:
@@ -172,14 +158,7 @@ class DeviceBooks:
         if len(free) < units - len(chosen):
             missing = f"Requested: {units - len(chosen)}, Available: {len(free)}"
             raise Rejected(f"requested number of devices unavailable for {resource}. {missing}")
-        offered = [*free, *chosen]
-        self._dice.shuffle(offered)
-        try:
-            wish = yield Prefer(resource, tuple(offered), tuple(chosen), units)
-        except Exception as exc:  # noqa: BLE001 (as above)
-            raise Rejected(f"GetPreferredAllocation failed: {exc}") from None
-        if not take(sorted(set(wish or ()) & set(free))):
-            take(free)
+        take(free)
         return tuple(chosen)
 
     def _has_sound(self, has, resource) -> bool:

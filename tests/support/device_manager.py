@@ -3,40 +3,47 @@
 A stand-in kubelet with a device manager: plugins register, pods are admitted, started, ended; over real gRPC.
 
     with DeviceManager(pace=0.02) as kubelet:
-        ... an agent serves a plugin in kubelet.plugins and registers at kubelet.sock ...
+        ... an agent serves a plugin in kubelet.plugins, registers at kubelet.sock, and is a plugin of NRI
+            at kubelet.runtime.nri.path ...
         pod = kubelet.bind(ManagedPod("ml", "a", "uid-a", apps=[Box("main", {kubelet.resource: 4})]))
         kubelet.until(lambda: pod.phase == "Running")
-        pod.boxes["main"].env, .mounts, .devices, .ids
+        pod.boxes["main"].env, .mounts, .cdi, .ids
 
 Manners as in `device_books`, and: one loop admits and deletes, so that a slow Allocate holds up everything;
 containers are started beside it, PreStart before each start (30 s, then after 0.8 s and about every 12 s
-again with the same IDs, `CreateContainerConfigError`), then the runtime resolves the CDI names
-(`CreateContainerError`, again later), environment and mounts merged with CDI on top. A plugin whose
-connection ends leaves capacity, allocatable 0, and is forgotten after 5 minutes. The kubelet clears the
-plugins' folder when it starts. pod-resources as in `kubelet_stand_in`: the pod being admitted is listed with
-empty devices, those queued behind it and rejected ones are not, plain init containers never; List collects
-(R1), Get does not.
+again with the same IDs, `CreateContainerConfigError`), then the runtime creates (`CreateContainerError`) and
+starts the container (`RunContainerError`); each is tried again as late. A plugin whose connection ends leaves
+capacity, allocatable 0, and is forgotten after 5 minutes. The kubelet clears the plugins' folder when it starts,
+but for its checkpoint, which says after each admission what it gave.
 
 Settable at any time: `pace` (all the kubelet's waits times this), `linger` (seconds that processes live on
-after they were told to end, or until `let_go` is set), `runtime.launch` (called with a StartedBox: a real
-process, or None), `on_change` (called with a pod). Processes show in `cgroups`, a cgroup v2 tree.
-Faults: `restart()`, `reboot()`, `lose_checkpoint()`, `force_delete()`, and those of `kubelet_stand_in`.
+after they were told to end, or until `let_go` is set), `on_change` (called with a pod). Processes show in
+`runtime.cgroups`, a cgroup v2 tree. Faults: `restart()`, `reboot()`, `lose_checkpoint()`, `force_delete()`.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import queue
 import random
+import shutil
+import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
 
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+import grpc
 from support.cdi_runtime import UnresolvableError
-from support.device_books import UNAVAILABLE, Allocate, Box, DeviceBooks, Prefer, Rejected
-from support.device_plugins import Plugins
-from support.device_runtime import Runtime, StartedBox
-from support.kubelet_stand_in import Bucket, KubeletStandIn, StandInPod
+from support.device_books import UNAVAILABLE, Box, DeviceBooks, Rejected
+from support.device_plugins import CHECKPOINT, Plugins
+from support.device_runtime import Runtime, StartedBox, StartError
+from support.nri_runtime import RefusedError
 from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.contract import kubelet_api as api
@@ -55,11 +62,15 @@ class ManagedPod:
     uid: str
     apps: list[Box]
     inits: list[Box] = field(default_factory=list)
+    annotations: dict[str, str] = field(default_factory=dict)
+    """At the binding."""
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
     admitted: bool = False
     ending: threading.Event = field(default_factory=threading.Event)
+    worker: threading.Lock = field(default_factory=threading.Lock)
+    """Whoever creates, starts or ends containers of it has this."""
     boxes: dict[str, StartedBox] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,20 +82,21 @@ class ManagedPod:
         return self.phase in ("Succeeded", "Failed")
 
 
-class DeviceManager(KubeletStandIn):
+class DeviceManager:
     """See the module."""
 
-    def __init__(self, *, resource: str = ACK.memory, seed: int = 0, pace: float = 1.0, **more) -> None:
-        super().__init__(**more)
+    def __init__(self, *, resource: str = ACK.memory, seed: int = 0, pace: float = 1.0) -> None:
+        # Short: a Unix socket's path ends at 107 characters.
+        self.folder = Path(tempfile.mkdtemp(prefix="kubelet-", dir="/tmp"))
         self.resource, self.linger = resource, 0.0
         self.on_change = lambda _: None
-        self.plugins, self.cdi, self.cgroups = (self.folder / name for name in ("device-plugins", "cdi", "cgroup"))
+        self.plugins = self.folder / "device-plugins"
         self.plugins.mkdir()
-        self.runtime = Runtime(self.cdi, self.cgroups)
+        self.runtime = Runtime(self.folder)
+        self.cdi, self.cgroups = self.runtime.cdi, self.runtime.cgroups
         self.books = DeviceBooks(random.Random(seed))  # noqa: S311 (chance, no secret)
         self.known: dict[str, ManagedPod] = {}
         """Pods that the kubelet knows, by UID, in the order of their admission."""
-        self._limits[api.REGISTRATION] = Bucket(1e6, 1_000_000)
         self._lock = threading.RLock()
         self._plugins = Plugins(self.plugins, self.books, self._lock)
         self.pace = pace
@@ -92,7 +104,16 @@ class DeviceManager(KubeletStandIn):
         self._up = threading.Event()
         self._work: queue.SimpleQueue = queue.SimpleQueue()
         self._loop: threading.Thread | None = None
+        self._server: grpc.Server | None = None
         self._over = False
+
+    def __enter__(self) -> Self:
+        self.runtime.nri.up()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     @property
     def pace(self) -> float:
@@ -118,9 +139,13 @@ class DeviceManager(KubeletStandIn):
     def start(self) -> None:
         """Clear the plugins' folder, listen, work."""
         self._plugins.clear()
-        super().start()
-        methods = {"Register": (self._plugins.register, api.RegisterRequest)}
-        self._listen(self.plugins / api.REGISTRATION_SOCKET, api.REGISTRATION, methods)
+        write = lambda message: message.SerializeToString()  # noqa: E731
+        register = grpc.unary_unary_rpc_method_handler(self._plugins.register, api.RegisterRequest.FromString, write)
+        handlers = grpc.method_handlers_generic_handler(api.REGISTRATION, {"Register": register})
+        self._server = grpc.server(ThreadPoolExecutor(4, thread_name_prefix="kubelet"))
+        self._server.add_generic_rpc_handlers((handlers,))
+        self._server.add_insecure_port(f"unix:{self.plugins / api.REGISTRATION_SOCKET}")
+        self._server.start()
         self._up.set()
         if self._loop is None:
             self._loop = threading.Thread(target=self._serve, daemon=True)
@@ -129,8 +154,14 @@ class DeviceManager(KubeletStandIn):
     def gone(self) -> None:
         """The kubelet stops; containers run on."""
         self._up.clear()
-        super().gone()
+        if self._server is not None:
+            self._server.stop(None).wait()
+            self._server = None
         self._plugins.hang_up()
+
+    def back(self) -> None:
+        """The kubelet is there again, with what it knew."""
+        self.start()
 
     def stop(self) -> None:
         """For good, with every process."""
@@ -139,9 +170,9 @@ class DeviceManager(KubeletStandIn):
         self._work.put(lambda: None)
         for pod in list(self.known.values()):
             pod.ending.set()
-            for started in pod.boxes.values():
-                self.runtime.kill(pod.uid, started)
-        super().stop()
+        self.runtime.nri.down()
+        self.gone()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def restart(self, down: float = 0.1, grace: float | None = 0.5) -> None:
         """The kubelet is away for so long; after `grace` more, or at `look_again`, it looks at its pods again."""
@@ -160,11 +191,10 @@ class DeviceManager(KubeletStandIn):
     def reboot(self, down: float = 0.1, grace: float | None = 0.5) -> None:
         """Every process is gone, the disk is as it was."""
         self.gone()
-        for pod in self.known.values():
-            for started in pod.boxes.values():
-                self.runtime.kill(pod.uid, started)
-                if started.state == "running":
-                    started.state = "waiting"
+        self.runtime.reboot()
+        for started in (started for pod in self.known.values() for started in pod.boxes.values()):
+            started.container = None
+            started.state = "waiting" if started.state == "running" else started.state
         self.restart(down, grace)
 
     def lose_checkpoint(self) -> None:
@@ -172,6 +202,21 @@ class DeviceManager(KubeletStandIn):
         with self._lock:
             self.books.pods.clear()
             self.books.in_use.clear()
+            self.keep()
+
+    def keep(self) -> None:
+        """What was given to whom, as the kubelet writes it down (kubelet_internal_checkpoint)."""
+        with self._lock:
+            entries = [
+                {"PodUID": uid, "ContainerName": name, "ResourceName": one, "DeviceIDs": {"-1": ids}, "AllocResp": ""}
+                for uid, boxes in self.books.pods.items()
+                for name, held in boxes.items()
+                for one, ids in held.items()
+            ]
+            data = {"PodDeviceEntries": entries, "RegisteredDevices": {}}
+            draft = self.folder / CHECKPOINT
+            draft.write_text(json.dumps({"Data": data, "Checksum": 0}))
+            draft.replace(self.plugins / CHECKPOINT)
 
     # What a test tells it.
 
@@ -188,9 +233,10 @@ class DeviceManager(KubeletStandIn):
         """Its IDs are free at once, while its processes live on for `linger` seconds."""
         self._work.put(lambda: self._forced(pod))
 
-    def crash(self, pod: ManagedPod, name: str) -> None:
-        """A container ends by itself and is started again."""
+    def crash(self, pod: ManagedPod, name: str, meanwhile=lambda: None) -> None:
+        """A container ends by itself and is started again; `meanwhile` is called in between."""
         self.runtime.kill(pod.uid, pod.boxes[name])
+        meanwhile()
         pod.boxes[name].state = "waiting"
         self._beside(self._start, pod, pod.boxes[name])
 
@@ -245,17 +291,10 @@ class DeviceManager(KubeletStandIn):
             pod.phase, pod.reason, pod.message = "Failed", UNAVAILABLE, str(exc)
             self.on_change(pod)
             return False
+        finally:
+            self.keep()
 
     def _answered(self, step):
-        if isinstance(step, Prefer):
-            options = self._plugins.options.get(step.resource)
-            if options is None or not options.get_preferred_allocation_available:
-                return []
-            wish = {"available_deviceIDs": step.available, "must_include_deviceIDs": step.must}
-            request = api.PreferredAllocationRequest(container_requests=[{**wish, "allocation_size": step.size}])
-            said = self._plugins.ask(step.resource, "GetPreferredAllocation", request, api.PreferredAllocationResponse)
-            return list(said.container_responses[0].deviceIDs) if said.container_responses else []
-        assert isinstance(step, Allocate)
         request = api.AllocateRequest(container_requests=[{"devices_ids": step.ids}])
         said = self._plugins.ask(step.resource, "Allocate", request, api.AllocateResponse)
         if not said.container_responses:
@@ -303,22 +342,26 @@ class DeviceManager(KubeletStandIn):
         for attempt in itertools.count():
             self._up.wait()
             try:
-                self._prepare(pod, started)
+                answers = self._prepared(pod, started)
+                with pod.worker:
+                    if started.state == "waiting" and not pod.ending.is_set():
+                        self.runtime.make(pod, started, answers)
+                        self.runtime.run(pod.uid, started)
             except RuntimeError as exc:
                 started.reason, started.message = "CreateContainerConfigError", str(exc)
-            except UnresolvableError as exc:
+            except (UnresolvableError, RefusedError) as exc:
                 started.reason, started.message = "CreateContainerError", str(exc)
+            except StartError as exc:
+                started.reason, started.message = "RunContainerError", str(exc)
             else:
-                break
+                return started.state == "running"
             self.on_change(pod)
             if pod.ending.wait((NEXT_RETRY if attempt else FIRST_RETRY) * self.pace) or self._over:
-                return False
-        if pod.ending.is_set():
-            return False
-        self.runtime.run(pod.uid, started)
-        return True
+                break
+        return False
 
-    def _prepare(self, pod: ManagedPod, started: StartedBox) -> None:
+    def _prepared(self, pod: ManagedPod, started: StartedBox) -> list[object]:
+        """What plugins answered for this container, once each of them lets it start; RuntimeError."""
         answers = []
         for resource, units in started.box.units.items():
             if units <= 0 or resource not in self._plugins.options:
@@ -333,14 +376,15 @@ class DeviceManager(KubeletStandIn):
                 request = api.PreStartContainerRequest(devices_ids=ids)
                 limit = PRESTART_SECONDS * max(self.pace, 1.0)
                 self._plugins.ask(resource, "PreStartContainer", request, api.PreStartContainerResponse, limit)
-        self.runtime.make(started, answers)
+        return answers
 
     def _end(self, pod: ManagedPod) -> None:
         pod.ending.set()
         self.let_go.wait(self.linger)
-        for started in pod.boxes.values():
-            self.runtime.kill(pod.uid, started)
-            started.state = "ended"
+        with pod.worker:
+            self.runtime.end(pod)
+            for started in pod.boxes.values():
+                started.state = "ended"
         time.sleep(0.1 * min(1.0, self.pace))
         with self._lock:
             self.known.pop(pod.uid, None)
@@ -351,27 +395,3 @@ class DeviceManager(KubeletStandIn):
         with self._lock:
             self.known.pop(pod.uid, None)
         self._beside(self._end, pod)
-
-    # pod-resources.
-
-    def _list(self, request, context):
-        with self._lock:
-            self.books.collect(self._active())
-            self.pods = self._shown()
-        return super()._list(request, context)
-
-    def _get(self, request, context):
-        with self._lock:
-            self.pods = self._shown()
-        return super()._get(request, context)
-
-    def _shown(self) -> dict[tuple[str, str, str], StandInPod]:
-        shown = {}
-        for pod in self.known.values():
-            if pod.ended:
-                continue
-            told = [box for box in (*pod.inits, *pod.apps) if box.sidecar or box not in pod.inits]
-            has = self.books.pods.get(pod.uid, {})
-            boxes = {box.name: {name: list(ids) for name, ids in has.get(box.name, {}).items()} for box in told}
-            shown[pod.namespace, pod.name, pod.uid] = StandInPod(pod.namespace, pod.name, boxes, uid=pod.uid)
-        return shown

@@ -17,6 +17,7 @@ import grpc
 from isolation.contract import kubelet_api as api
 
 FORGET_SECONDS = 300.0
+CHECKPOINT = "kubelet_internal_checkpoint"
 
 
 class Plugins:
@@ -31,9 +32,10 @@ class Plugins:
         self._endpoints: dict[str, grpc.Channel] = {}
 
     def clear(self) -> None:
-        """The kubelet starts: it removes whatever lies in the folder."""
+        """The kubelet starts: it removes whatever lies in the folder, but for its own file."""
         for path in self.folder.iterdir():
-            path.unlink()
+            if path.name != CHECKPOINT:
+                path.unlink()
 
     def hang_up(self) -> None:
         """The kubelet ends."""

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 from support.device_manager import Box, ManagedPod
+from support.device_plugins import CHECKPOINT
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract import kubelet_api as api
@@ -18,15 +20,14 @@ RESOURCE = "test.dev/part"
 class Scripted:
     """A plugin that says what the test wants; nothing of the code under test."""
 
-    def __init__(self, kubelet, per_card=8, cards=2):
+    def __init__(self, kubelet, units=16):
         self.kubelet = kubelet
-        self.ids = [f"GPU-{card}-_-{i}" for card in range(cards) for i in range(per_card)]
-        self.prefer = lambda available, must, size: [*must, *(i for i in available if i not in must)][:size]
+        self.ids = [f"1GiB-{i}" for i in range(units)]
         self.allocate_error = self.prestart_error = ""
         self.may_allocate = threading.Event()
         """Allocate answers while this is set."""
         self.may_allocate.set()
-        self.preferred, self.allocated, self.prestarted = [], [], []
+        self.allocated, self.prestarted = [], []
         self.over = threading.Event()
         self.server = None
 
@@ -40,7 +41,6 @@ class Scripted:
     def serve(self):
         """Serve and register."""
         unary = {
-            "GetPreferredAllocation": (self._prefer, api.PreferredAllocationRequest),
             "Allocate": (self._allocate, api.AllocateRequest),
             "PreStartContainer": (self._prestart, api.PreStartContainerRequest),
         }
@@ -55,7 +55,7 @@ class Scripted:
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(api.PLUGIN, handlers),))
         self.server.add_insecure_port(f"unix:{self.kubelet.plugins}/scripted.sock")
         self.server.start()
-        options = {"pre_start_required": True, "get_preferred_allocation_available": True}
+        options = {"pre_start_required": True}
         with grpc.insecure_channel(f"unix:{self.kubelet.plugins}/kubelet.sock") as channel:
             register = channel.unary_unary(api.REGISTER, write, api.Empty.FromString)
             register(
@@ -74,12 +74,6 @@ class Scripted:
         yield api.ListAndWatchResponse(devices=[{"ID": one, "health": "Healthy"} for one in self.ids])
         while context.is_active() and not self.over.wait(0.02):
             pass
-
-    def _prefer(self, request, _context):
-        one = request.container_requests[0]
-        asked = list(one.available_deviceIDs), list(one.must_include_deviceIDs), one.allocation_size
-        self.preferred.append(asked)
-        return api.PreferredAllocationResponse(container_responses=[{"deviceIDs": self.prefer(*asked)}])
 
     def _allocate(self, request, context):
         assert self.may_allocate.wait(PATIENCE_SECONDS)
@@ -104,22 +98,10 @@ def pod(name, units=4, **more):
     return ManagedPod("ns", name, f"uid-{name}", apps, **more)
 
 
-def get(kubelet, name):
-    """Device IDs by container as pod-resources Get tells them; None for no such pod."""
-    with grpc.insecure_channel(f"unix:{kubelet.socket}") as channel:
-        call = channel.unary_unary(api.GET, lambda m: m.SerializeToString(), api.GetPodResourcesResponse.FromString)
-        try:
-            told = call(api.GetPodResourcesRequest(pod_name=name, pod_namespace="ns"))
-        except grpc.RpcError:
-            return None
-    return {c.name: [i for d in c.devices for i in d.device_ids] for c in told.pod_resources.containers}
-
-
-def listed(kubelet):
-    """Names of the pods that List tells."""
-    with grpc.insecure_channel(f"unix:{kubelet.socket}") as channel:
-        call = channel.unary_unary(api.LIST, lambda m: m.SerializeToString(), api.ListPodResourcesResponse.FromString)
-        return {told.name for told in call(api.ListPodResourcesRequest()).pod_resources}
+def given(kubelet):
+    """Device IDs by pod name and container, as the kubelet's own file has it."""
+    entries = json.loads((kubelet.plugins / CHECKPOINT).read_text())["Data"]["PodDeviceEntries"]
+    return {(one["PodUID"].removeprefix("uid-"), one["ContainerName"]): one["DeviceIDs"]["-1"] for one in entries}
 
 
 def running(kubelet, *pods):

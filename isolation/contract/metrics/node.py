@@ -16,15 +16,16 @@ LABELS: Final = MappingProxyType(
     {
         "health": "healthy or unhealthy, as reported to the kubelet.",
         "node": "Name of the node.",
-        "method": "Device plugin RPC: GetPreferredAllocation, Allocate or PreStartContainer.",
+        "method": "RPC: Allocate and PreStartContainer of the kubelet; CreateContainer, StateChange, Synchronize and "
+        "others of the container runtime (NRI).",
         "reason": "Why a card gets no new allocations: xid; ecc (uncorrectable error); driver (it requests a recovery "
         "action); row_remap (remapping of a memory row failed); lost (NVML does not report the card).",
-        "task": "Background task: watch-pods, watch-namespaces, watch-node, memory (the pods in a file), cards, "
-        "card-events, node-status, sweep (unused files), registration (with the kubelet), reconcile, pod-resources, "
+        "task": "Background task: watch-pods, watch-namespaces, watch-node, runtime (connection with the container "
+        "runtime), cards, "
+        "card-events, node-status, sweep (unused files), registration (with the kubelet), reconcile, "
         "gpu-time (for containers with a compute share).",
-        "outcome": "Result of the RPC: ok; refused (the container cannot start yet, with the reason); timeout; error "
-        "(internal). After a timeout or an error GetPreferredAllocation and Allocate send a default answer, which "
-        "PreStartContainer checks.",
+        "outcome": "Result of the RPC: ok; refused (with the reason); timeout; error (internal). The last three refuse "
+        "the container, and the kubelet tries again.",
     }
 )
 
@@ -35,16 +36,16 @@ def _agent(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind.GAU
 
 INFO: Final = _agent("info", Unit.NONE, "Node of the agent; always 1.", "node", kind=Kind.INFO)
 DURATION: Final = _agent(
-    "kubelet_request_duration_seconds",
+    "request_duration_seconds",
     Unit.SECONDS,
-    "Duration of device plugin RPCs from the kubelet.",
+    "Duration of RPCs from the kubelet and the container runtime.",
     "method",
     kind=Kind.HISTOGRAM,
 )
 ANSWERS: Final = _agent(
-    "kubelet_requests_total",
+    "requests_total",
     Unit.NONE,
-    "Answered device plugin RPCs, by outcome.",
+    "Answered RPCs of the kubelet and the container runtime, by outcome.",
     "method",
     "outcome",
     kind=Kind.COUNTER,
@@ -71,8 +72,15 @@ REGISTRATIONS: Final = _agent(
 )
 DEVICES: Final = _agent("devices", Unit.NONE, "Devices (units of shared memory) reported to the kubelet.", "health")
 HELD: Final = _agent("allocated_devices", Unit.NONE, "Devices (units of shared memory) allocated to containers.")
-HOLDERS: Final = _agent(
-    "allocations", Unit.NONE, "Allocations in the agent's store, including those with an unknown container."
+HOLDERS: Final = _agent("allocations", Unit.NONE, "Containers with an allocation on this node.")
+CONNECTED: Final = _agent(
+    "runtime_connected", Unit.NONE, "Whether the container runtime shows every container to the agent: 1 yes, 0 no."
+)
+CONNECTIONS: Final = _agent(
+    "runtime_connections_total",
+    Unit.NONE,
+    "Connections with the container runtime since the agent started.",
+    kind=Kind.COUNTER,
 )
 SICK: Final = _agent(
     "unhealthy_cards", Unit.NONE, "Unhealthy cards, which get no new allocations, by reason.", "reason"
@@ -104,6 +112,8 @@ CATALOGUE: Final = MappingProxyType(
             DEVICES,
             HELD,
             HOLDERS,
+            CONNECTED,
+            CONNECTIONS,
             SICK,
             LISTENED,
             WRITES,

@@ -72,9 +72,7 @@ _NODE: Final = (
     Right("nodes", ("list", "watch", "patch"), why="mode; cards and labels (own node: admission policy)"),
     Right("namespaces", ("list", "watch"), why="which are exempt: nothing is enforced there"),
     Right("nodes/status", ("patch",), why="resources that no device plugin owns (own node: admission policy)"),
-    Right("pods", ("get", "list", "watch"), why="pods bound to this node; get for the current state of one"),
-    Right("pods", ("delete",), why="pods that can never start, by UID (own node: admission policy)"),
-    Right("events", ("create",), "events.k8s.io", why="why it was deleted"),
+    Right("pods", ("list", "watch"), why="pods bound to this node, and their allocations"),
 )
 # What a provider's machines and the metrics APIs need besides comes with their components.
 _AUTOSCALER: Final = (

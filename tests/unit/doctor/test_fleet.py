@@ -130,6 +130,7 @@ def webhook_serves(pem):
             State.PROBLEM,
         ),
         ({"exempt": ("tenant",)}, "cluster.exempt_namespaces", State.WARNING),
+        ({"unisolated": ("tenant",)}, "cluster.unisolated_namespaces", State.WARNING),
         ({"exempt": ("default",), "good": Probe()}, "cluster.admission", State.UNKNOWN),
         ({"lease": None}, "cluster.scheduler_leader", State.PROBLEM),
         ({"lease": {"spec": {}}}, "cluster.scheduler_leader", State.PROBLEM),
@@ -178,11 +179,11 @@ def webhook_serves(pem):
         ({"items": [share("a", on="", scheduler="volcano")]}, "cluster.pending", State.PROBLEM),
         ({"items": [share("a", on="")]}, "cluster.pending", State.WARNING),
         ({"pods": Unavailable("403")}, "cluster.pods", State.UNKNOWN),
-        ({"items": [has(share("a"), "GPU-a-_-0", "GPU-a-_-1")]}, "cluster.devices", State.OK),
-        ({"items": [has(share("a"), "GPU-a-_-0", "GPU-b-_-1")]}, "cluster.devices", State.PROBLEM),
-        ({"items": [has(share(name), "GPU-a-_-0") for name in "ab"]}, "cluster.devices", State.PROBLEM),
+        ({"items": [has(share("a"), "1GiB-0", "1GiB-1")]}, "cluster.devices", State.OK),
+        ({"items": [has(share("a"), "1GiB-0", "GPU-b-_-1")]}, "cluster.devices", State.PROBLEM),
+        ({"items": [has(share(name), "1GiB-0") for name in "ab"]}, "cluster.devices", State.WARNING),
         (
-            {"items": [has(share("a"), "GPU-a-_-0"), has(share("b", phase="Failed"), "GPU-a-_-0")]},
+            {"items": [has(share("a"), "1GiB-0"), has(share("b", phase="Failed"), "1GiB-0")]},
             "cluster.devices",
             State.OK,
         ),
@@ -200,7 +201,18 @@ def test_whatever_is_not_well_has_something_to_do():
     A cluster that tells nothing.
     """
     away = Unavailable("403 Forbidden")
-    names = ("definition", "webhooks", "policies", "bindings", "services", "nodes", "pods", "exempt", "workloads")
+    names = (
+        "definition",
+        "webhooks",
+        "policies",
+        "bindings",
+        "services",
+        "nodes",
+        "pods",
+        "exempt",
+        "unisolated",
+        "workloads",
+    )
     blank = dict.fromkeys((*names, "lease", "good", "bad", "rights", "monitoring"), away)
     blank["secrets"] = {"gpushare-scheduler-tls": away}
 

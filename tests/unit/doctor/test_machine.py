@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from isolation.contract.model import Card
@@ -16,6 +19,7 @@ from isolation.doctor.checks.machine import system
 from isolation.doctor.checks.machine.facts import Cards, Disk, Kubelet, MachineFacts, Runtime
 from isolation.doctor.checks.machine.findings import check_machine
 from isolation.lib.native import Check
+from isolation.node.nri import session
 
 T4 = Card("GPU-1", 0, 15 * GIB, model="Tesla T4")
 GOOD = Check("abi", ok=True, detail="1.0")
@@ -163,6 +167,94 @@ def test_an_image_must_not_be_able_to_ask_for_every_card(text, expected):
     assert expected == state(found, "machine.visible_devices")[0]
 
 
+NRI = '[plugins."io.containerd.nri.v1.nri"]\n'
+TWO = "containerd containerd.io 2.1.9 abc"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "words"),
+    [
+        (Runtime(containerd_version=TWO, nri_socket=True), State.OK, "2.1"),
+        (Runtime(NRI + "disable = true", containerd_version=TWO, nri_socket=True), State.PROBLEM, "disable = false"),
+        (Runtime(containerd_version=TWO, nri_socket=False), State.PROBLEM, "--nri-socket"),
+        (Runtime(containerd_version=TWO), State.UNKNOWN, "root"),
+        (Runtime(containerd_version="containerd v1.7.27", nri_socket=False), State.PROBLEM, "disable = false"),
+        (
+            Runtime(NRI + "disable = false", containerd_version="containerd v1.7.27", nri_socket=True),
+            State.WARNING,
+            "2.1 or newer",
+        ),
+        (Runtime(crio_version="crio version 1.34.0", nri_socket=True), State.OK, "CRI-O"),
+        (
+            Runtime(crio=("[crio.nri]\nenable_nri = false",), crio_version="crio version 1.34.0", nri_socket=False),
+            State.PROBLEM,
+            "enable_nri = true",
+        ),
+    ],
+)
+def test_the_runtime_must_let_the_agent_in_and_is_told_how(given, expected, words):
+    """
+    By its configuration and by the socket that is there.
+    """
+    [found] = [one for one in machine_runtime.check_runtime(given) if one.check == "machine.nri"]
+
+    assert expected == found.state
+    assert words in f"{found.evidence} {found.fix}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        (Missing(), State.OK),
+        (Unreadable("Permission denied"), State.UNKNOWN),
+        (Folder(("10-device-injector", "README"), writable=True), State.OK),
+        (Folder(("99-last",), writable=True), State.WARNING),
+    ],
+)
+def test_a_plugin_that_has_the_last_word_is_told(folder, expected):
+    """
+    The agent's index is 90; what is no plugin by its name does not count.
+    """
+    found = machine_runtime.check_runtime(Runtime(containerd_version=TWO, nri_plugins=folder))
+
+    assert expected == state(found, "machine.nri_plugins")[0]
+
+
+def test_the_agents_index_is_the_one_that_others_are_compared_with():
+    """
+    Doctor and agent do not import each other.
+    """
+    assert machine_runtime._INDEX == session.INDEX
+
+
+def given_away(*ids, resource="aliyun.com/gpu-mem"):
+    """A kubelet's checkpoint."""
+    entry = {"PodUID": "u", "ContainerName": "c", "ResourceName": resource, "DeviceIDs": {"-1": list(ids)}}
+    return json.dumps({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {}}, "Checksum": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (Missing(), State.OK),
+        (given_away("1GiB-0", "256MiB-17"), State.OK),
+        (given_away("GPU-1-_-0"), State.PROBLEM),
+        (given_away("GPU-1", resource="nvidia.com/gpu"), State.OK),
+        ('{"Data": {"PodDeviceEntries": null}}', State.OK),
+        ("{", State.UNKNOWN),
+        ('{"Data": {"PodDeviceEntries": [7]}}', State.UNKNOWN),
+        (Unreadable("Permission denied"), State.UNKNOWN),
+    ],
+)
+def test_devices_of_an_earlier_version_keep_the_agent_from_registering(text, expected):
+    """
+    They name a card; the kubelet keeps them in its own file.
+    """
+    found = machine_kubelet.check_kubelet(replace(kubelet(), checkpoint=text))
+
+    assert expected == state(found, "machine.device_ids")[0]
+
+
 def kubelet(config="", names=("kubelet.sock",), running=("kubelet",), *, pod_resources=True):
     """A kubelet that runs."""
     return Kubelet(running, config, Folder(tuple(names), writable=True), pod_resources)
@@ -172,10 +264,10 @@ def kubelet(config="", names=("kubelet.sock",), running=("kubelet",), *, pod_res
     ("given", "check", "expected"),
     [
         (kubelet(), "machine.feature_gates", State.OK),
-        (kubelet("featureGates: {KubeletPodResourcesGet: false}"), "machine.feature_gates", State.PROBLEM),
         (kubelet("featureGates: {DevicePluginCDIDevices: false}"), "machine.feature_gates", State.PROBLEM),
+        (kubelet("featureGates: {KubeletPodResourcesGet: false}"), "machine.feature_gates", State.WARNING),
         (
-            kubelet(running=("kubelet", "--feature-gates=A=true,KubeletPodResourcesGet=false")),
+            kubelet(running=("kubelet", "--feature-gates=A=true,DevicePluginCDIDevices=false")),
             "machine.feature_gates",
             State.PROBLEM,
         ),
@@ -222,6 +314,10 @@ def test_a_machine_without_kubelet_is_not_worse_for_it():
 @pytest.mark.parametrize(
     ("facts", "check", "expected"),
     [
+        ({"kernel": "6.12.1-amd64\n"}, "machine.kernel", State.OK),
+        ({"kernel": "5.12.0"}, "machine.kernel", State.OK),
+        ({"kernel": "5.10.0-33-amd64"}, "machine.kernel", State.PROBLEM),
+        ({"kernel": "?"}, "machine.kernel", State.UNKNOWN),
         ({"selinux": "1"}, "machine.selinux", State.WARNING),
         ({"selinux": "0\n"}, "machine.selinux", State.OK),
         ({"selinux": Missing()}, "machine.selinux", State.OK),
@@ -237,6 +333,11 @@ def test_a_machine_without_kubelet_is_not_worse_for_it():
         ({"run_dir": Disk("/r", "ext4", 1 << 20, writable=True)}, "machine.state_dir", State.PROBLEM),
         ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=False)}, "machine.state_dir", State.PROBLEM),
         ({"run_dir": Disk("/r", None, None, writable=False)}, "machine.state_dir", State.UNKNOWN),
+        (
+            {"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, runs_programs=False)},
+            "machine.state_dir",
+            State.PROBLEM,
+        ),
         ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=True)}, "machine.mount_propagation", State.OK),
         (
             {"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=False)},
@@ -273,12 +374,13 @@ def test_whatever_is_not_well_has_something_to_do():
     lost = Unreadable("Permission denied")
     bad = MachineFacts(
         Cards(why="no driver"),
-        Runtime(lost, (lost,), None, (lost,), None, SOCKET | {"/run/crio/crio.sock"}, lost),
-        Kubelet(None, lost, lost, None),
+        Runtime(lost, (lost,), None, (lost,), None, SOCKET | {"/run/crio/crio.sock"}, lost, None, lost),
+        Kubelet(None, lost, lost, None, lost),
         {"/etc/cdi": lost},
         Disk("/r", None, None, writable=False),
         "no library",
         None,
+        lost,
         lost,
         lost,
     )

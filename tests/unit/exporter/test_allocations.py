@@ -156,6 +156,14 @@ def test_a_hold_speaks_before_the_kubelet():
     assert [("a", "main", 0, 5 * GIB, False, "agent")] == brief(list_allocations(node.snapshot()))
 
 
+@pytest.mark.parametrize("cards", [1, 2])
+def test_units_of_our_agent_are_nothing_before_it_has_written_a_promise(cards):
+    """They name no card: a container whose image is being fetched has none yet, and the node's totals stay known."""
+    found = list_allocations(Node(cards).container("a").grant("a", ["1GiB-0", "256MiB-17"], resource=MEMORY).snapshot())
+
+    assert ([], frozenset(), True) == (brief(found), found.unplaced, found.counted)
+
+
 def test_foreign_units_go_where_the_processes_are():
     """Open gpushare's IDs name another card than it took: the container's processes tell the right one."""
     node = Node(2).container("a").grant("a", units(3, index=0), resource=MEMORY).process(7, 1, index=1, pod="a")

@@ -53,7 +53,7 @@ def test_a_run_is_told_with_its_members_and_its_region(writer, source):
 
 def test_an_agents_promise_names_its_container(writer, source):
     """
-    And says that an agent keeps the node; its folder is called by device IDs, not by promise.
+    And says that an agent keeps the node; the name of its folder is of no account.
     """
     folder = writer.agent("0a1b", "promise-1", tenant=TENANT)
     touch(folder / "region/region", slots=[(7, 100)])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
@@ -14,12 +14,14 @@ from isolation.contract.names import (
     CDI_DIR,
     KUBE_SCHEDULER,
     LEADER,
+    MARKS_DIR,
     NODE_AGENT,
     ROLE,
     RUN_DIR,
     SCHEDULER,
     SYSTEM_NAMESPACE,
 )
+from isolation.contract.nri_api import SOCKET
 from isolation.doctor.checks.cluster.certificates import WEBHOOK
 from isolation.node.cli import node
 from isolation.node.settings import KUBELET_DIR
@@ -127,8 +129,9 @@ def test_the_agent_sees_these_folders_of_its_node_and_no_others():
     mounts = {one["mountPath"]: one.get("readOnly", False) for one in container(DAEMONSET, "agent")["volumeMounts"]}
     expected = {
         f"{KUBELET_DIR}/device-plugins": False,
-        f"{KUBELET_DIR}/pod-resources": True,
+        str(PurePosixPath(SOCKET).parent): False,
         RUN_DIR: False,
+        str(PurePosixPath(MARKS_DIR).parent): False,
         CDI_DIR: False,
         "/etc/cdi": True,
         "/sys": True,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether a pod's processes live, over the forms in which kubelets and runtimes make control groups.
+Processes of a pod's containers, over the forms in which kubelets and runtimes make control groups.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ def populate(tree, *pids, container=CID):
 
 @pytest.mark.parametrize("qos", ["guaranteed", "burstable", "besteffort"])
 @pytest.mark.parametrize(("runtime", "driver", "version"), FORMS)
-def test_a_pod_lives_while_a_process_is_in_its_group(tmp_path, runtime, driver, version, qos):
+def test_processes_are_found_by_container_and_by_being_no_known_containers(tmp_path, runtime, driver, version, qos):
     """
     Both versions, both drivers, three runtimes, a cluster in a container, three classes.
     """
     tree = CgroupTree(tmp_path, runtime=runtime, driver=driver, version=version)
     tree.pod(UID, qos=qos)
     groups = KernelCgroups(tree.cgroup)
-    assert groups.living(UID) is False
+    assert not groups.pids(UID, CID)
 
     populate(tree, 42, 43)
-    assert groups.living(UID) is True
-    assert {42, 43} == groups.pids(UID) == groups.pids(UID, CID)
-    assert frozenset() == groups.pids(UID, "d" * 64)
+    assert {42, 43} == groups.pids(UID, CID) == groups.strays(UID, {"d" * 64})
+    assert frozenset() == groups.pids(UID, "d" * 64) == groups.strays(UID, {CID})
 
     populate(tree)
-    assert groups.living(UID) is False
+    assert frozenset() == groups.pids(UID, CID) == groups.strays(UID, ())
 
 
 def test_a_pod_without_group_has_no_processes_and_others_are_not_its(tmp_path):
@@ -60,7 +59,7 @@ def test_a_pod_without_group_has_no_processes_and_others_are_not_its(tmp_path):
     tree.pod(UID)
     populate(tree, 42)
 
-    assert KernelCgroups(tree.cgroup).living(UID.replace("1", "2")) is False
+    assert frozenset() == KernelCgroups(tree.cgroup).strays(UID.replace("1", "2"), ())
 
 
 @pytest.mark.parametrize("uid", ["", "..", "*", f"{UID}/..", "pod"])
@@ -71,7 +70,7 @@ def test_what_is_no_uid_is_not_looked_for(tmp_path, uid):
     tree = CgroupTree(tmp_path)
     tree.pod(UID)
 
-    assert KernelCgroups(tree.cgroup).living(uid) is None
+    assert KernelCgroups(tree.cgroup).strays(uid, ()) is None
 
 
 def test_without_a_tree_of_pods_nothing_can_be_told_until_there_is_one(tmp_path):
@@ -79,7 +78,7 @@ def test_without_a_tree_of_pods_nothing_can_be_told_until_there_is_one(tmp_path)
     The kubelet may come later than we.
     """
     groups = KernelCgroups(tmp_path / "sys/fs/cgroup")
-    assert groups.living(UID) is None
+    assert groups.pids(UID, CID) is None
 
     CgroupTree(tmp_path).pod(UID)
-    assert groups.living(UID) is False
+    assert frozenset() == groups.pids(UID, CID)

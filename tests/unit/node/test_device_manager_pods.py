@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.device_manager import Box, DeviceManager
-from support.scripted_plugin import RESOURCE, Scripted, get, listed, pod, running
+from support.scripted_plugin import RESOURCE, Scripted, given, pod, running
 
 
 @pytest.fixture
@@ -23,53 +23,28 @@ def plugin(kubelet):
         yield scripted
 
 
-def test_the_pod_being_admitted_is_listed_empty_and_those_behind_it_are_not(kubelet, plugin):
+def test_apps_reuse_the_ids_of_inits_and_the_surplus_stays_held(kubelet, plugin):
     """
-    That is how an agent learns whom it is asked for.
-    """
-    plugin.may_allocate.clear()
-    kubelet.bind(pod("first"))
-    kubelet.bind(pod("second"))
-    kubelet.until(lambda: get(kubelet, "first") is not None)
-    assert ({"main": []}, None) == (get(kubelet, "first"), get(kubelet, "second"))
-
-
-def test_apps_reuse_the_ids_of_inits_and_the_surplus_stays_held_unlisted(kubelet, plugin):
-    """
-    A larger init's IDs: the app has some of them unasked, the rest is offered to nobody.
+    A larger init's IDs: the app has some of them, the rest is given to nobody.
     """
     made = pod("a", inits=[Box("init", {RESOURCE: 6})], apps=[Box("main", {RESOURCE: 2})])
     running(kubelet, made)
-    asked = len(plugin.preferred)
     second = pod("b", 10)
     running(kubelet, second)
-
-    told = get(kubelet, "a")
-    assert (1, {"main"}, 2) == (asked, set(told), len(told["main"]))
-    assert set(told["main"]) < set(plugin.allocated[0])
+    assert set(given(kubelet)["a", "main"]) < set(plugin.allocated[0])
     assert not set(plugin.allocated[0]) & set(second.boxes["main"].ids)
 
 
-def test_a_larger_app_must_include_the_inits_ids(kubelet, plugin):
+@pytest.mark.usefixtures("plugin")
+def test_a_sidecar_takes_the_inits_ids_and_keeps_them(kubelet):
     """
-    It is asked with these as a must.
-    """
-    running(kubelet, pod("a", inits=[Box("init", {RESOURCE: 2})], apps=[Box("main", {RESOURCE: 5})]))
-    available, must, size = plugin.preferred[1]
-    assert (set(plugin.allocated[0]), 5) == (set(must), size)
-    assert set(must) <= set(available)
-
-
-def test_a_sidecar_takes_the_inits_ids_and_keeps_them(kubelet, plugin):
-    """
-    Unasked; the app then gets others.
+    The app then gets others.
     """
     inits = [Box("init", {RESOURCE: 3}), Box("side", {RESOURCE: 3}, sidecar=True)]
     made = pod("a", inits=inits, apps=[Box("main", {RESOURCE: 3})])
     running(kubelet, made)
     init, side, main = (set(made.boxes[name].ids) for name in ("init", "side", "main"))
-    assert (init, set(), {"side", "main"}) == (side, side & main, set(get(kubelet, "a")))
-    assert 2 == len(plugin.preferred)
+    assert (init, set()) == (side, side & main)
 
 
 def test_prestart_is_asked_again_with_the_same_ids(kubelet, plugin):
@@ -116,13 +91,13 @@ def test_after_a_restart_without_the_plugin_only_running_containers_keep_theirs(
     plugin.leave()
     kubelet.restart(grace=0.0)
     kubelet.until(lambda: down.phase == "Failed")
-    assert ("Running", 4) == (up.phase, len(get(kubelet, "up")["main"]))
+    assert ("Running", 4) == (up.phase, len(given(kubelet)["up", "main"]))
     assert "no healthy devices" in down.message
 
 
 def test_a_plugin_that_is_gone_leaves_its_capacity_for_five_minutes(kubelet, plugin):
     """
-    Allocatable is 0 at once, capacity later; running pods stay listed, new ones fail.
+    Allocatable is 0 at once, capacity later; running pods keep theirs, new ones fail.
     """
     forgotten = []
     kubelet.pace, kubelet._plugins.later = 1.0, lambda *what: forgotten.append(what)
@@ -136,7 +111,7 @@ def test_a_plugin_that_is_gone_leaves_its_capacity_for_five_minutes(kubelet, plu
     ((seconds, forget),) = kubelet.until(lambda: forgotten)
     forget()
     assert (300.0, (0, 0)) == (seconds, kubelet.status())
-    assert ("Failed", {"a"}) == (late.phase, listed(kubelet))
+    assert ("Failed", {("a", "main")}) == (late.phase, set(given(kubelet)))
 
 
 def test_a_reboot_ends_every_process_and_keeps_the_ids(kubelet, plugin):
@@ -165,4 +140,4 @@ def test_a_pod_whose_containers_end_frees_its_ids(kubelet):
     running(kubelet, job)
     kubelet.until(lambda: job.phase == "Succeeded")
     running(kubelet, pod("next", 16))
-    assert {"next"} == listed(kubelet)
+    assert {("next", "main")} == set(given(kubelet))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,17 @@ def test_every_mistake_is_told_at_once(tmp_path):
     Each with what to write instead, status 2, and nothing is started.
     """
     given = [f"--kubelet-dir={tmp_path}/none", "--simgpu=/none/cards", "--state-dir=/with space", "--node-name=Not_One"]
+    given.append("--marks-dir=/with:colon")
     done = CliRunner().invoke(node, [*given, f"--cgroup={tmp_path}/gone"], env={"NODE_NAME": ""})
     assert 2 == done.exit_code
-    said = ("--node 'Not_One'", "--kubelet-dir", "gpushare simgpu create", "without spaces, quotes", "--cgroup")
+    said = (
+        "--node 'Not_One'",
+        "--kubelet-dir",
+        "gpushare simgpu create",
+        "without spaces, quotes",
+        "--cgroup",
+        "--marks-dir",
+    )
     assert [] == [word for word in said if word not in done.output]
 
 
@@ -93,3 +102,13 @@ def test_every_metric_stands_in_the_documentation(name):
     row = f"| `{spec.name}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |".replace("|  |", "| |")
     assert row in DOCS.read_text()
     assert set(spec.labels) <= set(LABELS)
+
+
+def test_every_option_stands_in_the_documentation():
+    """
+    In the table of the page.
+    """
+    table = "\n".join(line for line in DOCS.read_text().splitlines() if line.startswith("| `--"))
+    shown = [one.opts[0] for one in node.params if not one.hidden]
+
+    assert [] == [name for name in shown if not re.search(rf"{name}\b", table)]

@@ -10,7 +10,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.contract.names import ACK, API_VERSION, EXEMPT, GROUP, RESERVATIONS, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.names import (
+    ACK,
+    API_VERSION,
+    EXEMPT,
+    GROUP,
+    RESERVATIONS,
+    SCHEDULER,
+    SYSTEM_NAMESPACE,
+    UNISOLATED,
+)
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Unavailable
 from isolation.doctor.checks.cluster.installation import OURS, our_webhooks
 from isolation.doctor.checks.cluster.parse import table
@@ -43,6 +52,7 @@ def check_admission(facts: ClusterFacts, installation: Installation) -> list[Fin
         _check_policies(facts, installation.apply),
         _check_other_webhooks(facts.webhooks),
         _check_exempt(facts.exempt),
+        _check_unisolated(facts.unisolated),
     ]
 
 
@@ -213,6 +223,16 @@ def _check_exempt(names: tuple[str, ...] | Unavailable) -> Finding:
         fix = "let only administrators label namespaces; remove the label from namespaces of tenants"
         return warning(check, f"exempt from admission: {named(names)}; their pods may see every card", fix)
     return ok(check, "no namespace is exempt by label")
+
+
+def _check_unisolated(names: tuple[str, ...] | Unavailable) -> Finding:
+    check = "cluster.unisolated_namespaces"
+    if isinstance(names, Unavailable):
+        return unknown(check, f"cannot list namespaces: {names.why}", _ASK)
+    if names:
+        fix = f"remove label {UNISOLATED} from namespaces whose programs are not trusted"
+        return warning(check, f"pods may be Unconfined in {named(names)}: their programs can leave their limits", fix)
+    return ok(check, "no namespace allows Unconfined pods with shares")
 
 
 def _items(thing: Mapping[str, Any], *path: str) -> list[Mapping[str, Any]]:

@@ -169,6 +169,8 @@ class ClusterFacts:
     pods: tuple[PodFacts, ...] | Unavailable = ()
     exempt: tuple[str, ...] | Unavailable = ()
     """Namespaces that admission passes by."""
+    unisolated: tuple[str, ...] | Unavailable = ()
+    """Namespaces in which pods with shares may run without a seccomp profile."""
     workloads: tuple[Workload, ...] | Unavailable = ()
     lease: Mapping[str, Any] | Unavailable | None = None
     secrets: Mapping[str, Secret | Unavailable | None] = field(default_factory=lambda: MappingProxyType({}))

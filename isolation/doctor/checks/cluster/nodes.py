@@ -153,7 +153,8 @@ def _check_version_skew(nodes: Iterable[NodeFacts], shared: Iterable[NodeFacts],
         )
     if no_get:
         fix = "set featureGates: {KubeletPodResourcesGet: true} in the kubelet's configuration, or upgrade it to 1.34"
-        return warning(check, f"the kubelet of {named(no_get)} is older than 1.34: the agent needs a feature gate", fix)
+        why = f"the kubelet of {named(no_get)} is older than 1.34: the exporter cannot ask for single pods"
+        return warning(check, why, fix)
     if ahead or behind:
         which = ("newer than the API server", ahead) if ahead else ("too old for this API server", behind)
         return warning(

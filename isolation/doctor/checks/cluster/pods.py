@@ -11,9 +11,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.model import FULL_CORE
-from isolation.contract.names import ACK, ALLOCATION, DEFAULT_SCHEDULER, DEVICE_SEPARATOR, SCHEDULER, SHARED
+from isolation.contract.names import ACK, ALLOCATION, DEFAULT_SCHEDULER, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import NodeFacts, PodFacts, Unavailable
+from isolation.doctor.checks.device_ids import of_another_release
 from isolation.doctor.checks.finding import Finding, counted, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _check_overcommit(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> F
 
 
 def _check_delivery(live: Iterable[PodFacts]) -> list[Finding]:
-    """What kubelets say that containers have, against the records; nothing where none tells."""
+    """The units that kubelets say containers have; nothing where none tells. Which card it is only records say."""
     check, telling = "cluster.devices", [one for one in live if one.node and one.devices]
     if not telling:
         return []
@@ -121,17 +122,14 @@ def _check_delivery(live: Iterable[PodFacts]) -> list[Finding]:
     twice = sorted((node, device, keys) for (node, device), keys in holders.items() if len(keys) > 1)
     if twice:
         node, device, keys = twice[0]
+        told = f"device {device} of {node} is assigned to {named(keys)}: that kubelet counts too few units as used"
         fix = "delete one of them; the kubelet can assign IDs twice after a pod-resources List call"
-        return [problem(check, f"device {device} of {node} is assigned to {named(keys)}", fix)]
-    strayed = [one for one in telling if not _cards(one.devices) <= {part.uuid for part in one.slices}]
-    if strayed:
-        fix = "delete it, then check the agent's log on that node"
-        return [problem(check, f"{_some(strayed)} has devices of a card that is not in its allocation", fix)]
-    return [ok(check, f"devices match the allocations: {counted(len(telling), 'pod')}")]
-
-
-def _cards(devices: Iterable[str]) -> set[str]:
-    return {device.rpartition(DEVICE_SEPARATOR)[0] for device in devices}
+        return [warning(check, told, fix)]
+    old = [one for one in telling if of_another_release(one.devices)]
+    if old:
+        fix = "drain the node, stop the kubelet, remove device-plugins/kubelet_internal_checkpoint, start the kubelet"
+        return [problem(check, f"{_some(old)} has devices of another release of gpushare", fix)]
+    return [ok(check, f"no device is assigned twice: {counted(len(telling), 'pod')}")]
 
 
 def _said(place: tuple[str, str], card: Card, taken: int, core: int) -> str:

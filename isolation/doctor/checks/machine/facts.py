@@ -33,8 +33,12 @@ NVIDIA_RUNTIME: Final = "/etc/nvidia-container-runtime/config.toml"
 KUBELET_CONFIG: Final = "/var/lib/kubelet/config.yaml"
 """Where kubeadm puts it; a running kubelet's own command line wins."""
 PLUGINS: Final = "device-plugins"
+CHECKPOINT: Final = f"{PLUGINS}/kubelet_internal_checkpoint"
 POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
+NRI_PLUGINS: Final = "/opt/nri/plugins"
+"""Programs that containerd and CRI-O start as plugins, in the order of their names."""
+KERNEL: Final = "/proc/sys/kernel/osrelease"
 PTRACE: Final = "/proc/sys/kernel/yama/ptrace_scope"
 SELINUX: Final = "/sys/fs/selinux/enforce"
 UNIFIED: Final = "/sys/fs/cgroup/cgroup.controllers"
@@ -65,6 +69,9 @@ class Runtime:
     sockets: frozenset[str] = frozenset()
     """Those that are there."""
     nvidia: Text = Missing()  # noqa: RUF009 (frozen)
+    nri_socket: bool | None = None
+    """Whether plugins can connect; None: cannot tell."""
+    nri_plugins: Folder | Missing | Unreadable = Missing()  # noqa: RUF009 (frozen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,8 @@ class Kubelet:
     config: Text = Missing()  # noqa: RUF009 (frozen)
     plugins: Folder | Missing | Unreadable = Missing()  # noqa: RUF009 (frozen)
     pod_resources: bool | None = None
+    checkpoint: Text = Missing()  # noqa: RUF009 (frozen)
+    """Which device IDs it has given to containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,8 @@ class Disk:
     writable: bool
     shared: bool | None = None
     """Whether what is mounted below it is seen by others; None: cannot tell."""
+    runs_programs: bool = True
+    """Whether it is mounted without noexec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,8 @@ class MachineFacts:
     """The self-check, or why there is none."""
     unified: bool | None = None
     """Control groups of version 2."""
+    kernel: Text = Missing()  # noqa: RUF009 (frozen)
+    """Its release."""
     selinux: Text = Missing()  # noqa: RUF009 (frozen)
     ptrace: Text = Missing()  # noqa: RUF009 (frozen)
     mps: tuple[str, ...] | None = None

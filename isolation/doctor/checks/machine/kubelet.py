@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Findings about the kubelet of this machine: gates, managers, sockets, other device plugins.
+Findings about the kubelet of this machine: gates, managers, sockets, other device plugins, devices it gave away.
 
 Pure. A machine without a kubelet is not worse for it: then nothing is said of one.
 
 Sources: Kubernetes' feature gate reference (DevicePluginCDIDevices: on since 1.29; KubeletPodResourcesGet:
-on since 1.34, locked in 1.36), kubelet.config.k8s.io/v1beta1 KubeletConfiguration.
+on since 1.34), kubelet.config.k8s.io/v1beta1 KubeletConfiguration, pkg/kubelet/cm/devicemanager/checkpoint.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from isolation.contract.names import ACK
 from isolation.doctor.bounded_files import Folder, Missing, Unreadable
+from isolation.doctor.checks.device_ids import of_another_release
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
+    from isolation.doctor.bounded_files import Text
     from isolation.doctor.checks.machine.facts import Kubelet
 
 _CDI_GATE: Final = "DevicePluginCDIDevices"
@@ -34,6 +38,7 @@ def check_kubelet(kubelet: Kubelet, *, whole_cards: bool = False) -> list[Findin
         *_check_configuration(kubelet),
         _check_sockets(kubelet),
         _check_other_plugins(kubelet, whole_cards=whole_cards),
+        _check_devices(kubelet.checkpoint),
     ]
 
 
@@ -106,11 +111,9 @@ def _check_feature_gates(settings: dict[str, Any]) -> Finding:
             check, f"feature gate {_CDI_GATE} is off: no container gets its card", "remove it from featureGates"
         )
     if gates.get(_GET_GATE) is False:
-        told = f"feature gate {_GET_GATE} is off: the agent cannot identify the pod that is being admitted"
-        return problem(check, told, "remove it from featureGates")
-    if gates.get(_GET_GATE) is True:
-        return ok(check, f"feature gate {_GET_GATE} is on")
-    return ok(check, f"feature gates {_CDI_GATE} and {_GET_GATE} have their defaults (on since 1.29 and 1.34)")
+        told = f"feature gate {_GET_GATE} is off: the exporter cannot ask which devices single pods have"
+        return warning(check, told, "remove it from featureGates")
+    return ok(check, f"feature gates {_CDI_GATE} and {_GET_GATE} are not off (on by default since 1.29 and 1.34)")
 
 
 def _check_managers(settings: dict[str, Any]) -> Finding:
@@ -169,6 +172,26 @@ def _check_other_plugins(kubelet: Kubelet, *, whole_cards: bool) -> Finding:
             "keep its DaemonSet off nodes that serve shares (nodeSelector on the mode label); old sockets are harmless",
         )
     return ok(check, "no other plugin offers these cards")
+
+
+def _check_devices(text: Text) -> Finding:
+    """Device IDs of an earlier release of the agent name a card: it does not register while containers have any."""
+    check = "machine.device_ids"
+    if isinstance(text, Missing):
+        return ok(check, "the kubelet has given no devices to containers yet")
+    try:
+        entries = json.loads(text)["Data"]["PodDeviceEntries"] or [] if isinstance(text, str) else None
+        mine = [one["DeviceIDs"] for one in entries or () if one["ResourceName"] == ACK.memory]
+        ids = sorted(str(one) for by_numa in mine for some in by_numa.values() for one in some)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        entries = None
+    if entries is None:
+        return unknown(check, "cannot read which devices the kubelet has given to containers", "run as root")
+    old = of_another_release(ids)
+    if old:
+        fix = "drain the node, stop the kubelet, remove device-plugins/kubelet_internal_checkpoint, start the kubelet"
+        return problem(check, f"containers have devices of another release of gpushare: {named(old)}", fix)
+    return ok(check, f"{len(ids)} of our devices are given to containers")
 
 
 def _shares(name: str) -> bool:

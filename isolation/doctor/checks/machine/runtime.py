@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Findings about the container runtime: CDI, and whether an environment variable can ask for a card.
+Findings about the container runtime: CDI, plugins (NRI), and whether an environment variable can ask for a card.
 
 Pure: text of configuration files in, findings out. Text that is no configuration is "cannot tell".
 
-Sources: containerd docs/cri/config.md (`enable_cdi`, `cdi_spec_dirs`; 1.7 off by default, 2.0 on),
-CRI-O docs/crio.conf.5.md (`cdi_spec_dirs`), NVIDIA Container Toolkit documentation
+Sources: containerd docs/cri/config.md (`enable_cdi`, `cdi_spec_dirs`; 1.7 off by default, 2.0 on), docs/NRI.md (the
+same), CRI-O docs/crio.conf.5.md (`cdi_spec_dirs`, `enable_nri`), NVIDIA Container Toolkit documentation
 (`accept-nvidia-visible-devices-envvar-when-unprivileged`, `accept-nvidia-visible-devices-as-volume-mounts`).
 """
 
@@ -16,9 +16,10 @@ import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import CDI_DIR
-from isolation.doctor.bounded_files import Missing, Text, Unreadable
-from isolation.doctor.checks.finding import Finding, ok, problem, unknown
-from isolation.doctor.checks.machine.facts import CRIO_SOCKET, Runtime
+from isolation.contract.nri_api import SOCKET
+from isolation.doctor.bounded_files import Folder, Missing, Text, Unreadable
+from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
+from isolation.doctor.checks.machine.facts import CRIO_SOCKET, NRI_PLUGINS, Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,12 @@ _CRI: Final = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _BY_DEFAULT: Final = (2, 0)
 _OLDEST: Final = (1, 7)
 _CRIO_OLDEST: Final = (1, 23)
+_NRI: Final = "io.containerd.nri.v1.nri"
+_TRIED: Final = (2, 1)
+"""The oldest containerd that the node agent was run with."""
+_INDEX: Final = "90"
+"""The node agent's place among plugins: `isolation.node.nri.session`."""
+_PLUGIN: Final = re.compile(r"([0-9]{2})-.+")
 _VERSION: Final = re.compile(r"\bv?([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9]+)?")
 _UNPRIVILEGED: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _SWITCH_ON: Final = "set enable_cdi = true in containerd's configuration and restart it"
@@ -36,7 +43,7 @@ _SAME: Final = frozenset({CDI_DIR, "/run/cdi"})
 
 
 def check_runtime(runtime: Runtime) -> list[Finding]:
-    """CDI in whichever runtime is there, and device requests by environment."""
+    """CDI and NRI in whichever runtime is there, and device requests by environment."""
     found = []
     if runtime.crio_version is not None or CRIO_SOCKET in runtime.sockets:
         found.append(_check_crio(runtime))
@@ -45,7 +52,7 @@ def check_runtime(runtime: Runtime) -> list[Finding]:
     if not found:
         what = "neither containerd nor CRI-O was found"
         found.append(unknown("machine.runtime", what, "on a cluster node, run this on the host or set --root"))
-    return [*found, _check_visible_devices(runtime.nvidia)]
+    return [*found, _check_nri(runtime), _check_nri_plugins(runtime), _check_visible_devices(runtime.nvidia)]
 
 
 def parse_version(text: str | None) -> tuple[int, int] | None:
@@ -96,6 +103,51 @@ def _check_crio(runtime: Runtime) -> Finding:
     return ok(check, f"CRI-O {_dotted(version)} with CDI" if version else "CRI-O with CDI")
 
 
+def _check_nri(runtime: Runtime) -> Finding:
+    """Whether the node agent can connect: without it no container with a share starts."""
+    check, version = "machine.nri", parse_version(runtime.containerd_version)
+    if runtime.crio_version is not None or CRIO_SOCKET in runtime.sockets:
+        tables = [_at(table, "crio", "nri") for table in map(_table, runtime.crio) if isinstance(table, dict)]
+        off = _last(tables, "enable_nri") is False
+        told, fix = "CRI-O", "set enable_nri = true under [crio.nri] in CRI-O's configuration and restart it"
+    else:
+        texts = (runtime.containerd, *runtime.containerd_parts)
+        tables = [_at(table, "plugins", _NRI) for table in map(_table, texts) if isinstance(table, dict)]
+        said = _last(tables, "disable")
+        off = said is True or (said is None and version is not None and version < _BY_DEFAULT)
+        told = f"containerd {_dotted(version)}" if version else "containerd"
+        fix = f'set disable = false under [plugins."{_NRI}"] in containerd\'s configuration and restart it'
+    if off:
+        return problem(check, f"{told} has NRI disabled: no container with a share of a card can start", fix)
+    if runtime.nri_socket is None:
+        return unknown(check, f"cannot determine whether {SOCKET} exists", "run as root")
+    if not runtime.nri_socket:
+        more = "; if it is configured elsewhere, set --nri-socket of the agent"
+        return problem(check, f"{SOCKET} does not exist: no container with a share of a card can start", fix + more)
+    if version is not None and version < _TRIED:
+        dotted = _dotted(_TRIED)
+        return warning(check, f"{told} with NRI: not tested with gpushare", f"upgrade containerd to {dotted} or newer")
+    return ok(check, f"{told} with NRI")
+
+
+def _check_nri_plugins(runtime: Runtime) -> Finding:
+    """A plugin that comes after the node agent can change what the agent has given a container."""
+    check = "machine.nri_plugins"
+    if isinstance(runtime.nri_plugins, Unreadable):
+        return unknown(check, f"cannot read {NRI_PLUGINS}: {runtime.nri_plugins.why}", "run as root")
+    names = runtime.nri_plugins.names if isinstance(runtime.nri_plugins, Folder) else ()
+    plugins = [name for name in names if _PLUGIN.fullmatch(name)]
+    after = [name for name in plugins if name[:2] > _INDEX]
+    if after:
+        return warning(
+            check,
+            f"{named(after)} is asked after the node agent, which has index {_INDEX}: it may change what the agent set",
+            f"give it an index below {_INDEX}, the number at the beginning of its name in {NRI_PLUGINS}",
+        )
+    told = f"before the node agent: {named(plugins)}" if plugins else f"no other plugins in {NRI_PLUGINS}"
+    return ok(check, told)
+
+
 def _check_visible_devices(nvidia: Text) -> Finding:
     """Whether NVIDIA_VISIBLE_DEVICES of any image gives it every card."""
     check = "machine.visible_devices"
@@ -112,7 +164,8 @@ def _check_visible_devices(nvidia: Text) -> Finding:
         return ok(check, "unprivileged containers cannot request cards by NVIDIA_VISIBLE_DEVICES")
     return problem(
         check,
-        "an image that sets NVIDIA_VISIBLE_DEVICES=all gets every card if NVIDIA's container runtime starts it",
+        "an image with NVIDIA_VISIBLE_DEVICES=all, as every CUDA base image has, gets every card if NVIDIA's container "
+        "runtime starts it while the node agent is not connected to the container runtime (an update, a restart)",
         f"run `nvidia-ctk config --in-place --set {_UNPRIVILEGED}=false`, then restart the container runtime",
     )
 

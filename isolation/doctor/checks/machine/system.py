@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Findings about the system under it all: control groups, folders, disks, SELinux, ptrace.
+Findings about the system under it all: kernel, control groups, folders, disks, SELinux, ptrace.
 
 Pure. How much room the agent's files need stands here.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.quantity import GIB, MIB
 from isolation.doctor.bounded_files import Folder, Missing, Unreadable
 from isolation.doctor.checks.finding import Finding, ok, problem, unknown, warning
+from isolation.doctor.checks.machine.runtime import parse_version
 
 if TYPE_CHECKING:
     from isolation.doctor.bounded_files import Text
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "overlay", "squashfs"})
 """Gone at the next boot, or not the machine's own."""
 _ROOM: Final = 256 * MIB
-"""For the book, the limits and a few versions of the library."""
+"""For the allocations, the limits and a few versions of the library."""
+_OLDEST_KERNEL: Final = (5, 12)
 _AS_ROOT: Final = "run as root on the machine itself"
 
 
@@ -29,11 +31,25 @@ def check_system(facts: MachineFacts, *, node: bool) -> list[Finding]:
     found = [_check_cgroups(facts.unified), _check_selinux(facts.selinux), _check_ptrace(facts.ptrace)]
     if not node:
         return found
+    found.insert(0, _check_kernel(facts.kernel))
     if facts.cdi:
         found.append(_check_cdi(facts))
     if facts.run_dir is not None:
         found += [_check_state_dir(facts.run_dir), _check_shared_mount(facts.run_dir)]
     return found
+
+
+def _check_kernel(release: Text) -> Finding:
+    """The guard needs openat2 (5.6) and mount_setattr (5.12)."""
+    check = "machine.kernel"
+    version = parse_version(release) if isinstance(release, str) else None
+    if version is None:
+        return unknown(check, "cannot determine the kernel version", f"{_AS_ROOT}, or check `uname -r`")
+    told = f"Linux {version[0]}.{version[1]}"
+    if version < _OLDEST_KERNEL:
+        oldest = ".".join(map(str, _OLDEST_KERNEL))
+        return problem(check, f"{told}: no container with shares can start", f"use Linux {oldest} or newer")
+    return ok(check, told)
 
 
 def _check_cgroups(unified: bool | None) -> Finding:  # noqa: FBT001 (one fact)
@@ -94,6 +110,12 @@ def _check_state_dir(disk: Disk) -> Finding:
         return unknown(check, f"cannot read {disk.path}", _AS_ROOT)
     if not disk.writable:
         return problem(check, f"{disk.path} is not writable", f"{_AS_ROOT}; it must be on a disk mounted read-write")
+    if not disk.runs_programs:
+        return problem(
+            check,
+            f"{disk.path} is mounted noexec: the runtime cannot run the guard, so no container with shares can start",
+            "mount it without noexec, or set --state-dir of the agent to another directory",
+        )
     if disk.kind in _IN_MEMORY:
         return warning(
             check,

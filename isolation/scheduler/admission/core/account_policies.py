@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from isolation.scheduler.admission.core.matching import Manifest
 
 NODE_CLAIM: Final = "authentication.kubernetes.io/node-name"
-_EVENTS: Final = "events.events.k8s.io"
-_INSTANCE: Final = 128  # characters of an Event's reportingInstance
 _BOUND_BY: Final = "pv.kubernetes.io/bound-by-controller"
 _SELECTED: Final = "volume.kubernetes.io/selected-node"
 _OF_ANY_WRITE: Final = ("managedFields", "resourceVersion", "generation")
@@ -51,7 +49,7 @@ _ANYWHERE: Final[dict[str, Manifest]] = {"namespaceSelector": {}}
 
 
 def build_policies() -> list[Manifest]:
-    """Those of the schedulers and of the node agents; the agents' come last."""
+    """Those of the schedulers and of the node agents; the agents' comes last."""
     return [*_build_for_schedulers(), *_build_for_agents()]
 
 
@@ -179,31 +177,10 @@ def _build_for_agents() -> list[Manifest]:
     """Each node agent keeps to its own node, and there to what it states."""
     mine = _match_accounts(NODE_AGENT)
     node = {"node": f"request.userInfo.?extra[?{cel.text(NODE_CLAIM)}].orValue([''])[0]"}
-    told = "a node agent may only act on its own node, which is named in its service account token"
-    # As its Events are signed, cut to what the API server takes.
-    signs = f"'{NODE_AGENT}/' + variables.node"
-    whole = f"object.reportingInstance == {signs}"
-    cut = f"size({signs}) > {_INSTANCE} && object.reportingInstance == ({signs}).substring(0, {_INSTANCE})"
-    claims = {
-        "agent-nodes": (resource_rule(["nodes", "nodes/status"], "*"), "request.name == variables.node"),
-        "agent-pods": (
-            resource_rule(["pods"], "DELETE"),
-            "oldObject.spec.?nodeName.orValue('') == variables.node",
-        ),
-        "agent-events": (resource_rule([_EVENTS], "*"), f"object != null && ({whole} || {cut})"),
-    }
-    more = {"agent-nodes": _limit_agent_writes()}
-    return [
-        build_policy(
-            name,
-            [where],
-            mine,
-            [Validation(f"variables.node != '' && {claim}", told), *more.get(name, ())],
-            node,
-            **_ANYWHERE,
-        )
-        for name, (where, claim) in claims.items()
-    ]
+    told = "a node agent may only write its own node, which is named in its service account token"
+    own = Validation("variables.node != '' && request.name == variables.node", told)
+    where = [resource_rule(["nodes", "nodes/status"], "*")]
+    return [build_policy("agent-nodes", where, mine, [own, *_limit_agent_writes()], node, **_ANYWHERE)]
 
 
 def _limit_agent_writes() -> list[Validation]:

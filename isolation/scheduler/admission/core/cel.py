@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.request import CORE_STEP, MOST_CARDS
 from isolation.contract.model import FULL_CORE
-from isolation.contract.names import DEFAULT_SCHEDULER, SHARED
+from isolation.contract.names import DEFAULT_SCHEDULER, SHARED, UNISOLATED
 from isolation.scheduler.admission.core import pod_security
 from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS, record_annotations
 
@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 ASKS_RUNTIME: Final = "an annotation requests devices from the container runtime; remove it"
 _OWN_ANNOTATIONS: Final = 16
 """So many of a pod's at most are our own processes': they come on top of what its owner may have."""
+_UNCONFINED: Final = (
+    "seccompProfile Unconfined lets a program mount over gpushare's files; remove it, or have an administrator label "
+    f"the namespace {UNISOLATED}=true"
+)
 TOO_MANY_ANNOTATIONS: Final = f"with GPU shares, a pod has at most {MOST_ANNOTATIONS} annotations; remove some"
 
+_NONE: Final = f"'{pod_security.UNCONFINED}'"
+_UNISOLATED: Final = f"namespaceObject.metadata.?labels[?'{UNISOLATED}'].orValue('') == 'true'"
 # A pod that is being deleted passes: refusing its last updates would keep it in Terminating.
 _STAYS: Final = "!has(object.metadata.deletionTimestamp)"
 
@@ -200,7 +206,13 @@ def pod_validations(pod: str) -> list[Validation]:
             "a hostPath exposes devices, the container runtime or files of the host system, or contains //, . or ..; "
             "mount another directory with a plain path",
         ),
+        Validation(f"{_seccomp(f'{pod}.spec')} != {_NONE} || {_UNISOLATED}", _UNCONFINED),
     ]
+
+
+def _seccomp(at: str) -> str:
+    """The type of the seccomp profile that a pod's specification or a container names; empty: none."""
+    return f"{at}.?securityContext.?seccompProfile.?type.orValue('')"
 
 
 def _annotations(at: str) -> str:
@@ -247,6 +259,7 @@ def container_validations(listed: str, dialect: Dialect) -> list[Validation]:
             "a mount, a device or terminationMessagePath covers files of gpushare, or its path contains //, . or ..; "
             "use another plain path, such as /run/app",
         ),
+        Validation(f"{listed}.all(c, {_seccomp('c')} != {_NONE}) || {_UNISOLATED}", _UNCONFINED),
     ]
 
 
@@ -276,6 +289,11 @@ def admitted_validations(pod: str, scheduler: str) -> list[Validation]:
         Validation(
             f"{pod}.spec.?schedulerName.orValue({text(DEFAULT_SCHEDULER)}) == {text(scheduler)}",
             f"pods that request GPU shares are scheduled by {scheduler}; remove schedulerName",
+        ),
+        Validation(
+            f"{_seccomp(f'{pod}.spec')} != '' || ({containers(pod)}).all(c, {_seccomp('c')} != '')",
+            "a container of a pod that requests GPU shares has no seccompProfile: the admission webhook was not "
+            "called; check that the webhook configuration is installed",
         ),
     ]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What admission adds to a pod that asks for shares, as a JSON patch: scheduler, label, affinity, annotations.
+What admission adds to a pod that asks for shares, as a JSON patch: scheduler, label, seccomp, affinity, annotations.
 
 Decides the least change, none where it is already there: the API server may ask again after
 other webhooks. The affinity (cards large enough, cards enough) tells simulators that know node
@@ -15,7 +15,7 @@ from isolation.contract.codec.request import goes_with_its_node
 from isolation.contract.handover import changes
 from isolation.contract.names import CARD_COUNT, CARD_UNITS, DEFAULT_SCHEDULER, SHARED
 from isolation.placement.node_rules import ours_of
-from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS
+from isolation.scheduler.admission.core.pod_security import KINDS, MOST_ANNOTATIONS, SECCOMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +37,7 @@ def patch_pod(metadata: At, spec: At, request: Request, scheduler: str, unit_byt
     if spec["schedulerName"].text() in ("", DEFAULT_SCHEDULER) and scheduler != spec["schedulerName"].text():
         yield _add("/spec/schedulerName", scheduler)
     yield from patch_label(metadata, "/metadata", SHARED, "true")
+    yield from _seccomp(spec)
     yield from _affinity(spec, _needs(request, unit_bytes))
 
 
@@ -66,6 +67,19 @@ def patch_label(metadata: At, where: str, key: str, value: str) -> Iterator[Chan
         yield _add(f"{where}/labels", {key: value})
     else:
         yield _add(f"{where}/labels/{_escaped(key)}", value)
+
+
+def _seccomp(spec: At) -> Iterator[Change]:
+    """The runtime's own profile for containers that name none, unless the pod names one."""
+    if spec["securityContext"]["seccompProfile"]:
+        return
+    for kind in KINDS[:2]:
+        for i, container in enumerate(spec[kind].items()):
+            security, where = container["securityContext"], f"/spec/{kind}/{i}/securityContext"
+            if not security:
+                yield _add(where, {"seccompProfile": {"type": SECCOMP}})
+            elif not security["seccompProfile"]:
+                yield _add(f"{where}/seccompProfile", {"type": SECCOMP})
 
 
 def _needs(request: Request, unit_bytes: int) -> list[Change]:

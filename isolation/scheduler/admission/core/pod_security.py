@@ -60,6 +60,10 @@ CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE
 """Each of them reaches other tenants' cards, or takes our files out of the container."""
 CAPABILITY: Final = r"[A-Za-z0-9_]*"
 """Names that everybody raises alike: runtimes make `I` of a dotless i too, the policies of ASCII alone."""
+SECCOMP: Final = "RuntimeDefault"
+"""Set where a pod names no seccomp profile: without one, a program in a user namespace may mount over our files."""
+UNCONFINED: Final = "Unconfined"
+"""Refused by policy alone: only there the labels of the namespace are seen."""
 ANNOTATION_PREFIXES: Final = (
     *("cdi.k8s.io/", "io.kubernetes.cri-o.Devices", "nvidia.cdi.k8s.io/"),
     # Of NRI's device injector, both its domains; also bare, without `/pod` or `/container.NAME`.

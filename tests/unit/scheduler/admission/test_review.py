@@ -92,6 +92,39 @@ def test_the_affinity_says_how_large_a_card_must_be(change, units, cards):
     assert {"gpushare.dev/card-units": [units]} | ({"gpushare.dev/card-count": [cards]} if cards else {}) == needs
 
 
+DEFAULT, LOCAL = {"type": "RuntimeDefault"}, {"type": "Localhost", "localhostProfile": "a.json"}
+
+
+@pytest.mark.parametrize(
+    ("whole", "own", "expected"),
+    [
+        ({}, None, DEFAULT),
+        ({}, {"runAsUser": 7}, DEFAULT),
+        ({"runAsUser": 7}, {}, DEFAULT),
+        ({}, {"seccompProfile": LOCAL}, LOCAL),
+        ({"seccompProfile": LOCAL}, None, None),
+        ({"seccompProfile": {"type": "Unconfined"}}, None, None),
+    ],
+)
+def test_containers_that_name_no_seccomp_profile_get_the_runtimes_own(whole, own, expected):
+    """
+    What the pod or the container names stays; init containers too. Whether it may be Unconfined is the policies' word.
+    """
+    made = good(lambda _: None)
+    made["spec"]["securityContext"] = whole
+    made["spec"]["initContainers"] = [{"name": "first", "image": "i"}]
+    for container in (*made["spec"]["initContainers"], *made["spec"]["containers"]):
+        if own is not None:
+            container["securityContext"] = dict(own)
+
+    after = patched(made, told(asked(made), world())["patch"])["spec"]
+
+    found = [one.get("securityContext", {}) for one in (*after["initContainers"], *after["containers"])]
+    assert [expected] * len(found) == [one.get("seccompProfile") for one in found]
+    assert {(own or {}).get("runAsUser")} == {one.get("runAsUser") for one in found}
+    assert whole == after["securityContext"]
+
+
 def _terms(made):
     required = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     return required["nodeSelectorTerms"]

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+How many pods fail for good while everything on their node is killed: a real kubelet and containerd, simulated cards.
+
+Pods that run once and are never restarted, ten at a time; the node agent is killed, and containerd restarted, every so
+often. With --rolling-update the agent is replaced in the orderly way instead. Failures are counted by cause; a program
+that saw another card or more than it was promised counts as wrong. As root; needs what `make kubelet` builds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+MOST_FAILED = 1 / 1000
+"""Of all pods; none in rolling updates."""
+
+
+def progress(done: int, count: int) -> None:
+    """On a terminal, in place."""
+    if sys.stderr.isatty():
+        print(f"\r{done} of {count} pods", end="", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """1 where more failed than may, or one was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pods", type=int, default=10_000, help="default: %(default)s")
+    parser.add_argument("--agent-seconds", type=float, default=30.0, help="between two kills (default: %(default)s)")
+    parser.add_argument("--runtime-seconds", type=float, default=300.0, help="the same of containerd (%(default)s)")
+    parser.add_argument("--rolling-update", action="store_true", help="replace the agent, kill nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args()
+    programs = import_module("e2e.binaries").find()
+    if not isinstance(programs, dict):
+        sys.exit(str(programs))
+    stages, churn = import_module("realkubelet.stage"), import_module("realkubelet.churn")
+    faults = {"agent-killed": args.agent_seconds, "containerd": args.runtime_seconds}
+    if args.rolling_update:
+        faults = {"rolling-update": args.agent_seconds}
+    with tempfile.TemporaryDirectory() as folder:
+        plane = import_module("e2e.plane").ControlPlane(programs, Path(folder))
+        plane.start()
+        try:
+            with stages.real_stage(plane, Path(folder) / "n") as stage:
+                found = stages.play(stage, lambda client: churn.starts(stage, client, args.pods, faults, progress))
+        finally:
+            plane.stop()
+    failed = found.failed.total()
+    if args.json:
+        print(json.dumps(dataclasses.asdict(found)))
+    else:
+        print(f"\n{found.succeeded} succeeded, {len(found.wrong)} wrong, {failed} failed; {dict(found.faults)}")
+        for cause, number in found.failed.most_common():
+            print(f"{number:6}  {cause}")
+    return int(bool(found.wrong) or failed > (0 if args.rolling_update else MOST_FAILED * args.pods))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The agent's answers to the container runtime: what each container gets, and when its part of the card is free again.
+
+All from memory and this node's files: no question to the API server is asked while the runtime waits. What cannot be
+known now is refused with the reason; the kubelet tries again. What a pod may have is the word of the API server's watch
+where that has one, else the annotation that its sandbox was made with. That annotation is frozen: of a sandbox older
+than this agent it counts only until the watch is in step, and meanwhile a container gets what it had before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from isolation.contract.abi import Policy
+from isolation.contract.codec import CodecError, decode_allocation
+from isolation.contract.host_allocation import Tenant
+from isolation.contract.model import Mode
+from isolation.contract.names import ACK, ALLOCATION, START_NONCE
+from isolation.contract.nri_api import VOID
+from isolation.node.backend import UndeliverableError
+from isolation.node.core.judge import (
+    NOTHING,
+    Given,
+    NodeFacts,
+    judge_other,
+    judge_share,
+    may_see_cards,
+    share_of,
+)
+from isolation.node.delivery import promise_id
+from isolation.node.image_check import Root
+from isolation.node.nri.model import Adjustment, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from isolation.contract import codec
+    from isolation.contract.model import Card
+    from isolation.node.allocations import Allocation, Allocations
+    from isolation.node.bound import Bound
+    from isolation.node.cdi import Mount
+    from isolation.node.delivery import Delivery
+    from isolation.node.gate import Gate
+    from isolation.node.nri.model import Container, Sandbox
+
+_log: Final = logging.getLogger(__name__)
+_UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_LOCKS: Final = 64
+FAULT_SECONDS: Final = 60.0
+"""The kubelet has tried again by then, and failed for the same reason, or the pod is gone."""
+REFUSE: Final = "refuse"
+ALLOW: Final = "allow"
+
+
+class Inventory(Protocol):
+    """This node: its cards and what it serves."""
+
+    def cards(self) -> Sequence[Card]:
+        """Every card that was ever seen."""
+
+    def mode(self) -> Mode:
+        """What the node's label says."""
+
+    def whole(self) -> bool:
+        """Whether somebody offers whole cards here."""
+
+
+class Pods(Protocol):
+    """Pods of this node, by the API server's watch; from memory."""
+
+    def get(self, uid: str) -> Bound | None:
+        """None: the watch does not show it, or it has ended."""
+
+    def synced(self) -> bool:
+        """Whether the watch has shown every pod once, and still runs."""
+
+    def exempt(self) -> frozenset[str] | None:
+        """Namespaces of system software; None: not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Whom the answers come from."""
+
+    pods: Pods
+    inventory: Inventory
+    allocations: Allocations
+    delivery: Delivery
+    gate: Gate
+
+
+class Containers:
+    """See the module; fulfils `nri.model.Handler`."""
+
+    def __init__(self, parts: Parts, unsupported: str = REFUSE, proc: str = "/proc") -> None:
+        """`unsupported`: what becomes of an image whose loader reads no /etc/ld.so.preload."""
+        self._pods, self._inventory, self._allocations = parts.pods, parts.inventory, parts.allocations
+        self._delivery, self._gate = parts.delivery, parts.gate
+        self._unsupported, self._proc = unsupported, proc
+        self._locks = tuple(threading.Lock() for _ in range(_LOCKS))
+        self._judging = threading.Lock()
+        self._mounts: dict[str, tuple[Mount, ...]] = {}
+        """Of containers that were delivered and have not ended, by the runtime's id."""
+        self._creating: set[str] = set()
+        self._late: set[str] = set()
+        """Of those that are being created, the ones that the runtime has given up meanwhile; by its ids."""
+        self._older: frozenset[str] | None = None
+        """Sandboxes that are older than this agent."""
+        self._fault = ("", 0.0)
+
+    def load(self) -> None:
+        """Before anything else: promises that stand on the disk. What cannot be read, or is of another boot, goes."""
+        for ident, hold in tuple(self._delivery.standing()):
+            if hold is None:
+                self._delivery.retire(ident)
+            else:
+                self._allocations.load([hold])
+
+    def synchronize(self, sandboxes: Sequence[Sandbox], containers: Sequence[Container]) -> None:
+        """See `Handler`."""
+        if self._older is None:
+            self._older = frozenset(one.id for one in sandboxes)
+        self._late |= self._creating.difference(one.id for one in containers)
+        self._allocations.runtime_has(containers, sandboxes)
+        known = {one.id for one in containers if one.runs}
+        self._mounts = {ident: mounts for ident, mounts in self._mounts.items() if ident in known}
+        self._gate.sweep(lambda: known)
+        for one in containers:
+            if one.runs and START_NONCE in one.annotations:
+                self._recall(one)
+            if one.runs and one.pid and self._unprepared(one):
+                self._end(one)
+
+    def create(self, container: Container) -> Adjustment | None:
+        """See `Handler`."""
+        self._allocations.named(container)
+        self._creating.add(container.id)
+        try:
+            return self._create(container)
+        finally:
+            self._creating.discard(container.id)
+            if container.id in self._late:  # our answer came after its deadline, and after the word that it is gone
+                self._late.discard(container.id)
+                self.gone(container, removed=True)
+
+    def _create(self, container: Container) -> Adjustment | None:
+        sandbox = container.sandbox
+        record, guarded = self._record(sandbox), self._gate.is_guarded(container.hooks)
+        node = self._node()
+        if not guarded and share_of(container, record) is None:
+            return Adjustment(env={ACK.env_visible: VOID}) if judge_other(container, node) else None
+        if not _UID.fullmatch(sandbox.uid) or not _NAME.fullmatch(container.name):
+            raise RefusedError(f"{container.key}: the container runtime names the pod by an invalid UID or container")
+        tenant = _tenant(container)
+        ident = promise_id(tenant)
+        with self._lock(ident):
+            before = self._allocations.get(ident)
+            with self._judging:  # what one is given, the next one must see
+                given = self._judge(container, record, node, before)
+                allocation = self._allocations.creates(tenant, given.slices, given.policy, container.id)
+            try:
+                delivered = self._delivery.deliver(tenant, given, node.cards)
+                allocation.policy = delivered.hold.policy
+                mounts = tuple(one for one in delivered.edits.mounts if given.policy != NOTHING)
+                annotations = self._gate.mark(container.id, mounts)
+            except (UndeliverableError, OSError) as exc:
+                self._allocations.gone(container)
+                self._fault = (str(exc), time.monotonic())
+                _log.error("cannot start container %s: %s", container.key, exc)
+                raise RefusedError(f"{container.key}: {exc}") from None
+        self._fault = ("", 0.0)
+        self._mounts[container.id] = mounts if delivered.hold.policy != NOTHING else ()
+        edits = delivered.edits
+        hook = () if guarded else self._gate.hook
+        return Adjustment(edits.env, edits.mounts, edits.devices, annotations, hook)
+
+    def start(self, container: Container) -> None:
+        """See `Handler`. A second look, also at what was created while nobody was connected."""
+        mounts = self._mounts.get(container.id)
+        if mounts is None:
+            if self._unprepared(container) and may_see_cards(container):
+                raise RefusedError(
+                    f"{container.key}: the container was created while the node agent was not connected to the "
+                    "container runtime; the kubelet creates it again"
+                )
+            return
+        if not mounts:
+            return
+        try:
+            with Root(container.pid, self._proc) as root:
+                hidden, problem = root.hidden(mounts), root.preload_problem()
+        except OSError as exc:
+            raise RefusedError(f"{container.key}: cannot look into the container: {exc.strerror}") from None
+        if hidden:
+            raise RefusedError(f"{container.key}: the image or a volume of the pod hides {hidden}")
+        if problem and self._unsupported == REFUSE:
+            raise RefusedError(
+                f"{container.key}: limits cannot be enforced: {problem}; use an image with glibc 2.17 or newer"
+            )
+
+    def gone(self, container: Container, *, removed: bool) -> None:
+        """See `Handler`."""
+        if container.id in self._creating:
+            self._late.add(container.id)
+        self._allocations.gone(container)
+        if why := self._gate.forget(container.id):
+            _log.warning("the guard refused to start container %s: %s", container.key, why)
+        if removed:
+            self._mounts.pop(container.id, None)
+
+    def tidy(self) -> None:
+        """What is due once a second: parts of pods that are gone, init containers that have ended, changed records."""
+        if not self._pods.synced() or self._older is None:
+            return
+        for allocation in self._allocations.all():
+            with self._lock(allocation.id):
+                pod = self._pods.get(allocation.tenant.uid)
+                if pod is None:
+                    if not self._allocations.is_in_force(allocation):
+                        self._delivery.retire(allocation.id)
+                        self._allocations.drop(allocation.id)
+                    continue
+                self._uncount(allocation, pod)
+                self._follow(allocation, pod)
+                self._restore(allocation)
+        for ident, _ in tuple(self._delivery.standing()):
+            with self._lock(ident):
+                if self._allocations.get(ident) is None:
+                    self._delivery.retire(ident)
+        self._gate.sweep(lambda: {container for one in self._allocations.all() for container in one.runs})
+
+    @property
+    def fault(self) -> str:
+        """What kept the last container with a share from starting here, a moment ago; empty: nothing."""
+        text, when = self._fault
+        return text if time.monotonic() - when < FAULT_SECONDS else ""
+
+    def _lock(self, ident: str) -> threading.Lock:
+        """Files of one container are written and removed by one thread at a time."""
+        return self._locks[hash(ident) % _LOCKS]
+
+    # What is known.
+
+    def _record(self, sandbox: Sandbox) -> codec.Allocation | None:
+        pod = self._pods.get(sandbox.uid)
+        if pod is not None:
+            return pod.allocation
+        text = sandbox.annotations.get(ALLOCATION)
+        if text is None:
+            return None
+        try:
+            record = decode_allocation(text)
+        except CodecError:
+            return None
+        return record if record.promise == sandbox.uid else None
+
+    def _judge(
+        self, container: Container, record: codec.Allocation | None, node: NodeFacts, before: Allocation | None
+    ) -> Given:
+        had = Given(before.slices, before.policy) if before is not None else None
+        ident = f"{container.sandbox.uid}.{container.name}"
+        given = judge_share(container, record, node, had, self._allocations.in_force(but=ident))
+        older = self._older is None or container.sandbox.id in self._older
+        if not older or self._pods.synced() or self._pods.get(container.sandbox.uid) is not None:
+            return given
+        if had is None:
+            raise RefusedError(
+                f"{container.key}: the pod is older than this node agent, which has not reached the API server since "
+                "it started: its allocation may have changed; the kubelet will retry"
+            )
+        return had
+
+    def _node(self) -> NodeFacts:
+        inventory = self._inventory
+        cards = {card.uuid: card for card in inventory.cards()}
+        return NodeFacts(inventory.mode(), inventory.whole(), cards, self._pods.exempt())
+
+    def _unprepared(self, container: Container) -> bool:
+        """Whether a container should have a share and was not given it: the kubelet ran it before it knew of us."""
+        if container.id in self._mounts or START_NONCE in container.annotations:
+            return False
+        ident = f"{container.sandbox.uid}.{container.name}"
+        return bool(share_of(container, self._record(container.sandbox))) and self._allocations.get(ident) is None
+
+    def _recall(self, container: Container) -> None:
+        """One that an agent prepared, of which nothing stands on the disk any more: it has what its record says."""
+        share = share_of(container, self._record(container.sandbox))
+        tenant = _tenant(container)
+        if share and self._allocations.get(promise_id(tenant)) is None:
+            policy = NOTHING if self._inventory.mode() is Mode.SHARE else Policy.FIXED.name.lower()
+            self._allocations.creates(tenant, share, policy, container.id)
+
+    def _end(self, container: Container) -> None:
+        """What may see a card must not run without limits; what sees none is left to its owner."""
+        advice = "the kubelet admitted the pod before it knew of shared memory: delete the pod"
+        if not may_see_cards(container):
+            _log.warning("container %s runs without its card: %s", container.key, advice)
+            return
+        _log.warning("ending container %s, which runs without limits: %s", container.key, advice)
+        with contextlib.suppress(OSError):
+            os.kill(container.pid, signal.SIGKILL)
+
+    # What follows the watch.
+
+    def _uncount(self, allocation: Allocation, pod: Bound) -> None:
+        """An init container that has ended gives its promise back; the containers after it have their own."""
+        wanted = pod.container(allocation.tenant.container)
+        ended = wanted is not None and wanted.init and wanted.done
+        if allocation.counted and ended and not self._allocations.is_in_force(allocation):
+            self._delivery.uncount(allocation.id)
+            allocation.counted = False
+
+    def _follow(self, allocation: Allocation, pod: Bound) -> None:
+        """A record that was changed while the container runs: other limits on the same cards."""
+        wanted = pod.part(allocation.tenant.container)
+        if wanted is None or wanted == allocation.slices or not allocation.runs:
+            return
+        if [part.uuid for part in wanted] != [part.uuid for part in allocation.slices]:
+            return  # other cards come with the next start
+        cards = {card.uuid: card for card in self._inventory.cards()}
+        try:
+            self._delivery.change(allocation.tenant, Given(wanted, allocation.policy), cards)
+        except UndeliverableError as exc:
+            _log.error("cannot change the limits of %s: %s", allocation.key, exc)
+            return
+        _log.info("changed the limits of %s", allocation.key)
+        allocation.slices = wanted
+
+    def _restore(self, allocation: Allocation) -> None:
+        """Files that somebody removed, so that the exporter sees the promise of a container that runs."""
+        if allocation.runs and allocation.counted and not self._delivery.stands(allocation.id):
+            given = Given(allocation.slices, allocation.policy)
+            cards = {card.uuid: card for card in self._inventory.cards()}
+            with contextlib.suppress(UndeliverableError):  # tried again in a second
+                self._delivery.deliver(allocation.tenant, given, cards)
+
+
+def _tenant(container: Container) -> Tenant:
+    sandbox = container.sandbox
+    return Tenant(sandbox.namespace, sandbox.name, sandbox.uid, container.name)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What becomes of a container that the runtime is about to create: left alone, closed, given its share, or refused.
+
+Pure. The scheduler's record says what the container may have; the runtime says which pod it belongs to. A refusal's
+text stands in the pod's events, so it says what to do; the kubelet tries again by itself. A container without a share
+on a node that offers shares must not see a card: that one of its image's variables asks for all of them is common, as
+every CUDA base image sets it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.abi import Policy
+from isolation.contract.model import Mode
+from isolation.contract.names import ACK, SYSTEM_NAMESPACES
+from isolation.contract.nri_api import VOID
+from isolation.contract.quantity import show_bytes
+from isolation.node.nri.model import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from isolation.contract.codec import Allocation
+    from isolation.contract.model import Card, Slice
+    from isolation.node.nri.model import Container
+
+SERVED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
+"""Modes of a node that offers shares."""
+NOTHING: Final = "none"
+"""Policy under which nothing is enforced."""
+_NODE: Final = "/dev/nvidia"
+_VARIABLES: Final = ("NVIDIA_", "CUDA_VERSION")
+"""Variables by which NVIDIA's runtimes decide whether to add cards to a container."""
+_NO_CARDS: Final = frozenset({"", "none", VOID})
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one container has, or gets."""
+
+    slices: tuple[Slice, ...]
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """Memory of a card that another container may use now."""
+
+    owner: str
+    """For people."""
+    uuid: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known of this node."""
+
+    mode: Mode
+    whole: bool
+    """Whether somebody offers whole cards here."""
+    cards: Mapping[str, Card]
+    exempt: frozenset[str] | None
+    """Namespaces of system software that may see every card; None: not known yet."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether this node offers shares."""
+        return self.mode in SERVED and not self.whole
+
+    def is_exempt(self, namespace: str) -> bool | None:
+        """None: cannot be told yet."""
+        if namespace in SYSTEM_NAMESPACES:
+            return True
+        return None if self.exempt is None else namespace in self.exempt
+
+
+def share_of(container: Container, record: Allocation | None) -> tuple[Slice, ...] | None:
+    """What the record gives that container; None: nothing."""
+    parts = record.parts if record is not None else ()
+    return next((part.slices for part in parts if part.container == container.name), None)
+
+
+def judge_share(
+    container: Container,
+    record: Allocation | None,
+    node: NodeFacts,
+    before: Given | None,
+    in_force: Sequence[InForce],
+) -> Given:
+    """
+    What a container with a share gets; RefusedError.
+
+    `before`: what a container of that name of this very pod had in this boot; `in_force`: all but its own.
+    """
+    key = container.key
+    if record is None or record.promise != container.sandbox.uid:
+        raise RefusedError(
+            f"{key}: the pod has no valid allocation annotation: only the gpushare scheduler may bind pods that "
+            f"request {ACK.memory}; delete the pod and let it be scheduled again"
+        )
+    slices = share_of(container, record)
+    if not slices:
+        raise RefusedError(f"{key}: the pod's allocation annotation has no entry for container {container.name}")
+    if before is None and not node.shares:
+        why = "whole cards are offered here too" if node.whole else f"its label {ACK.mode_label} is {node.mode}"
+        raise RefusedError(f"{key}: this node offers no shares: {why}")
+    unknown = [part.uuid for part in slices if part.uuid not in node.cards]
+    if unknown:
+        raise RefusedError(f"{key}: the pod was placed on card {', '.join(unknown)}, which this node does not have")
+    for part in slices:
+        _fits(key, part, node.cards[part.uuid], in_force)
+    if before is not None and before.policy != NOTHING:
+        return Given(slices, before.policy)  # on the way from cgpu to share, limits stay while the pod lives
+    free = node.mode is Mode.SHARE or bool(node.is_exempt(container.sandbox.namespace))
+    return Given(slices, NOTHING if free else Policy.FIXED.name.lower())
+
+
+def _fits(key: str, part: Slice, card: Card, in_force: Sequence[InForce]) -> None:
+    """Never more on a card than it has; RefusedError."""
+    others = [one for one in in_force if one.uuid == part.uuid]
+    used = sum(one.bytes for one in others)
+    if used + part.bytes > card.allocatable_bytes:
+        names = ", ".join(sorted({one.owner for one in others})) or "nobody else"
+        raise RefusedError(
+            f"{key}: {show_bytes(part.bytes)} of card {part.uuid} are not free yet: {show_bytes(used)} of "
+            f"{show_bytes(card.allocatable_bytes)} are in use by {names}; the kubelet will retry"
+        )
+
+
+def may_see_cards(container: Container) -> bool:
+    """Whether a container has device nodes of cards, or asks NVIDIA's runtimes for some."""
+    return bool(_nodes(container)) or _asks(container)
+
+
+def _nodes(container: Container) -> list[str]:
+    return [path for path in container.devices if path.startswith(_NODE)]
+
+
+def _asks(container: Container) -> bool:
+    return container.env.get(ACK.env_visible, "") not in _NO_CARDS
+
+
+def judge_other(container: Container, node: NodeFacts) -> bool:
+    """Whether a container without a share must be closed to NVIDIA's runtimes; RefusedError."""
+    nodes, asks = _nodes(container), _asks(container)
+    mentions = any(name.startswith(_VARIABLES) for name in container.env)
+    if not node.shares or not (nodes or asks or mentions):
+        return False
+    exempt = node.is_exempt(container.sandbox.namespace)
+    if exempt:
+        return False
+    if exempt is None and (nodes or asks):
+        raise RefusedError(
+            f"{container.key}: it is not known yet whether namespace {container.sandbox.namespace} is exempt: the "
+            "node agent has not reached the API server since it started; the kubelet will retry"
+        )
+    if nodes:
+        raise RefusedError(
+            f"{container.key}: the container asks for {nodes[0]} by a CDI device, but the cards of this node are "
+            f"shared: request {ACK.memory} instead, or label the namespace gpushare.dev/exempt=true if it is system "
+            "software"
+        )
+    return True

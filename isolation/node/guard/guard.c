@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The guard: an OCI createRuntime hook that lets a container start only if the node agent prepared it.
+ *
+ *     gpushare-guard <marks>
+ *
+ * <marks>/<container id> holds a nonce that the agent wrote before it answered the container runtime, and the mounts
+ * that must be on top in the container. The start is refused unless the container's specification carries the same
+ * nonce as an annotation. Then every mount is looked up inside the container's root, and bound again where a link of
+ * the image or a volume of the pod has put something else above it. The mark is removed: one start for each id.
+ *
+ * Whatever cannot be read is a refusal. Nothing else has to run for that: no agent, no kubelet. What is written to
+ * standard error is shown in the pod's events. OCI runtime specification 1.1: "Lifecycle" step 3, "POSIX-platform
+ * Hooks" (createRuntime runs in the runtime's namespaces, after the mounts are made, before pivot_root), "State".
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mount.h>
+#include <linux/openat2.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "json.h"
+
+#define ANNOTATION "gpushare.dev/start-nonce"
+#define NONCE_CHARS 32
+#define MOST_MOUNTS 16
+enum { MOST_JSON = 16 << 20, MOST_MARK = 16 << 10, MOST_PATH = 4096, MOST_ID = 128, LONGEST_SECONDS = 10 };
+
+static int marks = -1;
+static char note[MOST_ID + sizeof ".refused"];
+
+/* Say why, also in a file for the agent: not every runtime passes on what a hook writes. */
+static _Noreturn __attribute__((format(printf, 1, 2))) void refuse(const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    fprintf(stderr, "gpushare: container start refused: %s\n", text);
+    int fd = *note ? openat(marks, note, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+    if (fd >= 0 && write(fd, text, strlen(text)) < 0)
+        fprintf(stderr, "gpushare: cannot write %s\n", note);
+    exit(1);
+}
+
+/* All of a file, ended by a zero. Larger than `most` is refused. */
+static char *read_all(int fd, size_t most, const char *what, size_t *size)
+{
+    size_t have = 0, room = 1 << 16;
+    char *text = malloc(room + 1);
+    for (;;) {
+        if (!text)
+            refuse("out of memory");
+        ssize_t got = read(fd, text + have, room - have);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            refuse("cannot read %s: %s", what, strerror(errno));
+        if (got == 0)
+            break;
+        have += (size_t)got;
+        if (have > most)
+            refuse("%s is larger than %zu bytes", what, most);
+        if (have == room)
+            text = realloc(text, (room *= 2) + 1);
+    }
+    text[have] = 0;
+    *size = have;
+    return text;
+}
+
+static char *read_path(const char *path, size_t *size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        refuse("cannot open %s: %s", path, strerror(errno));
+    char *text = read_all(fd, MOST_JSON, path, size);
+    close(fd);
+    return text;
+}
+
+static void get(const struct json *object, const char *key, char *value, size_t room, const char *what)
+{
+    struct json found;
+    if (!json_get(object, key, &found) || !json_text(&found, value, room))
+        refuse("%s has no valid field %s", what, key);
+}
+
+static long get_pid(const struct json *state)
+{
+    struct json found;
+    long pid = 0;
+    if (!json_get(state, "pid", &found) || !json_number(&found, &pid) || pid <= 0)
+        refuse("the container runtime names no process of the container");
+    return pid;
+}
+
+static int valid_id(const char *id)
+{
+    if (!*id || *id == '.')
+        return 0;
+    for (; *id; id++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-", *id))
+            return 0;
+    return 1;
+}
+
+/* The mark of this container, which is gone afterwards. Only root may have written it. */
+static char *take_mark(const char *folder, const char *id)
+{
+    struct stat about;
+    marks = open(folder, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (marks < 0 || fstat(marks, &about) || about.st_uid != 0 || (about.st_mode & 077))
+        refuse("%s is not a directory of root with mode 0700", folder);
+    snprintf(note, sizeof note, "%s.refused", id);
+    int fd = openat(marks, id, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        refuse("the node agent did not prepare this container: it was not connected to the container runtime when the "
+               "container was created; the kubelet creates it again");
+    if (fstat(fd, &about) || !S_ISREG(about.st_mode) || about.st_uid != 0)
+        refuse("the mark of this container is not a file of root");
+    size_t size;
+    char *text = read_all(fd, MOST_MARK, "the mark of this container", &size);
+    close(fd);
+    if (strlen(text) != size)
+        refuse("the mark of this container is damaged");
+    if (unlinkat(marks, id, 0))
+        refuse("cannot remove the mark of this container: %s", strerror(errno));
+    return text;
+}
+
+static int open_inside(int root, const char *path, uint64_t flags, uint64_t resolve)
+{
+    struct open_how how = {
+        .flags = flags | O_CLOEXEC,
+        .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | resolve,
+    };
+    int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+    if (fd < 0 && errno == ENOSYS)
+        refuse("Linux 5.12 or newer is required (openat2, mount_setattr)");
+    return fd;
+}
+
+static void look(int fd, const char *path, struct statx *about)
+{
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_MNT_ID, about))
+        refuse("cannot examine %s: %s", path, strerror(errno));
+}
+
+static int same_file(const struct statx *one, const struct statx *other)
+{
+    return one->stx_ino == other->stx_ino && one->stx_dev_major == other->stx_dev_major &&
+           one->stx_dev_minor == other->stx_dev_minor;
+}
+
+/* A mount of what the agent prepared on the host, attached to nothing yet. */
+static int detached_mount(const char *source, int writable)
+{
+    struct mount_attr attr = {.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | (writable ? 0 : MOUNT_ATTR_RDONLY)};
+    struct statx about;
+    if (statx(AT_FDCWD, source, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &about))
+        refuse("cannot examine %s: %s", source, strerror(errno));
+    if (S_ISLNK(about.stx_mode) || about.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+        refuse("%s is a link, or something is mounted over it, on the node", source);
+    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    if (tree < 0 || syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr))
+        refuse("cannot mount %s: %s", source, errno == ENOSYS ? "Linux 5.12 or newer is required" : strerror(errno));
+    return tree;
+}
+
+/*
+ * Make what `tree` holds what the container finds at `target`.
+ *
+ * The folder of the target must lie on the container's own root file system: a name in a volume can be removed by
+ * whoever shares the volume, and a mount on it goes with it. A link in place of the target could be pointed elsewhere
+ * later.
+ */
+static void ensure_mount(int root, const char *target, int tree)
+{
+    struct statx top, there, ours;
+    char parent[MOST_PATH];
+    const char *slash = strrchr(target, '/');
+    if (*target != '/' || !slash[1] || strlen(target) >= sizeof parent)
+        refuse("the mark of this container is damaged");
+    snprintf(parent, sizeof parent, "%.*s", (int)(slash - target + 1), target);
+    int within = open_inside(root, parent, O_PATH | O_DIRECTORY, RESOLVE_NO_XDEV);
+    if (within < 0 && errno == EXDEV)
+        refuse("a volume of the pod, or a link of the image to one, hides %s: mount the volume elsewhere", target);
+    if (within < 0)
+        refuse("%s cannot be reached in the container: %s", parent, strerror(errno));
+    look(root, "the container's root", &top);
+    look(tree, target, &ours);
+    int at = open_inside(within, slash + 1, O_PATH | O_NOFOLLOW, 0);
+    if (at < 0)
+        refuse("%s cannot be reached in the container: %s", target, strerror(errno));
+    look(at, target, &there);
+    if (S_ISLNK(there.stx_mode))
+        refuse("%s is a link in the image: use an image without it", target);
+    if (!same_file(&there, &ours)) {
+        /* What is mounted there may be a peer of a mount on the host, which must not get ours. */
+        struct mount_attr apart = {.propagation = MS_PRIVATE};
+        if (there.stx_mnt_id != top.stx_mnt_id && syscall(SYS_mount_setattr, at, "", AT_EMPTY_PATH, &apart, sizeof apart))
+            refuse("cannot set the mount of %s apart: %s", target, strerror(errno));
+        if (syscall(SYS_move_mount, tree, "", at, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+            refuse("cannot mount over %s: %s", target, strerror(errno));
+        close(at);
+        at = open_inside(within, slash + 1, O_PATH | O_NOFOLLOW, 0);
+        if (at < 0)
+            refuse("%s cannot be reached in the container: %s", target, strerror(errno));
+        look(at, target, &there);
+        if (!same_file(&there, &ours))
+            refuse("%s is not ours after it was mounted again", target);
+    }
+    close(at);
+    close(within);
+}
+
+/* Go where the container's mounts are, which must not be where the host's are. */
+static void enter_mounts(long pid)
+{
+    char path[64];
+    struct stat theirs, ours;
+    snprintf(path, sizeof path, "/proc/%ld/ns/mnt", pid);
+    int ns = open(path, O_RDONLY | O_CLOEXEC);
+    if (ns < 0 || fstat(ns, &theirs) || stat("/proc/self/ns/mnt", &ours))
+        refuse("cannot reach the container's mounts: %s", strerror(errno));
+    if (theirs.st_ino == ours.st_ino)
+        refuse("the container runtime gives the container no mounts of its own");
+    if (setns(ns, CLONE_NEWNS))
+        refuse("cannot enter the container's mounts: %s", strerror(errno));
+    close(ns);
+}
+
+/* Lines of `source TAB target TAB ro|rw`. */
+static void ensure_mounts(char *lines, long pid, const char *rootfs)
+{
+    const char *targets[MOST_MOUNTS];
+    int trees[MOST_MOUNTS], count = 0;
+    for (char *rest = lines, *line; (line = strsep(&rest, "\n"));) {
+        if (!*line)
+            continue;
+        char *source = strsep(&line, "\t"), *target = strsep(&line, "\t");
+        if (!source || !target || !line || (strcmp(line, "ro") && strcmp(line, "rw")) || count == MOST_MOUNTS)
+            refuse("the mark of this container is damaged");
+        trees[count] = detached_mount(source, !strcmp(line, "rw")); /* of the host, so before we leave it */
+        targets[count++] = target;
+    }
+    enter_mounts(pid);
+    int root = open(rootfs, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0)
+        refuse("cannot open the container's root %s: %s", rootfs, strerror(errno));
+    for (int i = 0; i < count; i++)
+        ensure_mount(root, targets[i], trees[i]);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fputs("usage: gpushare-guard DIRECTORY, as a createRuntime hook: the container's state is read from standard "
+              "input\n", stderr);
+        return 2;
+    }
+    /* No timeout in the hook's own words: crun may take a hook that has ended for one that has not. */
+    alarm(LONGEST_SECONDS);
+    size_t size;
+    char *text = read_all(STDIN_FILENO, MOST_JSON, "the container's state", &size);
+    struct json state = {text, text + size}, spec, annotations, root;
+    char id[MOST_ID + 1], bundle[MOST_PATH], nonce[NONCE_CHARS + 1], path[MOST_PATH + 16], rootfs[2 * MOST_PATH + 2];
+    get(&state, "id", id, sizeof id, "the container's state");
+    get(&state, "bundle", bundle, sizeof bundle, "the container's state");
+    if (!valid_id(id))
+        refuse("invalid container id");
+    char *mark = take_mark(argv[1], id);
+
+    snprintf(path, sizeof path, "%s/config.json", bundle);
+    char *config = read_path(path, &size);
+    spec = (struct json){config, config + size};
+    if (!json_get(&spec, "annotations", &annotations) || !json_get(&annotations, ANNOTATION, &root) ||
+        !json_text(&root, nonce, sizeof nonce))
+        refuse("the container was created without the node agent's annotation; the kubelet creates it again");
+    if (strlen(nonce) != NONCE_CHARS || strncmp(mark, nonce, NONCE_CHARS) || mark[NONCE_CHARS] != '\n')
+        refuse("the container was created by another answer than the node agent's last one; the kubelet creates it "
+               "again");
+    if (!json_get(&spec, "root", &root))
+        refuse("the container's specification has no root");
+    char where[MOST_PATH];
+    get(&root, "path", where, sizeof where, "the root of the container's specification");
+    snprintf(rootfs, sizeof rootfs, "%s%s%s", *where == '/' ? "" : bundle, *where == '/' ? "" : "/", where);
+    if (mark[NONCE_CHARS + 1])
+        ensure_mounts(mark + NONCE_CHARS + 1, get_pid(&state), rootfs);
+    return 0;
+}

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The agent as a plugin of the container runtime: connected again within a moment, and never late with an answer.
+
+The runtime starts a container as it is when a plugin is late, dies or is away; only an error refuses. So an answer
+that takes too long becomes an error well before the runtime gives up, and calls that write files run in threads of
+their own. Decides when to connect, what is subscribed to and how long an answer may take; what the answers are is the
+handler's business. That a container was created while nobody was connected is found by the guard and at its start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as LateError
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from isolation.contract import nri_api as api
+from isolation.contract.text import printable
+from isolation.node.nri.model import Container, RefusedError, Sandbox, container_of, sandbox_of
+from isolation.node.nri.trunk import Answer, Call, ClosedError, Trunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from isolation.node.nri.model import Handler
+
+    T = TypeVar("T")
+
+_log: Final = logging.getLogger(__name__)
+NAME: Final = "gpushare"
+INDEX: Final = "90"
+"""Late among the plugins: what others have changed is seen. NVIDIA's own has 10."""
+CONNECT_SECONDS: Final = 0.05
+"""Between two tries: a runtime that starts serves pods within 25 ms of its plugins' socket."""
+ANSWER_PART: Final = 0.6
+"""Of the runtime's deadline, 2 s unless it says otherwise."""
+_RUNTIME_SECONDS: Final = 2.0
+_WORKERS: Final = 8
+"""Threads for answers: the runtime asks one at a time, more than one works only where a disk hangs."""
+_REGISTER_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.5
+_LONGEST_TEXT: Final = 500
+
+
+class Session:
+    """See the module. `cycle` is called over and over by one thread; the rest may be read from any."""
+
+    def __init__(
+        self, path: Path, handler: Handler, took: Callable[[str, float, str], None], index: str = INDEX
+    ) -> None:
+        """`took`: receives method, seconds and outcome (ok, refused, timeout, error) of each answer."""
+        self._path, self._handler, self._took, self._index = path, handler, took, index
+        self._socket: socket.socket | None = None
+        self._trunk: Trunk | None = None
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="nri")
+        self._answer_seconds = _RUNTIME_SECONDS * ANSWER_PART
+        self._parts: tuple[list[Any], list[Any]] = ([], [])
+        self._synchronized = False
+        self.in_force = False
+        """Whether every container that is created now is shown to us."""
+        self.times = 0
+        """How often we have been in force."""
+        self.trouble = "not connected to the container runtime yet"
+        """Why not, for people; empty while in force."""
+        self.runtime = ""
+        """Name and version."""
+
+    def cycle(self) -> float:
+        """Connect, or answer what comes; seconds until the next time."""
+        try:
+            if self._trunk is None:
+                self._connect()
+            self._serve()
+        except ClosedError as exc:
+            self._lost(str(exc))
+            return CONNECT_SECONDS
+        return 0.0
+
+    def close(self) -> None:
+        """The runtime is told nothing: for it we are gone."""
+        self._lost("the node agent is shutting down")
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(_REGISTER_SECONDS)
+        try:
+            connection.connect(str(self._path))
+        except OSError as exc:
+            connection.close()
+            raise ClosedError(
+                f"cannot connect to {self._path}: {exc.strerror or exc}: NRI must be enabled in the container runtime "
+                "(containerd 2.1 or newer and CRI-O have it on by default)"
+            ) from None
+        connection.settimeout(_LOOK_SECONDS)
+        self._socket, self._trunk = connection, Trunk(connection)
+        self._parts = ([], [])
+        self._trunk.ask("RegisterPlugin", api.RegisterPluginRequest(plugin_name=NAME, plugin_idx=self._index))
+        end = time.monotonic() + _REGISTER_SECONDS
+        while not self.in_force:
+            self._serve()
+            if time.monotonic() > end:
+                raise ClosedError("the container runtime did not take the plugin into service")
+
+    def _serve(self) -> None:
+        """One message, or none for a while."""
+        trunk = self._trunk
+        if trunk is None:
+            return
+        try:
+            message = trunk.receive()
+        except TimeoutError:
+            return
+        if isinstance(message, Answer):
+            if message.code:
+                raise ClosedError(f"the container runtime refused the plugin: {printable(message.text, _LONGEST_TEXT)}")
+            return
+        self._answer(trunk, message)
+
+    def _answer(self, trunk: Trunk, call: Call) -> None:
+        began, outcome = time.monotonic(), "ok"
+        try:
+            trunk.answer(call, self._result(call))
+        except RefusedError as exc:
+            outcome = "refused"
+            trunk.refuse(call, printable(str(exc), _LONGEST_TEXT))
+        except LateError:
+            outcome = "timeout"
+            text = f"the node agent had no answer within {self._answer_seconds:.1f} s: the kubelet will retry"
+            _log.error("%s: %s", call.method, text)
+            trunk.refuse(call, text)
+        except _UnknownError:
+            outcome = "error"
+            trunk.refuse(call, f"method {printable(call.method, 64)} is not implemented", api.UNIMPLEMENTED)
+        except ClosedError:
+            raise
+        except Exception:  # noqa: BLE001 (an error refuses; silence would start the container as it is)
+            outcome = "error"
+            _log.exception("%s failed", call.method)
+            trunk.refuse(call, "the node agent failed (see its log): the kubelet will retry", api.INTERNAL)
+        finally:
+            self._took(call.method, time.monotonic() - began, outcome)
+        if self._synchronized and not self.in_force:
+            self.times += 1
+            self.in_force, self.trouble = True, ""
+            _log.info("connected to the container runtime: %s", self.runtime)
+
+    def _result(self, call: Call) -> Any:
+        if call.method == "Configure":
+            return self._configure(api.ConfigureRequest.FromString(call.payload))
+        if call.method == "Synchronize":
+            return self._synchronize(api.SynchronizeRequest.FromString(call.payload))
+        if call.method == "CreateContainer":
+            container = _container(api.ContainerRequest.FromString(call.payload))
+            adjustment = self._in_time(self._handler.create, container)
+            return api.CreateContainerResponse(adjust=adjustment.message() if adjustment is not None else None)
+        if call.method == "StateChange":
+            event = api.StateChangeEvent.FromString(call.payload)
+            self._event(event.event, event)
+        elif call.method in api.METHODS:
+            self._event(api.METHODS[call.method], api.ContainerRequest.FromString(call.payload))
+        elif call.method != "Shutdown":
+            raise _UnknownError
+        return api.Empty()
+
+    def _configure(self, request: Any) -> Any:
+        self.runtime = printable(f"{request.runtime_name} {request.runtime_version}", 64)
+        if request.request_timeout > 0:  # milliseconds
+            self._answer_seconds = request.request_timeout / 1000 * ANSWER_PART
+        events = sum(1 << (event - 1) for event in api.Event)
+        # A runtime that knows the policy (NRI 0.12) refuses what it cannot ask us about.
+        return api.ConfigureResponse(events=events, failure_policy={"fail_request": True})
+
+    def _synchronize(self, request: Any) -> Any:
+        """It comes in parts where it is large."""
+        sandboxes, containers = self._parts
+        sandboxes += request.pods
+        containers += request.containers
+        if not request.more:
+            known = {one.id: sandbox_of(one) for one in sandboxes}
+            found = [container_of(one, known[one.pod_sandbox_id]) for one in containers if one.pod_sandbox_id in known]
+            self._parts = ([], [])
+            self._handler.synchronize(tuple(known.values()), found)
+            self._synchronized = True
+        return api.SynchronizeResponse(more=request.more)
+
+    def _event(self, event: int, message: Any) -> None:
+        if event == api.Event.START_CONTAINER:
+            self._in_time(self._handler.start, _container(message))
+        elif event in {api.Event.STOP_CONTAINER, api.Event.REMOVE_CONTAINER}:
+            self._handler.gone(_container(message), removed=event == api.Event.REMOVE_CONTAINER)
+
+    def _in_time(self, what: Callable[[Container], T], container: Container) -> T:
+        """In a thread. LateError; what is still done then is worth nothing: its nonce is not in the container."""
+        return self._pool.submit(what, container).result(self._answer_seconds)
+
+    def _lost(self, why: str) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+        self._socket = self._trunk = None
+        self._synchronized = self.in_force = False
+        if why != self.trouble:
+            self.trouble = why
+            _log.warning("not connected to the container runtime: %s", why)
+
+
+class _UnknownError(Exception):
+    """A method that is not subscribed to."""
+
+
+def _container(message: Any) -> Container:
+    sandbox: Sandbox = sandbox_of(message.pod)
+    return container_of(message.container, sandbox)

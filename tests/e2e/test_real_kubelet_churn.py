@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of one size come and go on a real node while agent, kubelet, runtime and the node itself are killed in turn."""
+
+from __future__ import annotations
+
+import pytest
+from realkubelet.churn import Churn
+from realkubelet.stage import play, real_stage
+
+
+@pytest.fixture(scope="module")
+def stage(plane, tmp_path_factory):
+    """A real node whose agent serves two cards of 14 units."""
+    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+        yield made
+
+
+def test_whoever_is_killed_every_container_has_what_its_record_says(stage, budget):
+    """
+    0 on a wrong card, 0 without limits, 0 wedged, no pod deleted but by us. Pods that a kubelet admits while no plugin
+    is there are rejected by it for good (after a reboot, or in the second in which an agent is replaced).
+    """
+    tally = play(stage, lambda client: Churn(stage, client, seed=21).run(42 * budget, every=6))
+    assert ([], [], [], []) == (tally.wrong_card, tally.without_limits, tally.wedged, tally.deleted), tally
+    assert {"UnexpectedAdmissionError"} >= set(tally.rejected), tally
+    assert tally.ran >= 24 * budget, tally

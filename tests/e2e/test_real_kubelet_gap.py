@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The moments in which a container runtime would start a container as it is: the guard does not let it, and the kubelet's
+own next try is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from realkubelet.neighbour import AFTER, BEFORE, neighbour
+from realkubelet.pods import GIB, PODS, container, facts, pod_of
+from realkubelet.stage import play, real_stage
+
+NONCE = "gpushare.dev/start-nonce"
+REFUSED = "container start refused"
+
+
+@pytest.fixture(scope="module")
+def stage(plane, tmp_path_factory):
+    """A real node whose runtime copies all annotations of pods into the specifications of their containers."""
+    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+        yield made
+
+
+async def restarted(client, name):
+    """The pod once a later container of it runs."""
+    return await client.until(
+        lambda p: any(one["restartCount"] and one["ready"] for one in p["status"].get("containerStatuses", ())),
+        f"{PODS}/{name}",
+    )
+
+
+async def said_in_events(client, name):
+    """Everything that was said of the pod."""
+    listed = await client.get("/api/v1/namespaces/default/events")
+    return [e["message"] for e in listed["items"] if e["involvedObject"]["name"] == name]
+
+
+def agent_pid(stage):
+    """As this test sees the process."""
+    script = f"--node-name\0{stage.node.name}\0".encode()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and script in (entry / "cmdline").read_bytes():
+                return int(entry.name)
+    raise AssertionError("the agent does not run")
+
+
+def through_a_gap(stage, index, then, after, **annotations):
+    """A pod whose container is created while `then` happens; what became of it once `after` has been done."""
+    name = f"gap-{secrets.token_hex(3)}"
+    pod = pod_of(name, container("main", 2, "1536", "1024"))
+    pod["metadata"]["annotations"] = annotations
+
+    async def story(client):
+        socket = stage.node.machine.path("/run/nri/nri.sock")
+        with neighbour(socket, index, name, then) as asked:
+            made = await stage.place(client, pod, 1)
+            assert await asyncio.to_thread(asked.wait, 60)
+            await asyncio.to_thread(after)
+        found = await (restarted(client, name) if index == BEFORE else stage.running_pod(client, name))
+        assert found["metadata"]["uid"] == made["metadata"]["uid"]
+        return facts(stage.said(found)), await said_in_events(client, name), stage.limits(found)
+
+    told, events, limits = play(stage, story)
+    assert {"main": {stage.cards[1]: 2 * GIB}} == limits
+    assert ([str(2 * GIB)], ["0", "2"]) == (told["total"], told["take"]), "a container ran without its limits"
+    return events
+
+
+def test_an_agent_that_is_killed_before_it_answers(stage):
+    """
+    The runtime creates the container as it is; the guard refuses to start it.
+    """
+    events = through_a_gap(stage, BEFORE, lambda _: stage.stop_agent(signal.SIGKILL), stage.start_agent)
+    assert any(REFUSED in message for message in events)
+
+
+def test_an_agent_that_is_killed_after_its_answer(stage):
+    """
+    The container is prepared and starts with its limits, though nobody is there.
+    """
+    events = through_a_gap(stage, AFTER, lambda _: stage.stop_agent(signal.SIGKILL), stage.start_agent)
+    assert not any(REFUSED in message for message in events)
+
+
+def test_a_mark_without_the_answer_opens_nothing(stage):
+    """
+    The agent dies after the mark was written and before its answer: the specification has no nonce.
+    """
+
+    def then(one):
+        stage.stop_agent(signal.SIGKILL)
+        mark = stage.node.machine.path(f"/run/gpushare/marks/{one.id}")
+        mark.write_text(f"{secrets.token_hex(16)}\n")
+
+    events = through_a_gap(stage, BEFORE, then, stage.start_agent)
+    assert any(REFUSED in message for message in events)
+
+
+def test_an_answer_that_comes_too_late_opens_nothing(stage):
+    """
+    The agent stands still for longer than the runtime waits, then writes its mark and answers nobody.
+    """
+    pid = agent_pid(stage)
+
+    def resume():
+        threading.Event().wait(3)
+        os.kill(pid, signal.SIGCONT)
+
+    events = through_a_gap(stage, BEFORE, lambda _: os.kill(pid, signal.SIGSTOP), resume)
+    assert any(REFUSED in message for message in events)
+
+
+def test_a_nonce_that_the_tenant_wrote_opens_nothing(stage):
+    """
+    The runtime copies the pod's annotation; there is no mark of that container.
+    """
+    forged = {NONCE: "0" * 32}
+    events = through_a_gap(stage, BEFORE, lambda _: stage.stop_agent(signal.SIGKILL), stage.start_agent, **forged)
+    assert any(REFUSED in message for message in events)
+
+
+def test_a_restarted_runtime_starts_nothing_without_limits(stage):
+    """
+    Containers are killed in a loop while the runtime restarts four times: each life has its limits.
+    """
+
+    async def story(client):
+        names = [f"loop{i}" for i in range(6)]
+        for i, name in enumerate(names):
+            box = container("main", 2, "/bin/sh", "-c", "/bin/client 100 & sleep 2")
+            await stage.place(client, pod_of(name, box), i % 2)
+        for name in names:
+            await stage.running_pod(client, name)
+        for _ in range(4):
+            stage.node.kill("containerd")
+            stage.node.start_containerd()
+            await asyncio.sleep(3)
+        pods = [await restarted(client, name) for name in names]
+        return [facts(stage.said(pod)) for pod in pods]
+
+    for told in play(stage, story):
+        assert {str(2 * GIB)} == set(told["total"])

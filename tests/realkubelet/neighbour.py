@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Another plugin of the container runtime, before or after the agent's: it stops time at a moment of a container's way.
+
+The runtime asks its plugins one after the other. What a test does while this one is asked happens after the kubelet's
+PreStartContainer and before (index below the agent's) or after (above it) the agent's answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from isolation.node.nri.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from isolation.node.nri.model import Container
+
+BEFORE, AFTER = "10", "95"
+
+
+class _Handler:
+    """Calls back once, for one container of a pod; `asked` is set when that has returned."""
+
+    def __init__(self, pod: str, then: Callable[[Container], None]) -> None:
+        self._pod, self._then = pod, then
+        self._begun = False
+        self.asked = threading.Event()
+
+    def synchronize(self, sandboxes, containers) -> None:
+        """Nothing."""
+
+    def create(self, container: Container) -> None:
+        """The moment."""
+        if container.sandbox.name == self._pod and not self._begun:
+            self._begun = True
+            self._then(container)
+            self.asked.set()
+
+    def start(self, container) -> None:
+        """Nothing."""
+
+    def gone(self, container, *, removed) -> None:
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def neighbour(socket: Path, index: str, pod: str, then: Callable[[Container], None]) -> Iterator[threading.Event]:
+    """While the block lasts; the event is set when the moment has come."""
+    handler = _Handler(pod, then)
+    session = Session(socket, handler, lambda *_: None, index)
+    over = threading.Event()
+
+    def forever() -> None:
+        while not over.is_set():
+            over.wait(session.cycle())
+
+    thread = threading.Thread(target=forever)
+    thread.start()
+    try:
+        while not session.in_force and thread.is_alive():
+            over.wait(0.01)
+        yield handler.asked
+    finally:
+        over.set()
+        thread.join()
+        session.close()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a container by the record and the node: each refusal with the words that the pod's Events show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolation.contract.codec import Allocation
+from isolation.contract.model import Card, Mode, Part, Slice
+from isolation.contract.names import ACK
+from isolation.contract.quantity import GIB
+from isolation.node.core.judge import Given, InForce, NodeFacts, judge_other, judge_share, share_of
+from isolation.node.nri.model import Container, RefusedError, Sandbox
+
+UID = "11111111-2222-3333-4444-555555555555"
+MAIN = Container("c1", "main", Sandbox("s1", UID, "ml", "train"))
+CARD = Card("GPU-1", 0, 16 * GIB)
+PART = (Slice("GPU-1", 0, 4 * GIB, 30),)
+RECORD = Allocation(UID, PART, (Part("main", PART),))
+NODE = NodeFacts(Mode.CGPU, whole=False, cards={"GPU-1": CARD, "GPU-2": Card("GPU-2", 1, 16 * GIB)}, exempt=frozenset())
+
+
+def judged(container=MAIN, record=RECORD, node=NODE, before=None, in_force=()):
+    """With one thing that is different."""
+    return judge_share(container, record, node, before, in_force)
+
+
+def changed(**more):
+    """The node."""
+    return replace(NODE, **more)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"record": None}, "the pod has no valid allocation annotation: only the gpushare scheduler may bind pods"),
+        ({"record": replace(RECORD, promise="another")}, "has no valid allocation annotation"),
+        ({"record": replace(RECORD, parts=())}, "the pod's allocation annotation has no entry for container main"),
+        ({"record": replace(RECORD, parts=(Part("main", ()),))}, "has no entry for container main"),
+        ({"node": changed(mode=Mode.NONE)}, f"this node offers no shares: its label {ACK.mode_label} is"),
+        ({"node": changed(mode=Mode.EXCLUSIVE)}, "this node offers no shares: its label"),
+        ({"node": changed(whole=True)}, "this node offers no shares: whole cards are offered here too"),
+        ({"node": changed(cards={})}, "placed on card GPU-1, which this node does not have"),
+        (
+            {"in_force": [InForce("ml/b/x", "GPU-1", 7 * GIB), InForce("ml/a/y", "GPU-1", 6 * GIB)]},
+            "4 GiB of card GPU-1 are not free yet: 13 GiB of 16 GiB are in use by ml/a/y, ml/b/x; the kubelet will",
+        ),
+        ({"node": changed(cards={"GPU-1": Card("GPU-1", 0, 3 * GIB)})}, "0 B of 3 GiB are in use by nobody else"),
+    ],
+)
+def test_a_share_is_refused_with_a_reason(given, said):
+    with pytest.raises(RefusedError) as refused:
+        judged(**given)
+    assert str(refused.value).startswith("ml/train/main: ")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", [Mode.CGPU, Mode.CORE_MEM])
+@pytest.mark.parametrize(
+    ("namespace", "exempt", "policy"),
+    [
+        ("ml", frozenset(), "fixed"),
+        ("ml", None, "fixed"),
+        ("ml", frozenset({"ml"}), "none"),
+        ("kube-system", None, "none"),
+    ],
+)
+def test_limits_hold_but_for_system_software(mode, namespace, exempt, policy):
+    """A namespace that is not known yet to be exempt has limits."""
+    container = replace(MAIN, sandbox=replace(MAIN.sandbox, namespace=namespace))
+    assert Given(PART, policy) == judged(container, node=changed(mode=mode, exempt=exempt))
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "policy"),
+    [
+        (Mode.SHARE, None, "none"),
+        (Mode.SHARE, Given(PART, "fixed"), "fixed"),
+        (Mode.CGPU, Given(PART, "none"), "fixed"),
+        (Mode.NONE, Given(PART, "fixed"), "fixed"),
+    ],
+)
+def test_a_pod_keeps_its_limits_when_the_node_is_relabelled_and_starts_again(mode, before, policy):
+    """A node that serves no more takes no new pods; those that it has go on."""
+    assert policy == judged(node=changed(mode=mode), before=before).policy
+
+
+def test_a_changed_record_counts_for_the_next_start():
+    more = (Slice("GPU-2", 1, 8 * GIB),)
+    record = Allocation(UID, more, (Part("main", more),))
+    assert Given(more, "fixed") == judged(record=record, before=Given(PART, "fixed"))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["GPU-1", "GPU-2"]), st.integers(0, 20)), max_size=6), st.integers(1, 20))
+def test_never_more_on_a_card_than_it_has(others, size):
+    """Each card for itself, and to the byte."""
+    in_force = [InForce("o", uuid, amount * GIB) for uuid, amount in others]
+    part = (Slice("GPU-2", 1, size * GIB),)
+    record = Allocation(UID, part, (Part("main", part),))
+    used = sum(one.bytes for one in in_force if one.uuid == "GPU-2")
+    if used + size * GIB <= 16 * GIB:
+        assert part == judged(record=record, in_force=in_force).slices
+    else:
+        with pytest.raises(RefusedError):
+            judged(record=record, in_force=in_force)
+
+
+def test_each_of_several_cards_must_fit():
+    two = (PART[0], Slice("GPU-2", 1, 4 * GIB))
+    with pytest.raises(RefusedError, match="card GPU-2 are not free"):
+        judged(record=Allocation(UID, two, (Part("main", two),)), in_force=[InForce("o", "GPU-2", 13 * GIB)])
+
+
+@pytest.mark.parametrize(("name", "found"), [("main", PART), ("other", None)])
+def test_a_share_is_the_records_word_about_that_container(name, found):
+    assert found == share_of(replace(MAIN, name=name), RECORD)
+    assert share_of(replace(MAIN, name=name), None) is None
+
+
+CUDA = {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VERSION": "13.0"}
+
+
+@pytest.mark.parametrize(
+    ("env", "devices", "exempt", "answer"),
+    [
+        ({}, (), frozenset(), False),
+        ({"PATH": "/bin", "CUDA_HOME": "/c"}, ("/dev/fuse",), None, False),
+        (CUDA, (), frozenset(), True),
+        (CUDA, (), frozenset({"ml"}), False),
+        (CUDA, (), None, "not known yet whether namespace ml is exempt"),
+        ({"NVIDIA_VISIBLE_DEVICES": "0"}, (), frozenset(), True),
+        ({"NVIDIA_VISIBLE_DEVICES": "none", "CUDA_VERSION": "1"}, (), None, True),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, (), None, True),
+        ({"CUDA_VERSION": "13.0"}, (), frozenset(), True),
+        ({"NVIDIA_DRIVER_CAPABILITIES": "all"}, (), frozenset(), True),
+        ({}, ("/dev/nvidia0",), frozenset({"ml"}), False),
+        ({}, ("/dev/nvidia0",), frozenset(), "asks for /dev/nvidia0 by a CDI device, but the cards of this node are"),
+        ({}, ("/dev/fuse", "/dev/nvidia-uvm"), None, "not known yet whether"),
+    ],
+)
+@pytest.mark.parametrize("mode", [Mode.SHARE, Mode.CGPU, Mode.CORE_MEM])
+def test_a_container_without_a_share_is_closed_left_alone_or_refused(mode, env, devices, exempt, answer):
+    """Closed is no harm where nothing asks, so nobody waits for the namespaces then."""
+    container, node = replace(MAIN, env=env, devices=devices), changed(mode=mode, exempt=exempt)
+    if isinstance(answer, bool):
+        assert answer is judge_other(container, node)
+    else:
+        with pytest.raises(RefusedError, match=f"ml/train/main: .*{answer}"):
+            judge_other(container, node)
+
+
+@pytest.mark.parametrize("node", [changed(mode=Mode.EXCLUSIVE), changed(mode=Mode.NONE), changed(whole=True)])
+def test_a_node_without_shares_is_left_alone(node):
+    container = replace(MAIN, env=CUDA, devices=("/dev/nvidia0",))
+    assert judge_other(container, replace(node, exempt=None)) is False
