@@ -116,7 +116,7 @@ class Extender:
         now = self._context.clock()
         if short and (few := self._shortlist(pod, ask, now)):
             # Reasons against the other nodes matter only where none fits.
-            self._context.unschedulable.remove(pod.uid)
+            self._context.unschedulable.note_fit(pod.uid)
             return ExtenderResponse(extender_api.encode_filter_result(ask, few, {}, {}), "fit")
         found = self._context.cache.filter(pod, ask.names, now)
         if not found.fit:
@@ -124,7 +124,7 @@ class Extender:
             return ExtenderResponse(
                 extender_api.encode_filter_result(ask, (), found.failed, found.unresolvable), "no_fit"
             )
-        self._context.unschedulable.remove(pod.uid)
+        self._context.unschedulable.note_fit(pod.uid)
         return ExtenderResponse(
             extender_api.encode_filter_result(ask, found.fit, found.failed, found.unresolvable), "fit"
         )

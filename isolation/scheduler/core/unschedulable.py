@@ -67,8 +67,18 @@ class UnschedulableQueue:
         if pod.uid not in self._pods:
             self.add(pod, names, now)
 
+    def note_fit(self, uid: str) -> None:
+        """
+        It fits now: no pod is evicted for it.
+
+        It stays in the queue until it is bound: if kube-scheduler gave up the request before the answer, the pod sleeps
+        on.
+        """
+        if uid in self._pods:
+            self._pods[uid] = replace(self._pods[uid], names=())
+
     def remove(self, uid: str) -> None:
-        """Remove a pod that fits, is bound, or is gone."""
+        """Remove a pod that is bound, or gone."""
         self._pods.pop(uid, None)
 
     def note_freed(self, now: float) -> None:

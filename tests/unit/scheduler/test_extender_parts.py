@@ -54,6 +54,20 @@ def test_a_pod_refused_before_room_became_free_is_woken_once():
     assert [] == uids(waiting.to_requeue(30.0))
 
 
+def test_an_answer_that_nobody_waited_for_does_not_let_a_pod_sleep():
+    """
+    It is refused, cards become free, and a request that kube-scheduler has given up is answered "fits": the pod is
+    requeued all the same, and nobody is evicted for it.
+    """
+    waiting = UnschedulableQueue()
+    waiting.add(world.pod("late"), ("n-0",), 10.0)
+    waiting.note_freed(10.1)
+    waiting.note_fit("late")
+    waiting.note_fit("unknown")
+    assert ["late"] == uids(waiting.to_requeue(10.6))
+    assert [] == list(waiting.to_preempt_for(20.0))
+
+
 def test_who_matters_most_is_helped_first():
     """
     By priority, then by age; only pods that a pre-emption could help, and only after a moment.
