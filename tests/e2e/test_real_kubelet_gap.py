@@ -38,6 +38,10 @@ async def restarted(client, name):
     )
 
 
+def _started_twice(pod):
+    return any(one["restartCount"] for one in pod["status"].get("containerStatuses", ()))
+
+
 async def said_in_events(client, name):
     """Everything that was said of the pod."""
     listed = await client.get("/api/v1/namespaces/default/events")
@@ -137,16 +141,15 @@ def test_a_restarted_runtime_starts_nothing_without_limits(stage):
     async def story(client):
         names = [f"loop{i}" for i in range(6)]
         for i, name in enumerate(names):
-            box = container("main", 2, "/bin/sh", "-c", "/bin/client 100 & sleep 2")
+            box = container("main", 2, "/bin/sh", "-c", "/bin/client 100 & sleep 3")
             await stage.place(client, pod_of(name, box), i % 2)
-        for name in names:
-            await stage.running_pod(client, name)
         for _ in range(4):
+            await asyncio.sleep(3)
             stage.node.kill("containerd")
             stage.node.start_containerd()
-            await asyncio.sleep(3)
-        pods = [await restarted(client, name) for name in names]
+        pods = [await client.until(_started_twice, f"{PODS}/{name}") for name in names]
         return [facts(stage.said(pod)) for pod in pods]
 
     for told in play(stage, story):
         assert {str(2 * GIB)} == set(told["total"])
+        assert {"0"} == set(told["take"])
