@@ -58,6 +58,8 @@ def main() -> int:
         print(f"\n{found.succeeded} succeeded, {len(found.wrong)} wrong, {failed} failed; {dict(found.faults)}")
         for cause, number in found.failed.most_common():
             print(f"{number:6}  {cause}")
+        for one in found.wrong:
+            print(f" wrong  {one}")
     return int(bool(found.wrong) or failed > (0 if args.rolling_update else MOST_FAILED * args.pods))
 
 

@@ -187,7 +187,7 @@ async def starts(stage: Stage, client: ApiClient, count: int, faults: Mapping[st
                 uuid = stage.cards[card].removeprefix("GPU-").replace("-", "")
                 fine = told.get("card") == [uuid] and told.get("total") == [str(GIB)] and told.get("take") == ["0", "2"]
                 found.succeeded += fine
-                found.wrong += [] if fine else [name]
+                found.wrong += [] if fine else [f"{name}: {told}"]
             await client.delete(f"{PODS}/{name}", force=True)
             show(found.succeeded + found.failed.total() + len(found.wrong), count)
 
