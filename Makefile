@@ -40,7 +40,7 @@ up: $(READY)     ## run the full stack on this machine, with simulated cards (AR
 test: tools      ## run all tests that a change must pass; 7 minutes on 2 cores, plus 5 for the first build
 	@$(BIN)/python tests/stages.py test
 
-test-all: tools  ## run all tests, including long random tests, a real kubelet, a real KEDA and programs of others; 20 minutes, plus 25 for the first build (BUDGET=5 runs random tests 5 times as long, DONE=test skips what `make test` runs)
+test-all: tools  ## run all tests, including long random tests, a real kubelet, a real KEDA and programs of others; 30 minutes, plus 25 for the first build (BUDGET=5 runs random tests 5 times as long, DONE=test skips what `make test` runs)
 	@$(BIN)/python tests/stages.py all --budget $(BUDGET) $(if $(DONE),--without $(DONE))
 
 unit: $(READY)   ## run only the unit tests: no other programs needed, random tests a quarter as long; 50 seconds
@@ -59,7 +59,7 @@ one: $(READY)    ## run one test or file: make one T=tests/unit/placement/test_e
 stage: tools     ## run one test stage: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet|keda|clients
 	@$(BIN)/python tests/stages.py $(S) --budget $(BUDGET)
 
-kubelet: tools   ## test the node agent under a real kubelet and containerd, as root; 6 minutes, plus 11 for the first build
+kubelet: tools   ## test the node agent under a real kubelet and containerd, as root; 12 minutes, plus 11 for the first build
 	@$(BIN)/python tests/stages.py kubelet
 
 keda: tools      ## follow docs/keda.md with the real KEDA, as root; 5 minutes, plus 15 for the first build
