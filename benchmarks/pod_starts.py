@@ -55,7 +55,8 @@ def main() -> int:
     if args.json:
         print(json.dumps(dataclasses.asdict(found)))
     else:
-        print(f"\n{found.succeeded} succeeded, {len(found.wrong)} wrong, {failed} failed; {dict(found.faults)}")
+        ran = f"{found.succeeded} succeeded, {found.cut_short} ended before they had said everything"
+        print(f"\n{ran}, {len(found.wrong)} wrong, {failed} failed; {dict(found.faults)}")
         for cause, number in found.failed.most_common():
             print(f"{number:6}  {cause}")
         for one in found.wrong:

@@ -156,7 +156,9 @@ class Starts:
 
     succeeded: int = 0
     wrong: list[str] = field(default_factory=list)
-    """Ran with another card, or without limits."""
+    """Ran with another card, or without limits; with what it said."""
+    cut_short: int = 0
+    """Ended before their program had said everything; nothing of what it said was wrong."""
     failed: Counter[str] = field(default_factory=Counter)
     """By cause."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -185,11 +187,15 @@ async def starts(stage: Stage, client: ApiClient, count: int, faults: Mapping[st
             else:
                 told = facts(await asyncio.to_thread(stage.said, pod))
                 uuid = stage.cards[card].removeprefix("GPU-").replace("-", "")
-                fine = told.get("card") == [uuid] and told.get("total") == [str(GIB)] and told.get("take") == ["0", "2"]
-                found.succeeded += fine
-                found.wrong += [] if fine else [f"{name}: {told}"]
+                expected = {"card": [uuid], "total": [str(GIB)], "take": ["0", "2"]}
+                heard = {word: told.get(word, []) for word in expected}
+                found.succeeded += heard == expected
+                if any(heard[word] != expected[word][: len(heard[word])] for word in expected):
+                    found.wrong.append(f"{name}: {told}")
+                elif heard != expected:
+                    found.cut_short += 1
             await client.delete(f"{PODS}/{name}", force=True)
-            show(found.succeeded + found.failed.total() + len(found.wrong), count)
+            show(found.succeeded + found.cut_short + found.failed.total() + len(found.wrong), count)
 
     async def every(kind: str, seconds: float) -> None:
         while not over.is_set():
