@@ -171,7 +171,7 @@ class Containers:
             try:
                 delivered = self._delivery.deliver(tenant, given, node.cards)
                 allocation.policy = delivered.hold.policy
-                mounts = tuple(one for one in delivered.edits.mounts if given.policy != NOTHING)
+                mounts = delivered.edits.mounts if delivered.hold.policy != NOTHING else ()
                 annotations = self._gate.mark(container.id, mounts)
             except (UndeliverableError, OSError) as exc:
                 self._allocations.gone(container)
@@ -179,7 +179,7 @@ class Containers:
                 _log.error("cannot start container %s: %s", container.key, exc)
                 raise RefusedError(f"{container.key}: {exc}") from None
         self._fault = ("", 0.0)
-        self._mounts[container.id] = mounts if delivered.hold.policy != NOTHING else ()
+        self._mounts[container.id] = mounts
         edits = delivered.edits
         hook = () if guarded else self._gate.hook
         return Adjustment(edits.env, edits.mounts, edits.devices, annotations, hook)
@@ -268,8 +268,8 @@ class Containers:
         self, container: Container, record: codec.Allocation | None, node: NodeFacts, before: Allocation | None
     ) -> Given:
         had = Given(before.slices, before.policy) if before is not None else None
-        ident = f"{container.sandbox.uid}.{container.name}"
-        given = judge_share(container, record, node, had, self._allocations.in_force(but=ident))
+        others = self._allocations.in_force(but=promise_id(_tenant(container)))
+        given = judge_share(container, record, node, had, others)
         older = self._older is None or container.sandbox.id in self._older
         if not older or self._pods.synced() or self._pods.get(container.sandbox.uid) is not None:
             return given
@@ -289,8 +289,8 @@ class Containers:
         """Whether a container should have a share and was not given it: the kubelet ran it before it knew of us."""
         if container.id in self._mounts or START_NONCE in container.annotations:
             return False
-        ident = f"{container.sandbox.uid}.{container.name}"
-        return bool(share_of(container, self._record(container.sandbox))) and self._allocations.get(ident) is None
+        known = self._allocations.get(promise_id(_tenant(container)))
+        return bool(share_of(container, self._record(container.sandbox))) and known is None
 
     def _recall(self, container: Container) -> None:
         """One that an agent prepared, of which nothing stands on the disk any more: it has what its record says."""

@@ -15,7 +15,6 @@ the same for ever: the kubelet keeps the name over restarts, and specifications 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import secrets
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from isolation.node.cdi import Mount
 
-_log: Final = logging.getLogger(__name__)
 GUARD: Final = "gpushare-guard"
 _BUILT: Final = Path(__file__).parent / "guard" / GUARD
 _SPEC: Final = "gpushare-gate.json"

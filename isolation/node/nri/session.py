@@ -95,7 +95,7 @@ class Session:
             connection.close()
             raise ClosedError(
                 f"cannot connect to {self._path}: {exc.strerror or exc}: NRI must be enabled in the container runtime "
-                "(containerd 2.1 or newer and CRI-O have it on by default)"
+                "(containerd 2.1 or newer has it on by default)"
             ) from None
         connection.settimeout(_LOOK_SECONDS)
         self._socket, self._trunk = connection, Trunk(connection)
