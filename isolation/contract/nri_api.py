@@ -70,9 +70,7 @@ _messages: Final = Wire().package(
             "name": "2 string",
             "uid": "3 string",
             "namespace": "4 string",
-            "labels": "5 {string}",
             "annotations": "6 {string}",
-            "runtime_handler": "7 string",
         },
         "Container": {
             "id": "1 string",
@@ -87,10 +85,9 @@ _messages: Final = Wire().package(
         },
         "Mount": {"destination": "1 string", "type": "2 string", "source": "3 string", "options": "4 *string"},
         "Hooks": {"create_runtime": "2 *Hook"},
-        "Hook": {"path": "1 string", "args": "2 *string", "env": "3 *string", "timeout": "4 OptionalInt"},
-        "OptionalInt": {"value": "1 int64"},
+        "Hook": {"path": "1 string", "args": "2 *string"},
         "LinuxContainer": {"devices": "2 *LinuxDevice"},
-        "LinuxDevice": {"path": "1 string", "type": "2 string", "major": "3 int64", "minor": "4 int64"},
+        "LinuxDevice": {"path": "1 string"},
         "CDIDevice": {"name": "1 string"},
         "KeyValue": {"key": "1 string", "value": "2 string"},
         "ContainerAdjustment": {

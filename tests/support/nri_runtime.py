@@ -104,7 +104,7 @@ class Container:
             "annotations": self.annotations,
             "env": [f"{key}={value}" for key, value in self.env.items()],
             "hooks": {"create_runtime": [{"path": path, "args": [path]} for path in self.hooks]},
-            "linux": {"devices": [{"path": path, "type": "c"} for path in self.devices]},
+            "linux": {"devices": [{"path": path} for path in self.devices]},
             "pid": self.pid,
         }
 
