@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
 from autoscaler.demo.embedded.node_pools import build_fleet, demo_fleet, demo_limits
 from autoscaler.demo.embedded.workload import PodArrival, demo_workload, trace_arrivals
+from isolation.contract.dialects import Offered
 from isolation.contract.model import Ask, Refusal, Toleration
-from isolation.contract.names import ACK
-from isolation.contract.quantity import GIB
+from isolation.contract.names import ACK, CORE_STEPS
 from isolation.simulator.place.manifests import STDIN, ManifestError, read, read_pods
 from isolation.simulator.traces import openb
 from isolation.simulator.traces.csvfile import TraceError
@@ -55,7 +55,7 @@ def load_manifests(paths: Sequence[str], stdin: BinaryIO, seed: int) -> Scenario
     """The pools of the demonstration, and the pods of these manifests."""
     if paths.count(STDIN) > 1:
         raise ManifestError("stdin can be read only once; use - only once")
-    asked = read_pods([read(path, stdin) for path in paths], GIB)
+    asked = read_pods([read(path, stdin) for path in paths], Offered(frozenset(CORE_STEPS)))
     refused = [(pod, pod.request) for pod in asked.pods if isinstance(pod.request, Refusal)]
     if refused:
         pod, refusal = refused[0]

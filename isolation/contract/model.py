@@ -92,6 +92,30 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
+class CardRules:
+    """Which cards of a node a pod may use; empty: any. Models are parts of names in upper case."""
+
+    models: frozenset[str] = frozenset()
+    """One of them is in the name of the card's model."""
+    not_models: frozenset[str] = frozenset()
+    uuids: frozenset[str] = frozenset()
+    not_uuids: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.models or self.not_models or self.uuids or self.not_uuids)
+
+    def allow(self, card: Card) -> bool:
+        """Whether the pod may use this card."""
+        model = card.model.upper()
+        return (
+            (not self.models or any(part in model for part in self.models))
+            and not any(part in model for part in self.not_models)
+            and (not self.uuids or card.uuid in self.uuids)
+            and card.uuid not in self.not_uuids
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """Which nodes a pod may use, apart from room: hashable, so that pods alike share one answer."""
 
@@ -100,6 +124,7 @@ class Rules:
     tolerations: frozenset[Toleration] = frozenset()
     models: frozenset[str] = frozenset()
     """Card models allowed; empty: any."""
+    cards: CardRules = CardRules()
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,38 @@ WOKEN: Final = f"{GROUP}/requeued"
 ROLE: Final = f"{GROUP}/role"
 """Label on our own scheduler's pods: `LEADER` on the one that binds."""
 LEADER: Final = "leader"
+DIALECT: Final = f"{GROUP}/dialect"
+"""Pod annotation, by admission: the system in whose words the pod was written (`isolation.contract.dialects`)."""
+ASKED: Final = f"{GROUP}/asked"
+"""Pod annotation, by admission: JSON, for people: the words that were translated."""
+ONLINE: Final = f"{GROUP}/online"
+"""Pod annotation "true" or "false": whether its work goes before that of offline pods."""
+CORE_LIMIT: Final = f"{GROUP}/core-limit"
+"""Pod annotation: most percent of a card's compute that it may use."""
+USE_MODELS: Final = f"{GROUP}/use-card-models"
+"""Pod annotations: parts of the names of card models with commas between them; any case, one must be in the name."""
+AVOID_MODELS: Final = f"{GROUP}/avoid-card-models"
+"""Likewise: none may be."""
+USE_UUIDS: Final = f"{GROUP}/use-card-uuids"
+"""Pod annotation: UUIDs of cards with commas between them; only these are used."""
+AVOID_UUIDS: Final = f"{GROUP}/avoid-card-uuids"
+"""Likewise: none of these is."""
+TIME_SLICES: Final = f"{GROUP}/time-slices"
+"""Node label: into how many slices plain `nvidia.com/gpu` divides a card there; also in a pod's nodeSelector."""
+CORE_STEPS: Final = MappingProxyType(
+    {
+        ACK.name: 5,
+        "qgpu": 5,
+        "time-slices": 5,
+        "hami": 1,
+        "volcano": 1,
+        "gpu-manager": 1,
+        "kai": 1,
+        "koordinator": 1,
+        "vgpu-manager": 1,
+    }
+)
+"""Every dialect that pods may be written in, with the percent of which compute on a card is a multiple there."""
 API_VERSION: Final = "v1alpha1"
 SYSTEM_NAMESPACE: Final = "gpushare-system"
 """Where our own processes run."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from isolation.contract.codec import CodecError, node_of, owner_of, pod_of, request_of
+from isolation.contract.codec.request import READ_ANNOTATIONS
 from isolation.contract.model import Cluster, Node, Pod, Refusal
 from isolation.contract.names import ACK, ALLOCATION, EVICT, MIRROR, Dialect
 from isolation.contract.quantity import GIB
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _MOST_REQUESTS: Final = 16_384
+_READ: Final = tuple(sorted(READ_ANNOTATIONS))
 _NOT_ASKED: Final = frozenset({"nodeName", "priority", "preemptionPolicy"})
 """Of a spec, what says nothing about how much is asked for."""
 
@@ -82,7 +84,7 @@ class Store:
         """By node and UID, pods whose record names cards by index: read again when the node's cards change."""
         self._requests: dict[bytes, Request | Refusal] = {}
         """What templates ask for: replicas are read once and share one request."""
-        self._read_annotations = frozenset({ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation})
+        self._read_annotations = READ_ANNOTATIONS | {ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation}
         self._listeners: list[Callable[[ClusterChange], None]] = []
         self._generation = 0
         self._view: StoreView | None = None
@@ -173,12 +175,14 @@ class Store:
         meta, spec = wire.get("metadata", {}), wire.get("spec", {})
         labels = meta.get("labels")
         count = labels.get(self._dialect.card_count) if isinstance(labels, dict) else labels
+        notes = meta.get("annotations")
+        said = [(name, notes[name]) for name in _READ if name in notes] if isinstance(notes, dict) else notes
         rest = {key: value for key, value in spec.items() if key not in _NOT_ASKED}
-        key = msgspec.json.encode((meta.get("namespace"), meta.get("ownerReferences"), count, rest))
+        key = msgspec.json.encode((meta.get("namespace"), meta.get("ownerReferences"), count, said, rest))
         found = self._requests.get(key)
         if found is None:
             # Many workloads ask for the same: one reading of the template serves them all, each owner's name is put in.
-            template = msgspec.json.encode((count, rest))
+            template = msgspec.json.encode((count, said, rest))
             asked = self._requests.get(template)
             if asked is None:
                 without_owner = {name: value for name, value in meta.items() if name != "ownerReferences"}

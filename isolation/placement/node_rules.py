@@ -71,6 +71,8 @@ def find_barrier(kind: RequestKind, rules: Rules, node: Node) -> tuple[Why, str]
     if kind is not RequestKind.NOTHING and rules.models and not {card.model for card in node.cards} <= rules.models:
         models = ", ".join(sorted({card.model or "unknown" for card in node.cards}))
         return Why.RULES, f"card model {models} is not one of {', '.join(sorted(rules.models))}"
+    if kind is not RequestKind.NOTHING and rules.cards and not any(map(rules.cards.allow, node.cards)):
+        return Why.RULES, "no card is one of those that the pod's annotations allow"
     for taint in node.taints:
         if taint.effect != "PreferNoSchedule" and not _tolerated(taint, rules.tolerations):
             return Why.RULES, f"taint {taint.key}={taint.value}:{taint.effect} is not tolerated"

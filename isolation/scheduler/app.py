@@ -121,7 +121,9 @@ class Scheduler:
                 ReloadingTls(files, server_context)
                 sock = stack.enter_context(open_listener(settings.admission))
                 ports["admission"] = sock.getsockname()[1]
-                known = ClusterFeed(self.informers, may_grow=settings.allow_oversized_requests)
+                known = ClusterFeed(
+                    self.informers, may_grow=settings.allow_oversized_requests, foreign=bool(settings.systems.on)
+                )
                 self.admission = AdmissionProcess(settings, known, sock, self.metrics)
                 await stack.enter_async_context(self.background.keep("admission-process", self.admission.run))
             if settings.extender is not None:

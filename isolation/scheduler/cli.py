@@ -18,11 +18,13 @@ import click
 import yaml
 
 from isolation import logs
-from isolation.contract.names import SCHEDULER
+from isolation.contract.dialects import SYSTEMS
+from isolation.contract.names import ACK, SCHEDULER
 from isolation.contract.quantity import UNITS
 from isolation.kube.core.errors import CredentialsError
 from isolation.kube.options import Address, AddressType, parse_address, process_options
 from isolation.placement.policy import DEFAULT, POLICIES
+from isolation.scheduler.admission.core.serving import parse_serving
 from isolation.scheduler.core import kube_scheduler_config as kube
 from isolation.scheduler.settings import ADMISSION, METRICS, SIDECAR, SchedulerSettings
 
@@ -102,6 +104,22 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="Until the autoscaler has published its pools: allow requests larger than any current node "
     "(larger nodes may be added later), with a warning.",
 )
+@click.option(
+    "--dialects",
+    default=ACK.name,
+    show_default=True,
+    metavar="NAME,...",
+    help=f"Systems in whose words pods may ask for shares: {', '.join((ACK.name, *SYSTEMS))}. Admission translates "
+    "them into ACK's. The webhook configuration must be made for the same ones.",
+)
+@click.option(
+    "--leave-to",
+    "left",
+    multiple=True,
+    metavar="DIALECT=NAMESPACE,...",
+    help="Namespaces whose pods in this dialect are left to the system itself, where it still runs in the cluster; "
+    "none after = for no namespace. Repeat for several.",
+)
 @process_options(metrics=METRICS, lease=SCHEDULER)
 @click.pass_context
 def scheduler(ctx: click.Context, /, **given: Any) -> None:
@@ -112,7 +130,10 @@ def scheduler(ctx: click.Context, /, **given: Any) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    settings = _read_settings(given)
+    try:
+        settings = _read_settings(given)
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from None
     problems = list(settings.problems())
     if problems:
         raise click.UsageError("\n".join(problems))
@@ -187,6 +208,7 @@ def _read_settings(given: Mapping[str, Any]) -> SchedulerSettings:
         host=os.environ.get("HOSTNAME") or socket.gethostname(),
         scheduler_name=given["scheduler_name"],
         allow_oversized_requests=given["growing"],
+        systems=parse_serving(given["dialects"], given["left"]),
         log_format=given["log_format"],
         log_level=given["log_level"],
     )

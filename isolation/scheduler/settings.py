@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.placement.policy import POLICIES
+from isolation.scheduler.admission.core.serving import ONLY_ACK, Serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +64,8 @@ class SchedulerSettings:
     """`schedulerName` that admission sets on pods that request shares."""
     allow_oversized_requests: bool = False
     """Whether larger nodes may be added: admission then warns of requests that no node holds, instead of denying."""
+    systems: Serving = ONLY_ACK
+    """Dialects that are served, and where they are left to the systems that they come from."""
     log_format: str = "text"
     log_level: str = "info"
 

@@ -21,6 +21,7 @@ from e2e.kubelets import share_pod
 from support.ports import free_port
 
 from isolation.scheduler.admission.core.admission_review import MOST_BYTES
+from isolation.scheduler.admission.core.serving import ONLY_ACK, Serving
 from isolation.scheduler.admission.core.webhook import ReviewContext, review
 from isolation.scheduler.admission.objects import build_objects
 
@@ -51,6 +52,7 @@ class Stand:
         """What a busy machine needs; what we ship waits less."""
         self.shared: dict[tuple[str, str], bool | None] = {}
         self.world = ReviewContext(lambda namespace, name: self.shared.get((namespace, name), False))
+        self.systems = ONLY_ACK
         self._plane = plane
         self._runner: web.AppRunner | None = None
 
@@ -109,9 +111,9 @@ async def until_tried(client: ApiClient, thing: dict[str, Any], said: str, path:
 
 
 @contextlib.asynccontextmanager
-async def policed(client: ApiClient) -> AsyncIterator[None]:
+async def policed(client: ApiClient, systems: Serving = ONLY_ACK) -> AsyncIterator[None]:
     """The policies are in force."""
-    async with _installed(client, build_objects("policies.yaml")):
+    async with _installed(client, build_objects("policies.yaml", systems=systems)):
         await until_pinned(client, pinned=True)
         yield
     await until_pinned(client, pinned=False)
@@ -136,9 +138,10 @@ async def until_pinned(client: ApiClient, *, pinned: bool) -> None:
 async def webhooked(client: ApiClient, stand: Stand) -> AsyncIterator[Stand]:
     """The webhook is asked, and answers."""
     await stand.start()
+    made = build_objects("webhooks.yaml", systems=stand.systems)
     bad = share_pod("probe", hostPID=True)
     try:
-        async with _installed(client, [stand.reached_here(thing) for thing in build_objects("webhooks.yaml")]):
+        async with _installed(client, [stand.reached_here(thing) for thing in made]):
             await until_tried(client, bad, "hostPID exposes")
             stand.asked.clear()
             yield stand

@@ -82,14 +82,14 @@ def asked_of(container: At, dialect: Dialect, unit_bytes: int, *, init: bool) ->
     limits, requests = container["resources"]["limits"], container["resources"]["requests"]
     for key in (CPU, MEMORY):
         _check_order(requests[key], limits[key], f"{where}, {key}")
-    units = _extended(requests, limits, dialect.memory, where)
+    units = extended(requests, limits, dialect.memory, where)
     if units is not None and units * unit_bytes >= MOST_BYTES:
         unit = quantity.show_bytes(unit_bytes)
         raise Unacceptable(
             f"{where}: {dialect.memory} {show(limits[dialect.memory].value)} is more than any machine has; "
             f"the unit is {unit}, so write 2 for {quantity.show_bytes(2 * unit_bytes)}"
         )
-    core = _extended(requests, limits, dialect.compute, where)
+    core = extended(requests, limits, dialect.compute, where)
     if core is not None and units is None:
         raise Unacceptable(f"{where}: {dialect.compute} needs {dialect.memory}; request both on this container")
     known = {CPU, MEMORY, dialect.memory, dialect.compute, dialect.whole}
@@ -100,7 +100,7 @@ def asked_of(container: At, dialect: Dialect, unit_bytes: int, *, init: bool) ->
         named=frozenset(key for key in (CPU, MEMORY) if requests[key] or limits[key]),
         units=units or 0,
         core=core or 0,
-        whole=_extended(requests, limits, dialect.whole, where, zero=True) or 0,
+        whole=extended(requests, limits, dialect.whole, where, zero=True) or 0,
         init=init and not sidecar,
         sidecar=sidecar,
         others=tuple(sorted({key for part in (limits, requests) for key, _ in part.fields() if key not in known})),
@@ -119,7 +119,7 @@ def _check_order(request: At, limit: At, what: str) -> None:
         )
 
 
-def _extended(requests: At, limits: At, name: str, where: str, *, zero: bool = False) -> int | None:
+def extended(requests: At, limits: At, name: str, where: str, *, zero: bool = False) -> int | None:
     """A whole amount of an extended resource: stated as limit, and as request only if equal."""
     request, limit = requests[name], limits[name]
     if not limit and not request:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.amounts import MOST_BYTES, Asked, asked_of, machine_amounts, other_resources, peak
 from isolation.contract.codec.cursor import At, CodecError, Unacceptable, show
-from isolation.contract.codec.rules import rules_of, unmodelled
+from isolation.contract.codec.rules import CARD_RULES, rules_of, unmodelled
 from isolation.contract.model import FULL_CORE, Ask, Refusal, Request, Why
-from isolation.contract.names import ACK, Dialect
+from isolation.contract.names import ACK, CORE_STEPS, DIALECT, Dialect
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CORE_STEP: Final = 5
-"""Percent: ACK grants compute in multiples of this."""
+READ_ANNOTATIONS: Final = frozenset({DIALECT, *CARD_RULES})
+"""All annotations of a pod on which its request depends."""
 MOST_CARDS: Final = 64
 """No machine has more, and a card set is a 64-bit mask in placement."""
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -76,8 +76,10 @@ def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Reque
     _check_names(asks)
     cpu, memory = machine_amounts(spec, asks, dialect)
     count = _card_count(metadata, asks, dialect)
+    annotations = metadata["annotations"]
+    step = core_step(annotations[DIALECT].text(dialect.name))
     for ask in asks:
-        _check_split(ask, count, dialect)
+        _check_split(ask, count, step, dialect)
     _check_init(asks, count, dialect)
     units = int(peak(asks, lambda a: a.units)) // count
     core = int(peak(asks, lambda a: a.core)) // count
@@ -90,7 +92,7 @@ def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Reque
         whole=whole > 0,
         cpu_milli=cpu,
         memory_bytes=memory,
-        rules=rules_of(spec, dialect),
+        rules=rules_of(spec, dialect, annotations),
         owner=owner_of(metadata.value),
         asks=tuple(
             Ask(a.name, a.units * unit_bytes, a.core, a.whole, a.init, at - len(inits) if at >= len(inits) else -1)
@@ -133,7 +135,12 @@ def _card_count(metadata: At, asks: Sequence[Asked], dialect: Dialect) -> int:
     return int(text)
 
 
-def _check_split(ask: Asked, count: int, dialect: Dialect) -> None:
+def core_step(dialect: str) -> int:
+    """Percent of which compute on each card is a multiple, in the words of this system; ACK's for an unknown one."""
+    return CORE_STEPS.get(dialect, CORE_STEPS[ACK.name])
+
+
+def _check_split(ask: Asked, count: int, step: int, dialect: Dialect) -> None:
     """N units over M cards: every card gives the same whole number."""
     where = f"container {show(ask.name)}"
     if ask.units % count:
@@ -144,10 +151,10 @@ def _check_split(ask: Asked, count: int, dialect: Dialect) -> None:
             f"request {better}, or change label {dialect.card_count}"
         )
     each = ask.core // count
-    if ask.core % count or each % CORE_STEP:
+    if ask.core % count or each % step:
         raise Unacceptable(
-            f"{where}: {dialect.compute} {ask.core} over {_cards(count)} is not a multiple of {CORE_STEP} on each; "
-            f"request a multiple of {CORE_STEP * count}"
+            f"{where}: {dialect.compute} {ask.core} over {_cards(count)} is not a multiple of {step} on each; "
+            f"request a multiple of {step * count}"
         )
     if each > FULL_CORE:
         raise Unacceptable(

@@ -15,13 +15,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.codec.cursor import Unacceptable, show
-from isolation.contract.model import NAME_FIELD, Requirement, Rules, Toleration
+from isolation.contract.codec.cursor import At, Unacceptable, show
+from isolation.contract.model import NAME_FIELD, CardRules, Requirement, Rules, Toleration
+from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, USE_MODELS, USE_UUIDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from isolation.contract.codec.cursor import At
     from isolation.contract.names import Dialect
 
 _WITH_VALUES: Final = frozenset({"In", "NotIn"})
@@ -37,7 +37,13 @@ NOWHERE: Final = Requirement(NAME_FIELD, "In", ())
 """What no node satisfies."""
 
 
-def rules_of(spec: At, dialect: Dialect) -> Rules:
+MOST_LISTED: Final = 64
+"""Models or UUIDs in one annotation."""
+CARD_RULES: Final = (USE_MODELS, AVOID_MODELS, USE_UUIDS, AVOID_UUIDS)
+_NO_ANNOTATIONS: Final = At(None)
+
+
+def rules_of(spec: At, dialect: Dialect, annotations: At = _NO_ANNOTATIONS) -> Rules:
     """The hard rules of a pod; raises Unacceptable for what the API server would reject."""
     selector = tuple(Requirement(key, "In", (value,)) for key, value in sorted(spec["nodeSelector"].texts().items()))
     required = spec["affinity"]["nodeAffinity"][_REQUIRED]
@@ -47,13 +53,36 @@ def rules_of(spec: At, dialect: Dialect) -> Rules:
         terms=tuple(terms),
         tolerations=frozenset(_toleration(item) for item in spec["tolerations"].items()),
         models=_models(terms, dialect),
+        cards=card_rules(annotations),
     )
+
+
+def card_rules(annotations: At) -> CardRules:
+    """Which cards the pod's annotations allow; looked up by name, however many annotations there are."""
+    said = annotations.mapping()
+    if not any(key in said for key in CARD_RULES):
+        return CardRules()
+    models, not_models, uuids, not_uuids = (_listed(annotations[key], key) for key in CARD_RULES)
+    return CardRules(
+        frozenset(part.upper() for part in models), frozenset(part.upper() for part in not_models), uuids, not_uuids
+    )
+
+
+def _listed(at: At, key: str) -> frozenset[str]:
+    if not at:
+        return frozenset()
+    parts = [part.strip() for part in at.text().split(",", MOST_LISTED)]
+    if len(parts) > MOST_LISTED:
+        raise Unacceptable(f"annotation {key} lists more than {MOST_LISTED} names; list fewer")
+    if not all(parts):
+        raise Unacceptable(f"annotation {key} has an empty name; write names with commas between them, or remove it")
+    return frozenset(parts)
 
 
 def pinned(rules: Rules, node: str) -> Rules:
     """The same rules on one named node."""
     pin = Requirement(NAME_FIELD, "In", (node,))
-    return Rules(tuple((pin, *term) for term in rules.terms or ((),)), rules.tolerations, rules.models)
+    return Rules(tuple((pin, *term) for term in rules.terms or ((),)), rules.tolerations, rules.models, rules.cards)
 
 
 def _terms(required: At) -> list[tuple[Requirement, ...]]:

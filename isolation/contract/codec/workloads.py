@@ -9,6 +9,7 @@ or on the workload itself; the template's wins.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,17 @@ from isolation.contract.names import ACK, Dialect
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+Translator = Callable[[dict[str, object], object, str], tuple[object, object] | Refusal]
+"""(metadata, spec, namespace) of a pod in any dialect into canonical metadata and spec, or why not."""
+
+
+def canonical(metadata: dict[str, object], spec: object, namespace: str) -> tuple[object, object]:
+    """The pod as it is."""
+    del namespace
+    return metadata, spec
+
 
 MOST_PODS: Final = 10_000
 """In one object: more is a typing error rather than a plan."""
@@ -73,13 +84,19 @@ def objects_in(document: object, path: Path = (), depth: int = 0) -> Iterator[tu
         yield from objects_in(value, item.path, depth + 1)
 
 
-def pods_of(workload: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> tuple[Planned, ...] | Skipped:
-    """The pods of one object, in the order in which they would be made."""
+def pods_of(
+    workload: object,
+    *,
+    dialect: Dialect = ACK,
+    unit_bytes: int = GIB,
+    translated: Translator = canonical,
+) -> tuple[Planned, ...] | Skipped:
+    """The pods of one object, in the order in which they would be made; `translated` reads other dialects."""
     at = At(workload)
     group, kind = at["apiVersion"].text().rpartition("/")[0], at["kind"].text()
     reader = _READERS.get((group, kind))
     if reader is not None:
-        return reader(at, _Maker(at, dialect, unit_bytes))
+        return reader(at, _Maker(at, dialect, unit_bytes, translated))
     if group in _GROUPS and (meant := _SPELLINGS.get(kind.lower())):
         raise at["kind"].wrong(f"API version {show(at['apiVersion'].value)} has no kind {show(kind)}; write {meant}")
     return Skipped(_title(at), "is skipped: gpushare reads no pods from this kind")
@@ -92,6 +109,7 @@ class _Maker:
     workload: At
     dialect: Dialect
     unit_bytes: int
+    translated: Translator
 
     def make(self, template: At, names: list[str]) -> tuple[Planned, ...]:
         """One pod per name, all alike."""
@@ -103,8 +121,14 @@ class _Maker:
         if label and labels.get(self.dialect.card_count) is None:
             metadata["labels"] = {**labels, self.dialect.card_count: label.text()}
         spec = template["spec"]
+        namespace = self.workload["metadata"]["namespace"].label_name("default")
         try:
-            request = request_of(metadata, spec.value, dialect=self.dialect, unit_bytes=self.unit_bytes)
+            found = self.translated(metadata, spec.value, namespace)
+            request = (
+                found
+                if isinstance(found, Refusal)
+                else request_of(*found, dialect=self.dialect, unit_bytes=self.unit_bytes)
+            )
         except CodecError as exc:
             raise exc.under(template.path) from None
         node = spec["nodeName"].name("?") if spec["nodeName"] else ""
@@ -113,7 +137,6 @@ class _Maker:
             if node:
                 request = replace(request, rules=pinned(request.rules, node))
         containers = tuple(c["name"].text() for c in spec["containers"].items())
-        namespace = self.workload["metadata"]["namespace"].label_name("default")
         return tuple(Planned(name, namespace, containers, request, node) for name in names)
 
     def _owner(self) -> str:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from isolation import logs
+from isolation.contract.dialects import Offered
 from isolation.contract.metrics.scheduler import BUCKETS
 from isolation.host.bounded_connections import Bounded, Connection, Limits
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
@@ -189,6 +190,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     files = CertificateFiles(Path(configuration.certificate), Path(configuration.key), client_ca)
     certificates = ReloadingTls(files, server_context, "admission")
     known = scheduler.known
+    offered = Offered(configuration.dialects, known.card_sizes, configuration.unit_bytes, configuration.left)
 
     def judge(body: bytes) -> bytes:
         return review(
@@ -200,6 +202,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
                 configuration.scheduler,
                 growth=known.growth if known.synced else None,
                 unit_bytes=configuration.unit_bytes,
+                offered=offered,
             ),
         )
 

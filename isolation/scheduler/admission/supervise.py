@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from isolation.contract.metrics import scheduler as catalogue
+from isolation.placement.card_sizes import CardSizes, measure_cards
 from isolation.scheduler.admission.core import node_sizes
 from isolation.scheduler.admission.core.messages import (
     AdmissionConfiguration,
+    CardKinds,
     ClusterUpdate,
     ProcessReport,
     decode,
@@ -62,12 +64,14 @@ _MODULE: Final = "isolation.scheduler.admission.serve"
 class ClusterFeed:
     """What the admission process has to know of the cluster, kept by listening to the store."""
 
-    def __init__(self, informers: Informers, *, may_grow: bool) -> None:
-        self._informers, self._may_grow = informers, may_grow
+    def __init__(self, informers: Informers, *, may_grow: bool, foreign: bool = False) -> None:
+        """`foreign`: other dialects are served, which may ask for parts of cards."""
+        self._informers, self._may_grow, self._foreign = informers, may_grow, foreign
         self._shared = {(pod.namespace, pod.name): pod.uid for pod in informers.store.pods.values()}
         self._changes: dict[tuple[str, str], bool] = {}
         self._fleet, self._fleet_stale, self._fleet_sent = node_sizes.UNKNOWN, True, node_sizes.UNKNOWN
         self._pools_sent = ""
+        self._cards, self._cards_stale, self._cards_sent = CardSizes(), foreign, CardSizes()
         self._synced = False
         self.changed = asyncio.Event()
         informers.store.listen(self._note)
@@ -76,12 +80,19 @@ class ClusterFeed:
         """The whole content, for a new process; the last update marks the end."""
         self._changes.clear()
         self._fleet_sent, self._pools_sent = self._current_fleet(), self._informers.pools.text
+        self._cards_sent = self._current_cards()
         self._synced = not self._informers.missing()
         names = list(self._shared)
         batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
         return [
             *(ClusterUpdate(whole=False, synced=False, shared=batch) for batch in batches),
-            ClusterUpdate(whole=True, synced=self._synced, fleet=self._fleet_sent, pools=self._pools_sent),
+            ClusterUpdate(
+                whole=True,
+                synced=self._synced,
+                fleet=self._fleet_sent,
+                pools=self._pools_sent,
+                cards=_sent(self._cards_sent),
+            ),
         ]
 
     def update(self) -> ClusterUpdate | None:
@@ -89,18 +100,28 @@ class ClusterFeed:
         changes, self._changes = self._changes, {}
         synced, shapes = not self._informers.missing(), self._current_fleet()
         pools = self._informers.pools.text
-        if not changes and (synced, shapes, pools) == (self._synced, self._fleet_sent, self._pools_sent):
+        cards = self._current_cards()
+        same = (self._synced, self._fleet_sent, self._pools_sent, self._cards_sent)
+        if not changes and (synced, shapes, pools, cards) == same:
             return None
+        kinds = _sent(cards) if cards != self._cards_sent else None
+        self._cards_sent = cards
         news = pools if pools != self._pools_sent else None
         self._synced, self._fleet_sent, self._pools_sent = synced, shapes, pools
         shared = [key for key, there in changes.items() if there]
-        return ClusterUpdate(True, synced, shared, [key for key, there in changes.items() if not there], shapes, news)
+        gone = [key for key, there in changes.items() if not there]
+        return ClusterUpdate(True, synced, shared, gone, shapes, news, kinds)
 
     def _current_fleet(self) -> node_sizes.NodeSizes:
         if self._fleet_stale and not self._informers.missing():
             self._fleet = node_sizes.measure_nodes(self._informers.store.nodes.values(), may_grow=self._may_grow)
             self._fleet_stale = False
         return self._fleet
+
+    def _current_cards(self) -> CardSizes:
+        if self._cards_stale and not self._informers.missing():
+            self._cards, self._cards_stale = measure_cards(self._informers.store.nodes.values()), False
+        return self._cards
 
     def _note(self, change: ClusterChange) -> None:
         if change.pod is not None:
@@ -116,6 +137,10 @@ class ClusterFeed:
             self._changes[key] = False
         else:
             before, after = change.node_before, change.node
+            told = [node and (node.mode, node.cards, node.labels, node.taints) for node in (before, after)]
+            if self._foreign and told[0] != told[1]:
+                self._cards_stale = True
+                self.changed.set()
             if (
                 before is not None
                 and after is not None
@@ -141,6 +166,8 @@ class AdmissionProcess:
             settings.unit_bytes,
             settings.log_format,
             settings.log_level,
+            settings.systems.dialects,
+            settings.systems.left,
         )
         self._cluster, self._sock, self._metrics = cluster, sock, metrics
         self._process: asyncio.subprocess.Process | None = None
@@ -278,6 +305,10 @@ class AdmissionProcess:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_SECONDS):
                         await self._cluster.changed.wait()  # after a quiet time a change is sent at once
+
+
+def _sent(cards: CardSizes) -> CardKinds:
+    return CardKinds(cards.kinds, cards.dropped)
 
 
 def _resident(pid: int) -> float | None:

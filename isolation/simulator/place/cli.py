@@ -19,9 +19,11 @@ import click
 from rich.console import Console
 
 from isolation import options
+from isolation.contract.dialects import Offered
 from isolation.contract.model import Refusal, Why
-from isolation.contract.names import ACK
+from isolation.contract.names import ACK, CORE_STEPS
 from isolation.contract.quantity import UNITS
+from isolation.placement.card_sizes import measure_cards
 from isolation.placement.policy import DEFAULT, POLICIES
 from isolation.simulator.place.manifests import STDIN, ManifestError, read, read_pods
 from isolation.simulator.place.nodes import (
@@ -105,7 +107,9 @@ def place(  # noqa: PLR0917 (click calls by name)
         fleet = _join_nodes(
             specs, [read_nodes(read(name, stdin, MOST_FILE_BYTES), UNITS[unit]) for name in nodes_files], UNITS[unit]
         )
-        asked = read_pods([read(name, stdin) for name in files], UNITS[unit])
+        sizes = measure_cards(fleet.nodes)
+        offered = Offered(frozenset(CORE_STEPS), sizes.of, UNITS[unit])
+        asked = read_pods([read(name, stdin) for name in files], offered)
     except (ManifestError, NodeSpecError) as exc:
         raise options.InputError(str(exc)) from None
     if not asked.pods:

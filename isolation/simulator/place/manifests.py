@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.workloads import Planned, Skipped, objects_in, pods_of
+from isolation.contract.dialects import translate
 from isolation.simulator.place.yaml_document import MOST_BYTES, Document, DocumentError, documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from isolation.contract.codec import cursor
+    from isolation.contract.dialects import Offered
+    from isolation.contract.model import Refusal
 
 T = TypeVar("T")
 
@@ -110,15 +113,23 @@ def iterate_objects(source: Source) -> Iterator[Located]:
         raise ManifestError(f"{source.name}:{exc.line}:{exc.column}: {exc.problem}") from None
 
 
-def read_pods(sources: Sequence[Source], unit_bytes: int) -> RequestedPods:
-    """The pods of all files; pods whose controller is in the files too are counted there."""
+def read_pods(sources: Sequence[Source], offered: Offered) -> RequestedPods:
+    """The pods of all files, in any dialect; pods whose controller is in the files too are counted there."""
+
+    def translated(metadata: dict[str, object], spec: object, namespace: str) -> tuple[object, object] | Refusal:
+        found = translate({"metadata": metadata, "spec": spec}, offered, namespace)
+        notes.extend(found.warnings)
+        return found.refusal or (found.metadata.value, found.spec.value)
+
     pods: list[Planned] = []
     notes: list[str] = []
     found = [located for source in sources for located in iterate_objects(source)]
     keys = {_guarded(located, lambda o: o.key) for located in found}
     for located in found:
         made_above = _guarded(located, lambda o: _skip_if_controlled(o, keys))
-        outcome = made_above or _guarded(located, lambda o: pods_of(o.at.value, unit_bytes=unit_bytes))
+        outcome = made_above or _guarded(
+            located, lambda o: pods_of(o.at.value, unit_bytes=offered.unit_bytes, translated=translated)
+        )
         if isinstance(outcome, Skipped):
             notes.append(f"{located.source}:{located.line}: {outcome.what} {outcome.reason}")
         else:

@@ -16,15 +16,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.codec.request import CORE_STEP, MOST_CARDS
+from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.dialects.system import CONTAINER
 from isolation.contract.model import FULL_CORE
-from isolation.contract.names import DEFAULT_SCHEDULER, SHARED, UNISOLATED
+from isolation.contract.names import ACK, CORE_STEPS, DEFAULT_SCHEDULER, DIALECT, SHARED, UNISOLATED
 from isolation.scheduler.admission.core import pod_security
 from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS, record_annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from isolation.contract.dialects import System
     from isolation.contract.names import Dialect
 
 ASKS_RUNTIME: Final = "an annotation requests devices from the container runtime; remove it"
@@ -36,6 +38,7 @@ _UNCONFINED: Final = (
 )
 TOO_MANY_ANNOTATIONS: Final = f"with GPU shares, a pod has at most {MOST_ANNOTATIONS} annotations; remove some"
 
+_FINE: Final = sorted(name for name, step in CORE_STEPS.items() if step == 1)
 _NONE: Final = f"'{pod_security.UNCONFINED}'"
 _UNISOLATED: Final = f"namespaceObject.metadata.?labels[?'{UNISOLATED}'].orValue('') == 'true'"
 # A pod that is being deleted passes: refusing its last updates would keep it in Terminating.
@@ -87,6 +90,37 @@ def asks(pod: str, dialect: Dialect) -> str:
     return f"({containers(pod)}).exists(c, {names_any((dialect.memory, dialect.compute))})"
 
 
+def speaks(pod: str, systems: Sequence[System], left: Iterable[tuple[str, str]] = ()) -> str:
+    """
+    Whether a pod has names of one of these systems, in a namespace where they are ours to serve.
+
+    Every name is looked up: nothing walks over a pod's annotations, of which anybody may have any number.
+    """
+    namespaces: dict[str, list[str]] = {}
+    for dialect, namespace in sorted(left):
+        namespaces.setdefault(dialect, []).append(namespace)
+    everywhere = [one for one in systems if one.name not in namespaces]
+    found = [_speaks(pod, everywhere)] if everywhere else []
+    found += [
+        f"!(request.namespace in {texts(namespaces[one.name])}) && ({_speaks(pod, [one])})"
+        for one in systems
+        if one.name in namespaces
+    ]
+    return f"({' || '.join(found)})" if found else "false"
+
+
+def _speaks(pod: str, systems: Sequence[System]) -> str:
+    resources = [name for one in systems for name in one.resources]
+    found = [f"({containers(pod)}).exists(c, {names_any(resources)})"] if resources else []
+    if annotations := [name for one in systems for name in one.annotations]:
+        found.append(carries(pod, "annotations", annotations))
+    by_container = [name.split(CONTAINER) for one in systems for name in one.container_annotations]
+    if by_container:
+        keys = (f"{text(start)} + c.name + {text(end)} in {pod}.metadata.annotations" for start, end in by_container)
+        found.append(f"has({pod}.metadata.annotations) && ({containers(pod)}).exists(c, {' || '.join(keys)})")
+    return " || ".join(f"({one})" for one in found)
+
+
 def marked(at: str, dialect: Dialect) -> str:
     """Whether an object has labels or annotations that belong to pods with shares: by name, a few steps."""
     labels = carries(at, "labels", (SHARED, dialect.card_count))
@@ -110,6 +144,8 @@ def variables(pod: str, dialect: Dialect) -> dict[str, str]:
         "shares": f"variables.containers.filter(c, {names_any((dialect.memory, dialect.compute))})",
         "count": f"{pod}.metadata.?labels[?{text(dialect.card_count)}].orValue('1')",
         # 0 stands for a count that is none: its own claim says so, and no other divides by it.
+        "step": f"{pod}.metadata.?annotations[?{text(DIALECT)}].orValue('') in {texts(_FINE)} "
+        f"? 1 : {CORE_STEPS[ACK.name]}",
         "cards": "variables.count.matches('^[1-9][0-9]?$') ? int(variables.count) : 0",
     }
 
@@ -131,8 +167,10 @@ def amount_validations(dialect: Dialect) -> list[Validation]:
             f"{memory} must be a multiple of the number of cards in label {dialect.card_count}",
         ),
         Validation(
-            _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() % ({CORE_STEP} * {per_card}) == 0"),
-            f"{compute} must be a multiple of {CORE_STEP} on each card",
+            _each(
+                f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() % (variables.step * {per_card}) == 0"
+            ),
+            f"{compute} must be a multiple of {CORE_STEPS[ACK.name]} on each card",
         ),
         Validation(
             _each(f"!({_has(compute)}) || !{core}.isInteger() || {core}.asInteger() <= {FULL_CORE} * {per_card}"),
@@ -278,6 +316,16 @@ def not_forged(pod: str, dialect: Dialect) -> list[Validation]:
     ]
 
 
+def translated(pod: str, systems: Sequence[System], left: Iterable[tuple[str, str]]) -> Validation:
+    """That the webhook has left nothing of another system's words in a pod."""
+    return Validation(
+        f"!{speaks(pod, systems, left)}",
+        f"the pod asks for GPUs in the words of {' or '.join(one.title for one in systems)}, and the admission "
+        "webhook, which translates them, was not called; check that the webhook configuration is installed for the "
+        "same dialects",
+    )
+
+
 def admitted_validations(pod: str, scheduler: str) -> list[Validation]:
     """What the webhook adds, and the policies check after it: a pod without it did not pass the webhook."""
     return [
@@ -303,6 +351,7 @@ def altered(dialect: Dialect) -> str:
     kept = [("annotations", key) for key in record_annotations(dialect)] + [
         ("labels", SHARED),
         ("labels", dialect.card_count),
+        ("annotations", DIALECT),
     ]
     return " || ".join(
         f"object.metadata.?{what}[?{text(key)}] != oldObject.metadata.?{what}[?{text(key)}]" for what, key in kept

@@ -13,10 +13,13 @@ import msgspec
 
 from isolation.contract.codec.pools import PublishedPool, PublishedPools, decode_pools
 from isolation.contract.handover import Ours
+from isolation.contract.model import Node  # noqa: TC001 (msgspec reads the types of fields)
+from isolation.contract.names import ACK
+from isolation.placement.card_sizes import CardSizes, measure_cards
 from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, measure_nodes
 
 if TYPE_CHECKING:
-    from isolation.contract.model import Node
+    from isolation.contract.model import Rules
 
 MOST_LINE: Final = 16 << 20
 """Bytes: a batch of names has less than 2 MiB, a fleet of 50,000 different nodes 4 MiB."""
@@ -33,6 +36,15 @@ class AdmissionConfiguration(msgspec.Struct, frozen=True):
     unit_bytes: int
     log_format: str = "text"
     log_level: str = "info"
+    dialects: frozenset[str] = frozenset({ACK.name})
+    left: frozenset[tuple[str, str]] = frozenset()
+
+
+class CardKinds(msgspec.Struct, frozen=True):
+    """`CardSizes` of the nodes that exist."""
+
+    nodes: tuple[Node, ...]
+    dropped: frozenset[str]
 
 
 class ClusterUpdate(msgspec.Struct, frozen=True):
@@ -49,6 +61,8 @@ class ClusterUpdate(msgspec.Struct, frozen=True):
     """None: as before."""
     pools: str | None = None
     """What the autoscaler has published (`codec.pools`), empty where that is nothing; None: as before."""
+    cards: CardKinds | None = None
+    """None: as before, or no dialect asks for parts of cards."""
 
 
 class ProcessReport(msgspec.Struct, frozen=True):
@@ -78,6 +92,7 @@ class ClusterView:
         self.growth: NodeSizes | None = None
         """Sizes of nodes that the pools can add; None: not known, or not all of them."""
         self._shared: set[tuple[str, str]] = set()
+        self._cards, self._sizes = CardSizes(), CardSizes()
 
     def apply(self, update: ClusterUpdate) -> None:
         """Apply one update."""
@@ -90,6 +105,15 @@ class ClusterView:
             found = decode_pools(update.pools) if update.pools else PublishedPools()
             growing = (pool.fresh for pool in found.pools if pool.max_nodes)
             self.pools, self.growth = found.pools, measure_nodes(growing) if found.complete else None
+        if update.cards is not None:
+            self._cards = CardSizes(update.cards.nodes, update.cards.dropped)
+        if update.cards is not None or update.pools is not None:
+            coming = measure_cards(pool.fresh for pool in self.pools if pool.max_nodes)
+            self._sizes = CardSizes(self._cards.kinds + coming.kinds, self._cards.dropped | coming.dropped)
+
+    def card_sizes(self, rules: Rules, *, compute: bool) -> frozenset[int] | None:
+        """Sizes of cards that a pod with such rules could get; None: not known now."""
+        return self._sizes.of(rules, compute=compute) if self.synced else None
 
     @property
     def handed(self) -> list[tuple[Node, Ours]]:

@@ -32,6 +32,24 @@ _NEEDS: Final = "matchExpressions"
 _FIELDS: Final = "matchFields"
 
 
+def patch_difference(before: object, after: object, where: str) -> Iterator[Change]:
+    """The changes from one value to another; what is the same object on both sides is not looked into."""
+    if before is after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        yield from ({"op": "remove", "path": f"{where}/{_escaped(key)}"} for key in before if key not in after)
+        for key, value in after.items():
+            if key in before:
+                yield from patch_difference(before[key], value, f"{where}/{_escaped(key)}")
+            else:
+                yield _add(f"{where}/{_escaped(key)}", value)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for at, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from patch_difference(old, new, f"{where}/{at}")
+    elif before != after:
+        yield _add(where, after)
+
+
 def patch_pod(metadata: At, spec: At, request: Request, scheduler: str, unit_bytes: int) -> Iterator[Change]:
     """The patch of one pod."""
     if spec["schedulerName"].text() in ("", DEFAULT_SCHEDULER) and scheduler != spec["schedulerName"].text():

@@ -10,8 +10,9 @@ Source: Kubernetes, "Validating Admission Policy" (1.30).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from isolation.contract.dialects import explain_off
 from isolation.contract.names import ACK, SCHEDULER, SHARED
 from isolation.scheduler.admission.core import account_policies, cel
 from isolation.scheduler.admission.core.cel import Validation
@@ -27,6 +28,7 @@ from isolation.scheduler.admission.core.matching import (
     workloads_by_path,
 )
 from isolation.scheduler.admission.core.pod_security import record_annotations
+from isolation.scheduler.admission.core.serving import ONLY_ACK, Serving
 from isolation.scheduler.admission.core.webhook import EPHEMERAL, GPUSHARE_ACCOUNTS, SCHEDULER_ACCOUNT
 
 if TYPE_CHECKING:
@@ -36,14 +38,16 @@ if TYPE_CHECKING:
     from isolation.scheduler.admission.core.matching import Manifest
 
 
+_WARNS: Final = "gpushare-dialects-off"
 _SHARED = {"namespaceSelector": select_namespaces(), "objectSelector": select_shared_pods()}
 
 
-def build_policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER) -> list[Manifest]:
+def build_policies(dialect: Dialect = ACK, scheduler: str = SCHEDULER, systems: Serving = ONLY_ACK) -> list[Manifest]:
     """Every ValidatingAdmissionPolicy; `scheduler`: another name where an existing scheduler calls our extender."""
     return [
-        *_build_for_new_pods(dialect, scheduler),
+        *_build_for_new_pods(dialect, scheduler, systems),
         *_build_for_workloads(dialect),
+        *_build_for_others(systems),
         *_build_for_existing_pods(dialect),
         *account_policies.build_policies(),
     ]
@@ -56,13 +60,16 @@ def build_bindings(made: Sequence[Manifest]) -> list[Manifest]:
             "apiVersion": VERSION,
             "kind": "ValidatingAdmissionPolicyBinding",
             "metadata": {"name": policy["metadata"]["name"]},
-            "spec": {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]},
+            "spec": {
+                "policyName": policy["metadata"]["name"],
+                "validationActions": ["Warn" if policy["metadata"]["name"].startswith(_WARNS) else "Deny"],
+            },
         }
         for policy in made
     ]
 
 
-def _build_for_new_pods(dialect: Dialect, scheduler: str) -> list[Manifest]:
+def _build_for_new_pods(dialect: Dialect, scheduler: str, systems: Serving) -> list[Manifest]:
     """New pods: those with shares, and those with forged labels or records."""
     new, asks = [resource_rule(["pods"], "CREATE")], cel.asks("object", dialect)
     records = cel.carries("object", "annotations", record_annotations(dialect))
@@ -73,12 +80,15 @@ def _build_for_new_pods(dialect: Dialect, scheduler: str) -> list[Manifest]:
         + cel.container_validations("variables.containers", dialect)
     )
     # A pod that the webhook did not label is denied by the second policy, the only one that looks at all pods.
-    both = {"concerns-shares": f"{forged} || {asks}"}
+    foreign = f" || {cel.speaks('object', systems.on, systems.left)}" if systems.on else ""
+    both = {"concerns-shares": f"{forged} || {asks}{foreign}"}
     admitted = [
         Validation(f"{one.expression} || !variables.asks", one.message)
         for one in cel.admitted_validations("object", scheduler)
     ]
     admitted += cel.not_forged("object", dialect)
+    if systems.on:
+        admitted.append(cel.translated("object", systems.on, systems.left))
     return [
         build_policy("pods", new, {"asks-for-shares": asks}, validations, cel.variables("object", dialect), **_SHARED),
         build_policy("admitted", new, both, admitted, {"asks": asks}),
@@ -102,6 +112,28 @@ def _build_for_workloads(dialect: Dialect) -> list[Manifest]:
         validations += cel.not_forged(pod, dialect)
         name = f"templates-{resources[0].partition('.')[0]}"
         found.append(build_policy(name, rules, conditions, validations, cel.variables(pod, dialect)))
+    return found
+
+
+def _build_for_others(systems: Serving) -> list[Manifest]:
+    """
+    A warning for pods in dialects that are off: they get no card of ours, and nothing else would say so.
+
+    By the API server alone, since the webhook is called for what it serves; with no word about a pod that cannot be
+    judged.
+    """
+    if not systems.off:
+        return []
+    found = []
+    for path, resources in [((), ["pods"]), *workloads_by_path().items()]:
+        pod = ".".join(("object", *(str(step) for step in path)))
+        conditions = {"speaks-another-dialect": f"has({pod}.spec) && {cel.speaks(pod, systems.off)}"}
+        rules = [resource_rule(one, "CREATE") for one in split_by_group(resources)]
+        warnings = [Validation(f"!{cel.speaks(pod, [one])}", explain_off(one)) for one in systems.off]
+        name = f"{_WARNS.removeprefix('gpushare-')}-{resources[0].partition('.')[0]}"
+        policy = build_policy(name, rules, conditions, warnings)
+        policy["spec"]["failurePolicy"] = "Ignore"
+        found.append(policy)
     return found
 
 

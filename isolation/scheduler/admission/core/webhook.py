@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.request import request_of
+from isolation.contract.dialects import SYSTEMS, Offered, Translation, spoken, translate
 from isolation.contract.model import Refusal, Request
-from isolation.contract.names import ACK, AUTOSCALER, NODE_AGENT, SCHEDULER, SHARED, SYSTEM_NAMESPACE, Dialect
+from isolation.contract.names import ACK, AUTOSCALER, DIALECT, NODE_AGENT, SCHEDULER, SHARED, SYSTEM_NAMESPACE, Dialect
 from isolation.contract.quantity import GIB
 from isolation.scheduler.admission.core import pod_security
 from isolation.scheduler.admission.core.admission_review import (
@@ -33,10 +34,10 @@ from isolation.scheduler.admission.core.admission_review import (
     read_review,
 )
 from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, explain_misfit, explain_wrong_mode
-from isolation.scheduler.admission.core.patch import patch_annotations, patch_label, patch_pod
+from isolation.scheduler.admission.core.patch import patch_annotations, patch_difference, patch_label, patch_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from isolation.contract.codec.cursor import Path
     from isolation.contract.handover import Ours
@@ -63,6 +64,9 @@ GPUSHARE_ACCOUNTS: Final = frozenset(
 SCHEDULER_ACCOUNT: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{SCHEDULER}"
 
 
+_NO_OTHER: Final = Offered(frozenset({ACK.name}))
+
+
 @dataclass(frozen=True, slots=True)
 class ReviewContext:
     """What admission knows besides the object itself."""
@@ -79,6 +83,8 @@ class ReviewContext:
     """Nodes that the pools can add; None: not known."""
     dialect: Dialect = ACK
     unit_bytes: int = GIB
+    offered: Offered = _NO_OTHER
+    """For pods in other dialects."""
 
 
 def review(body: bytes, context: ReviewContext) -> bytes:
@@ -107,22 +113,48 @@ def decide(request: AdmissionRequest, context: ReviewContext) -> AdmissionRespon
 
 def _review_pod(request: AdmissionRequest, context: ReviewContext) -> AdmissionResponse:
     if request.operation == "CREATE" and not request.sub:
-        return _review_new_pod(request.new, request.size, context)
+        return _review_new_pod(request, context)
     if request.operation == "UPDATE":
         return _review_pod_update(request, context)
     return ALLOWED
 
 
-def _review_new_pod(pod: At, size: int, context: ReviewContext) -> AdmissionResponse:
-    metadata, spec = pod["metadata"], pod["spec"]
+def _review_new_pod(request: AdmissionRequest, context: ReviewContext) -> AdmissionResponse:
+    pod, size = request.new, request.size
+    found = _translate(pod, request, context)
+    if isinstance(found, AdmissionResponse):
+        return found
+    metadata, spec = found.metadata, found.spec
     made = _review_template(metadata, spec, size, context)
+    translated = (
+        *patch_difference(pod["metadata"].value or {}, metadata.value or {}, "/metadata"),
+        *patch_difference(pod["spec"].value, spec.value, "/spec"),
+    )
     if isinstance(made, AdmissionResponse):
-        return made
+        if made.allowed:
+            return AdmissionResponse(allowed=True, patch=translated, warnings=found.warnings)
+        return deny(f"{made.message}{_describe(found)}", made.code) if found.dialect else made
     patch = (
+        *translated,
         *patch_pod(metadata, spec, made.request, context.scheduler, context.unit_bytes),
         *patch_annotations(metadata, made.request, context.pools),
     )
-    return AdmissionResponse(allowed=True, patch=patch, warnings=made.warnings)
+    return AdmissionResponse(allowed=True, patch=patch, warnings=(*found.warnings, *made.warnings))
+
+
+def _translate(pod: At, request: AdmissionRequest, context: ReviewContext) -> Translation | AdmissionResponse:
+    """The canonical form of a pod or template; a response where that is the end of it."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    if spoken(metadata, spec) and (much := pod_security.explain_too_large(spec, request.size)):
+        return deny(much, INVALID)
+    found = translate(pod.mapping(), context.offered, request.namespace)
+    return deny(found.refusal.reason, INVALID) if found.refusal is not None else found
+
+
+def _describe(found: Translation) -> str:
+    """What was translated, for a message that speaks of canonical names."""
+    lines = [f"{line.before} became {line.after}" for line in found.lines if line.before and line.after]
+    return f" (translated from {SYSTEMS[found.dialect].title}: {'; '.join(lines)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +203,19 @@ def _review_workload(request: AdmissionRequest, context: ReviewContext) -> Admis
     template, before = _descend(request.new, path), _descend(request.old, path)
     if not template or (request.operation == "UPDATE" and template.value == before.value):
         return ALLOWED
-    metadata, spec = template["metadata"], template["spec"]
+    found = _translate(template, request, context)
+    if isinstance(found, AdmissionResponse):
+        # Its pods are refused; who else reads this template is not known.
+        return AdmissionResponse(allowed=True, warnings=(f"its pods will be refused: {found.message}",))
+    metadata, spec = found.metadata, found.spec
     asks = pod_security.asks_for_shares(spec, context.dialect)
     metadata, patch = _copy_card_count(request.new, metadata, path, context.dialect) if asks else (metadata, ())
     made = _review_template(metadata, spec, request.size // (2 if request.old else 1), context)
+    if found.dialect:
+        return AdmissionResponse(allowed=True, warnings=tuple(_warn_of_translation(found, made)))
     if isinstance(made, AdmissionResponse):
-        return made
-    said = list(made.warnings)
+        return AdmissionResponse(allowed=True, warnings=found.warnings) if made.allowed else made
+    said = [*found.warnings, *made.warnings]
     if patch:
         said.append(
             f"label {context.dialect.card_count} is copied to the pod template, from which pods get their labels"
@@ -185,6 +223,17 @@ def _review_workload(request: AdmissionRequest, context: ReviewContext) -> Admis
     if request.resource == _EVERYWHERE and not made.request.rules.terms:
         said.append("a DaemonSet creates a pod on every node, even on nodes without cards; add a nodeSelector")
     return AdmissionResponse(allowed=True, patch=patch, warnings=tuple(said))
+
+
+def _warn_of_translation(found: Translation, made: _Accepted | AdmissionResponse) -> Iterator[str]:
+    """What becomes of the pods of a template in another dialect, which stays as it is."""
+    if isinstance(made, AdmissionResponse) and not made.allowed:
+        yield f"its pods will be refused: {made.message}"
+    else:
+        yield f"its pods are translated when they are created{_describe(found)}"
+    yield from found.warnings
+    if isinstance(made, _Accepted):
+        yield from made.warnings
 
 
 def _copy_card_count(
@@ -231,7 +280,7 @@ def _review_pod_update(request: AdmissionRequest, context: ReviewContext) -> Adm
 
 def _find_altered(old: At, new: At, dialect: Dialect) -> Iterable[str]:
     kept = [("annotation", key) for key in pod_security.record_annotations(dialect)]
-    kept += [("label", SHARED), ("label", dialect.card_count)]
+    kept += [("label", SHARED), ("label", dialect.card_count), ("annotation", DIALECT)]
     for what, key in kept:
         before, after = (pod["metadata"][f"{what}s"][key].value for pod in (old, new))
         if before != after:

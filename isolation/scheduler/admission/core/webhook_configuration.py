@@ -22,6 +22,7 @@ from isolation.scheduler.admission.core.matching import (
     split_by_group,
     workloads_by_path,
 )
+from isolation.scheduler.admission.core.serving import ONLY_ACK, Serving
 from isolation.scheduler.admission.core.webhook import EPHEMERAL, GPUSHARE_ACCOUNTS, SCHEDULER_ACCOUNT
 
 if TYPE_CHECKING:
@@ -37,16 +38,22 @@ STOCK_SCHEDULER: Final = "system:kube-scheduler"
 """It never binds pods with shares (admission has set `schedulerName`): its bindings skip the webhook."""
 
 
-def build_webhooks(dialect: Dialect = ACK) -> Manifest:
+def build_webhooks(dialect: Dialect = ACK, systems: Serving = ONLY_ACK) -> Manifest:
     """The MutatingWebhookConfiguration."""
-    concerned = f"{_has_containers('object')} && ({cel.asks('object', dialect)} || {cel.marked('object', dialect)})"
+
+    def about_shares(pod: str) -> str:
+        foreign = f" || {cel.speaks(pod, systems.on, systems.left)}" if systems.on else ""
+        return f"({cel.asks(pod, dialect)} || {cel.marked(pod, dialect)}{foreign})"
+
+    concerned = f"{_has_containers('object')} && {about_shares('object')}"
     hooks = [_build_webhook("pods", [resource_rule(["pods"], "CREATE")], {"concerns-shares": concerned})]
     for path, resources in workloads_by_path().items():
         template = ".".join(("object", *(str(step) for step in path)))
         before = template.replace("object", "oldObject", 1)
-        about = f"({cel.asks(template, dialect)} || {cel.marked(template, dialect)})"
         new = f"(request.operation == 'CREATE' || {template} != {before})"
-        conditions = {"concerns-shares": f"has({template}) && {_has_containers(template)} && {about} && {new}"}
+        conditions = {
+            "concerns-shares": f"has({template}) && {_has_containers(template)} && {about_shares(template)} && {new}"
+        }
         rules = [resource_rule(one, "CREATE", "UPDATE") for one in split_by_group(resources)]
         hooks.append(_build_webhook("templates", rules, conditions, name=f"{resources[0].partition('.')[0]}.templates"))
     joins = f"request.?subResource.orValue('') == {cel.text(EPHEMERAL)}"

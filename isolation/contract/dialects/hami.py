@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+HAMi: `nvidia.com/gpu` vGPUs with `gpumem`, `gpumem-percentage` or `gpucores`; without these it is a whole card.
+
+Source: HAMi 4707fb0, pkg/scheduler/config/config.go, pkg/device/nvidia/device.go, pkg/util/types.go.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isolation.contract.codec.cursor import Unacceptable, show
+from isolation.contract.dialects.system import ForeignPod, System, Want, memory_of
+from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, ONLINE, USE_MODELS, USE_UUIDS
+
+COUNT: Final = "nvidia.com/gpu"
+MEMORY: Final = "nvidia.com/gpumem"
+PERCENT: Final = "nvidia.com/gpumem-percentage"
+CORES: Final = "nvidia.com/gpucores"
+PRIORITY: Final = "nvidia.com/priority"
+_CARDS: Final = {
+    "nvidia.com/use-gputype": USE_MODELS,
+    "nvidia.com/nouse-gputype": AVOID_MODELS,
+    "nvidia.com/use-gpuuuid": USE_UUIDS,
+    "nvidia.com/nouse-gpuuuid": AVOID_UUIDS,
+}
+_MODE: Final = "nvidia.com/vgpu-mode"
+_NO_EFFECT: Final = ("nvidia.com/numa-bind", "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy")
+_SWITCH: Final = "CUDA_DISABLE_CONTROL"
+
+
+def _read(pod: ForeignPod) -> dict[str, Want]:
+    pod.refuse_env(_SWITCH)
+    pod.copy(_CARDS)
+    check_mode(pod, _MODE)
+    pod.warnings += [
+        f"annotation {key} has no effect: the node's label decides" for key in _NO_EFFECT if pod.annotation(key)
+    ]
+    wants: dict[str, Want] = {}
+    for container in pod.containers:
+        count = container.amount(COUNT, zero=True)
+        named = [name for name in SYSTEM.resources if container.names(name)]
+        if count == 0 and named:
+            raise Unacceptable(
+                f"{container.where}: {named[0]} needs {COUNT} of 1 or more; set it, or remove {named[0]}"
+            )
+        if not count and not named:
+            continue
+        size, part = memory_of(container, MEMORY, PERCENT)
+        wants[container.name] = Want(count or 1, size, part, core=container.percent(CORES) or 0)
+        priority = container.amount(PRIORITY, zero=True)
+        if priority is not None:
+            pod.annotations[ONLINE] = "true" if priority == 0 else "false"
+    return wants
+
+
+def check_mode(pod: ForeignPod, annotation: str) -> None:
+    """Refuse a way of sharing that is not ours."""
+    mode = pod.annotation(annotation)
+    if mode not in ("", "hami-core"):
+        raise Unacceptable(
+            f"annotation {annotation} is {show(mode)}, which gpushare does not serve; remove it: limits are enforced "
+            "by gpushare's library"
+        )
+
+
+SYSTEM: Final = System(
+    name="hami",
+    title="HAMi",
+    read=_read,
+    better=f"{MEMORY} (MiB)",
+    resources=(MEMORY, PERCENT, CORES, PRIORITY),
+    implied=(COUNT,),
+    schedulers=("hami-scheduler",),
+    webhooks=("vgpu.hami.io",),
+    node_resources=(),
+)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One pod into its canonical form, line by line, or why not.
+
+Decides what is the same in every dialect: which one is spoken, that a pod speaks one only, how amounts become units,
+that all containers share one set of cards, and what is removed. Translating twice changes nothing more. Never raises
+for what a pod says: a pod that cannot be translated is a refusal, and wrong JSON a CodecError as everywhere.
+
+A percentage of a card is that of the whole units the card offers, rounded down, at least one: two halves fit a card.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from isolation.contract.codec.cursor import At, Unacceptable, show
+from isolation.contract.codec.rules import rules_of
+from isolation.contract.dialects.groups import explain_group
+from isolation.contract.dialects.system import CONTAINER, ForeignContainer, ForeignPod, System, whole_number
+from isolation.contract.dialects.systems import SCHEDULERS, SYSTEMS
+from isolation.contract.model import FULL_CORE, Refusal, Why
+from isolation.contract.names import ACK, ASKED, DEFAULT_SCHEDULER, DIALECT
+from isolation.contract.quantity import MIB, show_bytes
+from isolation.contract.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from isolation.contract.dialects.system import Offered, Want
+
+MOST_CARDS: Final = 64
+_SHOWN: Final = 60
+_KINDS: Final = ("initContainers", "containers")
+_PARTS: Final = ("limits", "requests")
+_BY_RESOURCE: Final = {name: system for system in SYSTEMS.values() for name in system.resources}
+_BY_ANNOTATION: Final = {name: system for system in SYSTEMS.values() for name in system.annotations}
+_BY_CONTAINER: Final = [
+    (*name.partition(CONTAINER)[::2], one) for one in SYSTEMS.values() for name in one.container_annotations
+]
+_OWN: Final = frozenset({ACK.memory, ACK.compute})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that a translation changes."""
+
+    before: str
+    after: str
+    """Empty: removed."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What a pod becomes."""
+
+    metadata: At
+    spec: At
+    """The pod's own where nothing is translated."""
+    dialect: str = ""
+    """Of a pod that was translated or refused; empty: it is canonical, or asks nothing."""
+    asked: str = ""
+    """JSON, for people: the words that were removed."""
+    lines: tuple[Line, ...] = ()
+    warnings: tuple[str, ...] = ()
+    refusal: Refusal | None = None
+    """Then the pod is as it was."""
+
+
+def spoken(metadata: At, spec: At) -> tuple[System, ...]:
+    """The dialects whose names the pod has, on or off; by name, a few steps for each container."""
+    found: dict[str, System] = {}
+    for resources in (spec.value.get("resources") if isinstance(spec.value, dict) else None, *_resources(spec)):
+        for named in _named(resources):
+            if not _BY_RESOURCE.keys().isdisjoint(named):
+                found |= {_BY_RESOURCE[name].name: _BY_RESOURCE[name] for name in named if name in _BY_RESOURCE}
+    annotations = metadata.value.get("annotations") if isinstance(metadata.value, dict) else None
+    if isinstance(annotations, dict) and annotations:
+        found |= {one.name: one for name, one in _BY_ANNOTATION.items() if name in annotations}
+        for before, after, one in _BY_CONTAINER:
+            if any(f"{before}{name}{after}" in annotations for name in _names(spec)):
+                found[one.name] = one
+    return tuple(found.values())
+
+
+def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") -> Translation:
+    """
+    The canonical form of a pod, or of a pod template (`metadata` and `spec`), in its namespace.
+
+    A pod in none of the dialects that are switched on is returned as it is.
+    """
+    metadata, spec = At(pod.get("metadata"), ("metadata",)), At(pod.get("spec"), ("spec",))
+    found = spoken(metadata, spec)
+    same = Translation(metadata, spec)
+    if not found:
+        return same
+    on = [one for one in found if one.name in offered.dialects]
+    if not on:
+        return Translation(metadata, spec, warnings=tuple(explain_off(one) for one in found))
+    if all((one.name, namespace) in offered.left for one in found):
+        return same
+    try:
+        return _translate(metadata, spec, found, offered)
+    except Unacceptable as exc:
+        return Translation(metadata, spec, on[0].name, refusal=Refusal(Why.INVALID, f"{on[0].title}: {exc}"))
+
+
+def explain_off(system: System) -> str:
+    """The warning for a pod of a dialect that is not served."""
+    return (
+        f"the pod asks for GPUs in the words of {system.title}, which gpushare does not serve here (dialect "
+        f"{system.name} is off): without {system.title} it gets none; request {ACK.memory} instead, or have the "
+        "dialect switched on"
+    )
+
+
+def _translate(metadata: At, spec: At, found: tuple[System, ...], offered: Offered) -> Translation:
+    _check_mixture(metadata, spec, found)
+    (system,) = found
+    if group := explain_group(metadata, spec):
+        raise Unacceptable(group)
+    pod = ForeignPod(metadata, spec, _containers(spec), written=metadata["annotations"].mapping())
+    wants = system.read(pod)
+    if not wants:
+        raise Unacceptable(
+            f"no container asks for a card; request {system.better}, or remove what is left of the request"
+        )
+    count = _one_set(wants, system)
+    whole = next(iter(wants.values())).whole
+    card_bytes = _card_size(wants, pod, system, offered)
+    lines: list[Line] = []
+    new = dict(spec.mapping())
+    removed = frozenset((*system.resources, *system.implied))
+    asked: dict[str, dict[str, str]] = {}
+    units = _Units(count, card_bytes, offered.unit_bytes, removed)
+    made = iter([_container(one, wants.get(one.name), units, asked, lines) for one in pod.containers])
+    for kind in _KINDS:
+        if listed := spec.value.get(kind):  # type: ignore[attr-defined]
+            new[kind] = [next(made) for _ in listed]
+    said: dict[str, Any] = {"containers": asked}
+    scheduler = spec["schedulerName"].text()
+    if scheduler in SCHEDULERS:
+        new["schedulerName"] = said["schedulerName"] = scheduler
+        new["schedulerName"] = DEFAULT_SCHEDULER
+        lines.append(
+            Line(f"schedulerName {scheduler}", "", "gpushare's scheduler places shares, the default one whole cards")
+        )
+    annotations = _annotations(pod, system, said, lines)
+    text = json.dumps(said, separators=(",", ":"), sort_keys=True)
+    labels = dict(metadata["labels"].mapping())
+    if count > 1 and not whole:
+        labels[ACK.card_count] = str(count)
+        lines.append(
+            Line("", f"label {ACK.card_count}: {count}", "cards over which the memory is spread, the same on each")
+        )
+    meta = {**metadata.mapping(), "annotations": {**annotations, DIALECT: system.name, ASKED: text}}
+    if labels:
+        meta["labels"] = labels
+    return Translation(
+        At(meta, metadata.path), At(new, spec.path), system.name, text, tuple(lines), tuple(pod.warnings)
+    )
+
+
+def _check_mixture(metadata: At, spec: At, found: tuple[System, ...]) -> None:
+    """A pod speaks one dialect: two readings of one pod would be two promises."""
+    for part in _PARTS if spec["resources"] else ():
+        for name in spec["resources"][part].mapping():
+            if name in _BY_RESOURCE:
+                raise Unacceptable(f"{name} is set under pod-level resources.{part}; move it to a container")
+    titles = [one.title for one in found]
+    own = any(name in part for resources in _resources(spec) for part in _named(resources) for name in _OWN)
+    if own or ACK.card_count in metadata["labels"].mapping():
+        titles.append("ACK")
+    if len(titles) > 1:
+        raise Unacceptable(f"the pod asks for GPUs in the words of {' and '.join(titles)}; use those of one of them")
+
+
+def _one_set(wants: Mapping[str, Want], system: System) -> int:
+    """All containers of a pod share one set of cards."""
+    (first, one), *others = wants.items()
+    for name, want in others:
+        if want.whole != one.whole:
+            raise Unacceptable(
+                f"container {show(first)} and container {show(name)} ask for a share and for whole cards; a pod gets "
+                "one or the other: make them alike"
+            )
+        if want.cards != one.cards and not one.whole:
+            raise Unacceptable(
+                f"container {show(first)} asks for {one.cards} cards and container {show(name)} for {want.cards}; the "
+                "containers of a pod share one set of cards: ask for the same number"
+            )
+    if not 0 < max(want.cards for want in wants.values()) <= MOST_CARDS:
+        raise Unacceptable(f"no machine has that many cards ({system.title}); request at most {MOST_CARDS}")
+    if (core := max(want.core for want in wants.values())) > FULL_CORE:
+        raise Unacceptable(f"{core} percent of a card's compute; request at most {FULL_CORE}")
+    return one.cards
+
+
+def _card_size(wants: Mapping[str, Want], pod: ForeignPod, system: System, offered: Offered) -> int:
+    """Bytes that one card offers, where a part of one is asked for; 0 where none is."""
+    if all(want.part is None for want in wants.values()):
+        return 0
+    compute = any(want.core for want in wants.values())
+    rules = rules_of(pod.spec, ACK, At({**pod.metadata["annotations"].mapping(), **pod.annotations}))
+    sizes = offered.card_sizes(rules, compute=compute)
+    if sizes is None or not sizes:
+        what = "it is not known yet which nodes there are" if sizes is None else "no node with cards could take the pod"
+        raise Unacceptable(f"a part of a card is asked for, and {what}; request {system.better} instead")
+    if len(sizes) > 1:
+        shown = " and ".join(show_bytes(size) for size in sorted(sizes)[:4])
+        raise Unacceptable(
+            f"a part of a card is asked for, and cards of different sizes could take the pod ({shown}); request "
+            f"{system.better} instead, or add a nodeSelector for nodes of one card size, such as {ACK.model_labels[0]}"
+        )
+    return next(iter(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """What one unit of a container's request is."""
+
+    count: int
+    """Cards of the pod."""
+    card_bytes: int
+    unit_bytes: int
+    removed: frozenset[str]
+    """Resources that are no longer named."""
+
+
+def _container(
+    one: ForeignContainer,
+    want: Want | None,
+    units: _Units,
+    said: dict[str, dict[str, str]],
+    lines: list[Line],
+) -> object:
+    """One container with canonical amounts in the place of foreign ones; `said` gets what they were."""
+    was = {name: value for part in (one.requests, one.limits) for name, value in part.items() if name in units.removed}
+    if want is None and not was:
+        return one.at.value
+    words = said[one.name] = {key: _plain(value) for key, value in was.items()} if was else {}
+    amounts, why = _amounts(want, units) if want is not None else ({}, "asks for nothing")
+    resources = dict(one.at["resources"].mapping())
+    for part, before in zip(_PARTS, (one.limits, one.requests), strict=True):
+        kept = {key: value for key, value in before.items() if key not in units.removed}
+        if kept or amounts:
+            resources[part] = {**kept, **amounts}
+        else:
+            resources.pop(part, None)
+    where = f"container {one.name}: " + ", ".join(f"{key} {value}" for key, value in words.items())
+    lines.append(Line(where, ", ".join(f"{key} {value}" for key, value in amounts.items()), why))
+    return {**one.at.mapping(), "resources": resources}
+
+
+def _plain(value: object) -> str:
+    """A stranger's amount or annotation for people, without quotes."""
+    text = str(whole_number(value) or value) if type(value) in {str, int} else show(value)
+    return text if len(text) <= _SHOWN and text.isprintable() else printable(text, _SHOWN)
+
+
+def _amounts(want: Want, units: _Units) -> tuple[dict[str, str], str]:
+    """Canonical amounts of one container, and why these."""
+    if want.whole:
+        return {ACK.whole: str(want.cards)}, "whole cards, exclusively"
+    unit, cards = show_bytes(units.unit_bytes), "" if units.count == 1 else f" on each of {units.count} cards"
+    if want.part is not None:
+        offered = units.card_bytes // units.unit_bytes
+        each = max(1, want.part.numerator * offered // want.part.denominator)
+        percent = f"{float(want.part * FULL_CORE):g}"
+        why = f"{percent} % of the {offered} units of {unit} that a card offers, rounded down{cards}"
+    else:
+        each = -(-want.bytes // units.unit_bytes)
+        rounded = "" if each * units.unit_bytes == want.bytes else ", rounded up"
+        why = f"{want.bytes // MIB} MiB in units of {unit}{rounded}{cards}"
+    amounts = {ACK.memory: str(each * units.count)}
+    if want.core:
+        amounts[ACK.compute] = str(want.core * units.count)
+        why += f"; {want.core} % of the compute of each card"
+    return amounts, why
+
+
+def _annotations(pod: ForeignPod, system: System, said: dict[str, Any], lines: list[Line]) -> dict[str, object]:
+    """The pod's annotations without those that ask, and with canonical ones."""
+    before = pod.written
+    gone = [key for key in (*system.annotations, *system.also_removed) if key in before]
+    for template in (*system.container_annotations,):
+        start, end = template.split(CONTAINER)
+        gone += [key for one in pod.containers if (key := f"{start}{one.name}{end}") in before]
+    if gone:
+        said["annotations"] = {key: _plain(before[key]) for key in gone}
+        lines += [
+            Line(f"annotation {key}: {said['annotations'][key]}", "", "its request is in the amounts now")
+            for key in gone
+        ]
+    for key, value in pod.annotations.items():
+        lines.append(Line("", f"annotation {key}: {value}", f"as {system.title} has it"))
+    kept = {key: value for key, value in before.items() if key not in gone} if gone else dict(before)
+    return {**kept, **pod.annotations}
+
+
+def _containers(spec: At) -> tuple[ForeignContainer, ...]:
+    found = tuple(ForeignContainer(at) for kind in _KINDS for at in spec[kind].items())
+    if len({one.name for one in found}) < len(found):
+        raise Unacceptable("two containers have the same name; give each its own name")
+    return found
+
+
+def _raw_containers(spec: At) -> Iterator[dict[str, Any]]:
+    for kind in _KINDS:
+        listed = spec.value.get(kind) if isinstance(spec.value, dict) else None
+        if isinstance(listed, list):
+            yield from (one for one in listed if isinstance(one, dict))
+
+
+def _resources(spec: At) -> Iterator[object]:
+    return (one.get("resources") for one in _raw_containers(spec))
+
+
+def _named(resources: object) -> Iterable[Mapping[str, object]]:
+    found = [resources.get(part) for part in _PARTS] if isinstance(resources, dict) else []
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _names(spec: At) -> Iterator[object]:
+    return (one.get("name") for one in _raw_containers(spec))

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which sizes of cards a pod could get, by the nodes that its rules let it go to: for requests in parts of a card.
+
+A fleet is told by one node for all nodes alike, so that it can be sent to the admission process. Labels that differ
+from node to node (host names) are left out; a rule about one of them keeps every node in, so that an answer is never
+too narrow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from isolation.contract.model import NAME_FIELD, Card, Mode, Node
+from isolation.placement.node_rules import MODES, RequestKind, find_barrier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from isolation.contract.model import Rules, Taint
+
+MOST_VALUES: Final = (64, 8, 1, 0)
+"""Values of a label that is kept, tried one after another until few enough kinds of nodes are left."""
+MOST_KINDS: Final = 256
+_MOST_ANSWERS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CardSizes:
+    """Kinds of nodes, each as a node with one card."""
+
+    kinds: tuple[Node, ...] = ()
+    dropped: frozenset[str] = frozenset({NAME_FIELD})
+    """Labels that are not known here."""
+    _answers: dict[tuple[Rules, RequestKind], frozenset[int]] = field(default_factory=dict, compare=False, repr=False)
+
+    def of(self, rules: Rules, *, compute: bool) -> frozenset[int]:
+        """Bytes that one card offers, of each size that a pod with such rules could get."""
+        kind = RequestKind.COMPUTE if compute else RequestKind.MEMORY
+        known = self._answers.get((rules, kind))
+        if known is None:
+            terms = tuple(tuple(need for need in term if need.key not in self.dropped) for term in rules.terms)
+            free = any(not term for term in terms)
+            cards = replace(rules.cards, uuids=frozenset(), not_uuids=frozenset())
+            told = replace(rules, terms=() if free else terms, cards=cards)
+            fitting = (one for one in self.kinds if find_barrier(kind, told, one) is None)
+            known = frozenset(card.allocatable_bytes for one in fitting for card in one.cards)
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[rules, kind] = known
+        return known
+
+
+def measure_cards(nodes: Iterable[Node]) -> CardSizes:
+    """The kinds of these nodes, ready or not; those without cards, or of another mode, are left out."""
+    listed = [node for node in nodes if node.cards and node.mode in _MODES]
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for node in listed:
+        for key, value in node.labels.items():
+            values[key].add(value)
+    for most in MOST_VALUES:
+        dropped = frozenset(key for key, found in values.items() if len(found) > most) | {NAME_FIELD}
+        kinds = {key: None for node in listed for key in _kinds(node, dropped)}
+        if len(kinds) <= MOST_KINDS:
+            break
+    return CardSizes(tuple(kind.node() for kind in kinds), dropped)
+
+
+_MODES: Final = MODES[RequestKind.MEMORY] | MODES[RequestKind.COMPUTE]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What nodes alike have in common, for one size of their cards."""
+
+    mode: Mode
+    labels: frozenset[tuple[str, str]]
+    taints: tuple[Taint, ...]
+    bytes: int
+    unit_bytes: int
+    model: str
+
+    def node(self) -> Node:
+        card = Card("", 0, self.bytes, unit_bytes=self.unit_bytes, model=self.model)
+        return Node("", (card,), self.mode, labels=dict(sorted(self.labels)), taints=self.taints)
+
+
+def _kinds(node: Node, dropped: frozenset[str]) -> set[_Kind]:
+    labels = frozenset((key, value) for key, value in node.labels.items() if key not in dropped)
+    return {
+        _Kind(node.mode, labels, node.taints, card.allocatable_bytes, card.unit_bytes, card.model)
+        for card in node.cards
+    }
