@@ -44,8 +44,6 @@ class Want:
     bytes: int = 0
     part: Fraction | None = None
     """Of a card's memory, 0 < part <= 1; in the place of `bytes`."""
-    slices: int = 0
-    """Of a card that is divided by a pool's label; in the place of `bytes`."""
     core: int = 0
     """Percent."""
     whole: bool = False
@@ -114,7 +112,11 @@ class ForeignPod:
     """Init containers first."""
     annotations: dict[str, str] = field(default_factory=dict)
     """To be added: canonical ones."""
+    selector: dict[str, str] = field(default_factory=dict)
+    """To be added to its nodeSelector."""
     warnings: list[str] = field(default_factory=list)
+    slices: str = ""
+    """Of its namespace: into how many slices `nvidia.com/gpu` divides a card; empty: it says nothing."""
 
     written: Mapping[str, object] = field(default_factory=dict)
     """The pod's own annotations."""
@@ -157,6 +159,21 @@ def memory_of(container: ForeignContainer, mib: str, percent: str) -> tuple[int,
     return 0, part if part is not None else Fraction(1)
 
 
+def vgpus(pod: ForeignPod, count: str, memory: str, percent: str, cores: str) -> dict[str, Want]:
+    """What containers ask that count vGPUs by one resource, with amounts for each; `percent` may be empty."""
+    wants: dict[str, Want] = {}
+    for container in pod.containers:
+        number = container.amount(count)
+        more = next((name for name in (memory, percent, cores) if name and container.names(name)), None)
+        if number is None and more is None:
+            continue
+        if number is None:
+            raise Unacceptable(f"{container.where}: {more} needs {count}; set it to the number of cards")
+        size, part = memory_of(container, memory, percent)
+        wants[container.name] = Want(number, size, part, core=container.percent(cores) or 0)
+    return wants
+
+
 @dataclass(frozen=True, slots=True)
 class System:
     """One system's words."""
@@ -177,6 +194,9 @@ class System:
     """Pod annotations that make a pod one of this dialect; removed."""
     container_annotations: tuple[str, ...] = ()
     """Likewise, with the name of one of the pod's containers in them."""
+    selector: str = ""
+    """A label that makes a pod one of this dialect where its nodeSelector has it and it names one of `selected`."""
+    selected: tuple[str, ...] = ()
     also_removed: tuple[str, ...] = ()
     """Annotations that say more about those."""
     schedulers: tuple[str, ...] = ()
@@ -207,5 +227,5 @@ class Offered:
     unit_bytes: int = GIB
     left: frozenset[tuple[str, str]] = frozenset()
     """(dialect, namespace) that is left to the system itself."""
-    slices: str = ""
-    """Value of `names.TIME_SLICES` for every pod of the namespace; empty: the pod's nodeSelector says it."""
+    slices: frozenset[str] | None = None
+    """Of a pod in a namespace of time slices: values of `names.TIME_SLICES` on nodes; None: it is in none."""

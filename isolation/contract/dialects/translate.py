@@ -39,6 +39,7 @@ _BY_ANNOTATION: Final = {name: system for system in SYSTEMS.values() for name in
 _BY_CONTAINER: Final = [
     (*name.partition(CONTAINER)[::2], one) for one in SYSTEMS.values() for name in one.container_annotations
 ]
+_BY_SELECTOR: Final = [one for one in SYSTEMS.values() if one.selector]
 _OWN: Final = frozenset({ACK.memory, ACK.compute})
 
 
@@ -69,13 +70,22 @@ class Translation:
     """Then the pod is as it was."""
 
 
-def spoken(metadata: At, spec: At) -> tuple[System, ...]:
-    """The dialects whose names the pod has, on or off; by name, a few steps for each container."""
+def spoken(metadata: At, spec: At, *, sliced: bool = False) -> tuple[System, ...]:
+    """
+    The dialects whose names the pod has, on or off; by name, a few steps for each container.
+
+    `sliced`: its namespace is one of time slices.
+    """
     found: dict[str, System] = {}
     for resources in (spec.value.get("resources") if isinstance(spec.value, dict) else None, *_resources(spec)):
         for named in _named(resources):
             if not _BY_RESOURCE.keys().isdisjoint(named):
                 found |= {_BY_RESOURCE[name].name: _BY_RESOURCE[name] for name in named if name in _BY_RESOURCE}
+    selector = spec.value.get("nodeSelector") if isinstance(spec.value, dict) else None
+    for one in _BY_SELECTOR if not found else ():  # HAMi's form of the same resource goes before
+        tied = sliced or (isinstance(selector, dict) and one.selector in selector)
+        if tied and any(name in part for each in _resources(spec) for part in _named(each) for name in one.selected):
+            found[one.name] = one
     annotations = metadata.value.get("annotations") if isinstance(metadata.value, dict) else None
     if isinstance(annotations, dict) and annotations:
         found |= {one.name: one for name, one in _BY_ANNOTATION.items() if name in annotations}
@@ -92,7 +102,7 @@ def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") 
     A pod in none of the dialects that are switched on is returned as it is.
     """
     metadata, spec = At(pod.get("metadata"), ("metadata",)), At(pod.get("spec"), ("spec",))
-    found = spoken(metadata, spec)
+    found = spoken(metadata, spec, sliced=offered.slices is not None)
     same = Translation(metadata, spec)
     if not found:
         return same
@@ -122,6 +132,8 @@ def _translate(metadata: At, spec: At, found: tuple[System, ...], offered: Offer
     if group := explain_group(metadata, spec):
         raise Unacceptable(group)
     pod = ForeignPod(metadata, spec, _containers(spec), written=metadata["annotations"].mapping())
+    if offered.slices is not None and len(offered.slices) == 1:
+        (pod.slices,) = offered.slices
     wants = system.read(pod)
     if not wants:
         raise Unacceptable(
@@ -140,6 +152,9 @@ def _translate(metadata: At, spec: At, found: tuple[System, ...], offered: Offer
         if listed := spec.value.get(kind):  # type: ignore[attr-defined]
             new[kind] = [next(made) for _ in listed]
     said: dict[str, Any] = {"containers": asked}
+    if any(spec["nodeSelector"].mapping().get(key) != value for key, value in pod.selector.items()):
+        new["nodeSelector"] = {**spec["nodeSelector"].mapping(), **pod.selector}
+        lines += [Line("", f"nodeSelector {key}: {value}", "its namespace") for key, value in pod.selector.items()]
     scheduler = spec["schedulerName"].text()
     if scheduler in SCHEDULERS:
         new["schedulerName"] = said["schedulerName"] = scheduler
@@ -203,7 +218,9 @@ def _card_size(wants: Mapping[str, Want], pod: ForeignPod, system: System, offer
     if all(want.part is None for want in wants.values()):
         return 0
     compute = any(want.core for want in wants.values())
-    rules = rules_of(pod.spec, ACK, At({**pod.metadata["annotations"].mapping(), **pod.annotations}))
+    selector = {**pod.spec["nodeSelector"].mapping(), **pod.selector}
+    spec = At({**pod.spec.mapping(), "nodeSelector": selector}, pod.spec.path) if pod.selector else pod.spec
+    rules = rules_of(spec, ACK, At({**pod.metadata["annotations"].mapping(), **pod.annotations}))
     sizes = offered.card_sizes(rules, compute=compute)
     if sizes is None or not sizes:
         what = "it is not known yet which nodes there are" if sizes is None else "no node with cards could take the pod"

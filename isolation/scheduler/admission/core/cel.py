@@ -114,6 +114,10 @@ def _speaks(pod: str, systems: Sequence[System]) -> str:
     found = [f"({containers(pod)}).exists(c, {names_any(resources)})"] if resources else []
     if annotations := [name for one in systems for name in one.annotations]:
         found.append(carries(pod, "annotations", annotations))
+    for one in systems:
+        if one.selector:
+            tied = f"{pod}.spec.?nodeSelector[?{text(one.selector)}].hasValue()"
+            found.append(f"{tied} && ({containers(pod)}).exists(c, {names_any(one.selected)})")
     by_container = [name.split(CONTAINER) for one in systems for name in one.container_annotations]
     if by_container:
         keys = (f"{text(start)} + c.name + {text(end)} in {pod}.metadata.annotations" for start, end in by_container)

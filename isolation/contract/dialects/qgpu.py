@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+qGPU of TKE: `qgpu-core` in percent (a multiple of 100: whole cards), `qgpu-memory` in GiB, and offline pods.
+
+Offline (`qgpu-core-greedy` and `app-class: offline`): memory is booked, compute is what others leave.
+
+Source: Tencent Cloud TKE documents 457/65734 (2026-01) and 457/81034 (2025-09).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isolation.contract.codec.cursor import Unacceptable, show
+from isolation.contract.dialects.gpu_manager import whole_cards
+from isolation.contract.dialects.system import ForeignPod, System, Want
+from isolation.contract.model import FULL_CORE
+from isolation.contract.names import ONLINE
+from isolation.contract.quantity import GIB
+
+CORE: Final = "tke.cloud.tencent.com/qgpu-core"
+MEMORY: Final = "tke.cloud.tencent.com/qgpu-memory"
+GREEDY: Final = "tke.cloud.tencent.com/qgpu-core-greedy"
+CLASS: Final = "tke.cloud.tencent.com/app-class"
+_CLASSES: Final = {"online": "true", "offline": "false"}
+
+
+def _read(pod: ForeignPod) -> dict[str, Want]:
+    kind = pod.annotation(CLASS)
+    if kind and kind not in _CLASSES:
+        raise Unacceptable(f"annotation {CLASS} is {show(kind)}; write online or offline")
+    if kind:
+        pod.annotations[ONLINE] = _CLASSES[kind]
+    wants: dict[str, Want] = {}
+    for container in pod.containers:
+        core, size, greedy = (container.amount(name) for name in (CORE, MEMORY, GREEDY))
+        if core is None and size is None and greedy is None:
+            continue
+        if (greedy is not None) != (kind == "offline"):
+            raise Unacceptable(
+                f"{container.where}: {GREEDY} and annotation {CLASS}: offline belong together; set both, or {CORE}"
+            )
+        if core is not None and greedy is not None:
+            raise Unacceptable(f"{container.where}: {CORE} and {GREEDY} are both set; an offline pod has {GREEDY}")
+        if core is not None and (core > FULL_CORE or (core == FULL_CORE and size is None)):
+            wants[container.name] = whole_cards(container.where, CORE, core)
+        elif size is None:
+            raise Unacceptable(f"{container.where}: {MEMORY} is missing; set it, in GiB")
+        else:
+            wants[container.name] = Want(bytes=size * GIB, core=core or 0)
+    return wants
+
+
+SYSTEM: Final = System(
+    name="qgpu",
+    title="qGPU",
+    read=_read,
+    better=f"{MEMORY} (GiB)",
+    resources=(CORE, MEMORY, GREEDY),
+    node_resources=(CORE,),
+)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+vgpu-manager: `nvidia.com/vgpu-number` vGPUs with `vgpu-memory` (MiB) and `vgpu-cores` (percent) for each.
+
+Its domain can be configured; the default one is read.
+
+Source: coldzerofear/vgpu-manager 00123f5, pkg/util/consts.go.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isolation.contract.codec.cursor import Unacceptable
+from isolation.contract.dialects.system import ForeignPod, System, Want, vgpus
+from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, USE_MODELS, USE_UUIDS
+
+COUNT: Final = "nvidia.com/vgpu-number"
+MEMORY: Final = "nvidia.com/vgpu-memory"
+CORES: Final = "nvidia.com/vgpu-cores"
+_CARDS: Final = {
+    "nvidia.com/include-gpu-type": USE_MODELS,
+    "nvidia.com/exclude-gpu-type": AVOID_MODELS,
+    "nvidia.com/include-gpu-uuid": USE_UUIDS,
+    "nvidia.com/exclude-gpu-uuid": AVOID_UUIDS,
+}
+
+
+_POLICY: Final = "nvidia.com/vgpu-compute-policy"
+_ACCESS: Final = "nvidia.com/vgpu-access-mode"
+
+
+def _read(pod: ForeignPod) -> dict[str, Want]:
+    pod.refuse_env("DISABLE_VGPU_CONTROL")
+    if pod.annotation(_ACCESS) not in {"", "local"}:
+        raise Unacceptable(f"annotation {_ACCESS} asks for a card of another machine; remove it")
+    if pod.annotation(_POLICY) not in {"", "fixed"}:
+        pod.warnings.append(f"annotation {_POLICY} has no effect: the node pool's compute policy decides")
+    pod.copy(_CARDS)
+    return vgpus(pod, COUNT, MEMORY, "", CORES)
+
+
+SYSTEM: Final = System(
+    name="vgpu-manager",
+    title="vgpu-manager",
+    read=_read,
+    better=f"{MEMORY} (MiB)",
+    resources=(COUNT, MEMORY, CORES),
+    schedulers=("vgpu-scheduler",),
+    webhooks=("vgpu-manager.nvidia.com",),
+    node_resources=(COUNT,),
+)

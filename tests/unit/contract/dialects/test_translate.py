@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of every dialect into canonical ones: what they become, what is refused, and that twice is once."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.admission_pods import CORE, COUNT, MEM, WHOLE, annotated, beside, labelled, main_of, plain, spec
+from support.dialect_pods import asking, hami
+
+from isolation.contract.codec import CodecError, request_of
+from isolation.contract.dialects import SYSTEMS, Offered, translate
+from isolation.contract.model import Request
+from isolation.contract.names import (
+    ASKED,
+    AVOID_UUIDS,
+    CORE_LIMIT,
+    CORE_STEPS,
+    DIALECT,
+    ONLINE,
+    TIME_SLICES,
+    USE_MODELS,
+)
+from isolation.contract.quantity import GIB
+
+ALL = frozenset(CORE_STEPS)
+QGPU = "tke.cloud.tencent.com/qgpu-"
+KOORD = "koordinator.sh/gpu"
+
+
+def offered(*gib: int, **more) -> Offered:
+    """Every dialect on a fleet of cards of these sizes; none: not known."""
+    sizes = frozenset(size * GIB for size in gib) if gib else None
+    return Offered(ALL, lambda _rules, **_compute: sizes, **more)
+
+
+def became(pod, known=None):
+    """Cards, GiB and percent on each, and whether they are whole: of the canonical pod, as placement reads it."""
+    found = translate(pod, known or offered(15))
+    assert found.refusal is None
+    request = request_of(found.metadata.value, found.spec.value)
+    assert isinstance(request, Request)
+    return request.cards, request.card_bytes // GIB, request.card_core, request.whole
+
+
+def kai(**notes):
+    """A pod of KAI's annotations."""
+    return plain(*(annotated(key, value) for key, value in notes.items()), spec(schedulerName="kai-scheduler"))
+
+
+CASES = {
+    "hami": (hami(), (1, 3, 30, False)),
+    "hami-two": (hami(gpu="2"), (2, 3, 30, False)),
+    "hami-odd-step": (hami(gpucores="7"), (1, 3, 7, False)),
+    "hami-memory-alone": (hami(gpu=None, gpucores=None), (1, 3, 0, False)),
+    "hami-cores-alone": (hami(gpumem=None), (1, 15, 30, False)),
+    "hami-percent": (hami(**{"gpumem": None, "gpumem-percentage": "50"}), (1, 7, 30, False)),
+    "hami-both": (hami(**{"gpumem-percentage": "50"}), (1, 3, 30, False)),
+    "hami-shortened": (hami(gpumem="3k"), (1, 3, 30, False)),
+    "hami-init": (
+        hami(beside("initContainers", resources={"limits": {"nvidia.com/gpumem": "4096"}})),
+        (1, 4, 30, False),
+    ),
+    "volcano": (
+        asking({"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "2048", "volcano.sh/vgpu-cores": "25"}),
+        (2, 2, 25, False),
+    ),
+    "volcano-number-alone": (asking({"volcano.sh/vgpu-number": "1"}), (1, 15, 0, False)),
+    "volcano-percent": (
+        asking({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory-percentage": "20"}),
+        (1, 3, 0, False),
+    ),
+    "volcano-old": (asking({"volcano.sh/gpu-memory": "1024"}), (1, 1, 0, False)),
+    "volcano-old-whole": (asking({"volcano.sh/gpu-number": "2"}), (2, 0, 0, True)),
+    "gpu-manager": (asking({"tencent.com/vcuda-core": "33", "tencent.com/vcuda-memory": "20"}), (1, 5, 33, False)),
+    "gpu-manager-whole": (asking({"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "60"}), (2, 0, 0, True)),
+    "qgpu": (asking({f"{QGPU}core": "30", f"{QGPU}memory": "4"}), (1, 4, 30, False)),
+    "qgpu-memory": (asking({f"{QGPU}memory": "4"}), (1, 4, 0, False)),
+    "qgpu-whole": (asking({f"{QGPU}core": "200"}), (2, 0, 0, True)),
+    "qgpu-offline": (
+        asking(
+            {f"{QGPU}core-greedy": "50", f"{QGPU}memory": "4"}, annotated("tke.cloud.tencent.com/app-class", "offline")
+        ),
+        (1, 4, 0, False),
+    ),
+    "kai-fraction": (kai(**{"gpu-fraction": "0.5"}), (1, 7, 0, False)),
+    "kai-memory": (kai(**{"gpu-memory": "2000"}), (1, 2, 0, False)),
+    "kai-devices": (kai(**{"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}), (2, 7, 0, False)),
+    "kai-container": (kai(**{"nvidia.com/container.main.gpu-memory.request": "4Gi"}), (1, 4, 0, False)),
+    "kai-container-limit": (
+        kai(
+            **{
+                "nvidia.com/container.main.gpu-memory.request": "4Gi",
+                "nvidia.com/container.main.gpu-memory.limit": "8Gi",
+            }
+        ),
+        (1, 4, 0, False),
+    ),
+    "koordinator": (
+        asking({f"{KOORD}.shared": "2", f"{KOORD}-core": "100", f"{KOORD}-memory": "8Gi"}),
+        (2, 4, 50, False),
+    ),
+    "koordinator-ratio": (asking({f"{KOORD}-core": "50", f"{KOORD}-memory-ratio": "50"}), (1, 7, 50, False)),
+    "koordinator-both": (asking({KOORD: "50"}), (1, 7, 50, False)),
+    "koordinator-whole": (asking({KOORD: "200"}), (2, 0, 0, True)),
+    "vgpu-manager": (
+        asking({"nvidia.com/vgpu-number": "2", "nvidia.com/vgpu-memory": "1024", "nvidia.com/vgpu-cores": "11"}),
+        (2, 1, 11, False),
+    ),
+    "time-slices": (asking({WHOLE: "2"}, spec(nodeSelector={TIME_SLICES: "4"})), (1, 7, 0, False)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_form_becomes_the_same_request_in_our_words(name):
+    """
+    As the system itself reads it; a percentage is of a card of 15 GiB.
+    """
+    pod, expected = CASES[name]
+    assert expected == became(pod)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_foreign_is_left_and_twice_is_once(name):
+    """
+    Of a translated pod no name that asks is left, its owner's object is untouched, and another pass changes nothing.
+    """
+    pod, _ = CASES[name]
+    before = copy.deepcopy(pod)
+    once = translate(pod, offered(15))
+    assert before == pod
+    made = {"metadata": once.metadata.value, "spec": once.spec.value}
+    twice = translate(made, offered(15))
+    assert (made["metadata"], made["spec"], "") == (twice.metadata.value, twice.spec.value, twice.dialect)
+    system = SYSTEMS[once.dialect]
+    named = {key for one in made["spec"]["containers"] for part in one["resources"].values() for key in part}
+    assert not named & {*system.resources}
+    assert system.name == made["metadata"]["annotations"][DIALECT]
+    asked = json.loads(made["metadata"]["annotations"][ASKED])
+    assert asked["containers"] or asked["annotations"]
+    assert "kai-scheduler" != made["spec"]["schedulerName"]
+
+
+REFUSED = {
+    "two-dialects": (
+        hami(lambda p: main_of(p)["resources"]["limits"].update({"volcano.sh/vgpu-number": "1"})),
+        "HAMi and Vol",
+    ),
+    "hami-and-ack": (hami(lambda p: main_of(p)["resources"]["limits"].update({MEM: "1"})), "ACK"),
+    "hami-and-count": (hami(labelled(COUNT, "2")), "ACK"),
+    "hami-and-kai": (hami(annotated("gpu-fraction", "0.5")), "KAI"),
+    "hami-requests-differ": (
+        hami(lambda p: main_of(p)["resources"]["requests"].update({"nvidia.com/gpumem": "1"})),
+        "make them equal",
+    ),
+    "hami-requests-only": (hami(lambda p: main_of(p)["resources"].pop("limits")), "set"),
+    "hami-no-cards": (hami(gpu="0"), "of 1 or more"),
+    "hami-65-cards": (hami(gpu="65"), "at most 64"),
+    "hami-core-101": (hami(gpucores="101"), "at most 100"),
+    "hami-huge": (hami(gpumem="9" * 39), "more than any machine has"),
+    "hami-mode": (hami(annotated("nvidia.com/vgpu-mode", "mps")), "does not serve"),
+    "hami-switch": (
+        hami(lambda p: main_of(p).update(env=[{"name": "CUDA_DISABLE_CONTROL", "value": "true"}])),
+        "switch limits off",
+    ),
+    "hami-counts": (
+        hami(beside("containers", resources={"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1024"}})),
+        "share one set of cards",
+    ),
+    "hami-pod-level": (hami(spec(resources={"limits": {"nvidia.com/gpumem": "1"}})), "move it to a container"),
+    "hami-group": (hami(annotated("scheduling.k8s.io/group-name", "g")), "starts together"),
+    "volcano-no-number": (asking({"volcano.sh/vgpu-memory": "1"}), "needs volcano.sh/vgpu-number"),
+    "gpu-manager-150": (asking({"tencent.com/vcuda-core": "150", "tencent.com/vcuda-memory": "1"}), "100 or 200"),
+    "gpu-manager-no-memory": (asking({"tencent.com/vcuda-core": "50"}), "needs tencent.com/vcuda-memory"),
+    "qgpu-greedy-alone": (asking({f"{QGPU}core-greedy": "50", f"{QGPU}memory": "4"}), "belong together"),
+    "qgpu-class": (
+        asking({f"{QGPU}memory": "4"}, annotated("tke.cloud.tencent.com/app-class", "fast")),
+        "online or offline",
+    ),
+    "kai-both": (kai(**{"gpu-fraction": "0.5", "gpu-memory": "1"}), "keep one"),
+    "kai-fraction-2": (kai(**{"gpu-fraction": "2"}), "above 0 and up to 1"),
+    "kai-fraction-0": (kai(**{"gpu-fraction": "0.0"}), "above 0"),
+    "kai-empty": (kai(**{"gpu-fraction": ""}), "is empty"),
+    "kai-no-container": (kai(**{"gpu-memory": "1", "gpu-fraction-container-name": "x"}), "no container"),
+    "kai-devices-forged": (
+        kai(**{"gpu-memory": "1", "nvidia.com/container.main.gpus.devices": "GPU-1"}),
+        "scheduler's to write",
+    ),
+    "kai-sm": (
+        kai(
+            **{
+                "nvidia.com/container.main.gpu-memory.request": "4Gi",
+                "nvidia.com/container.main.gpu-compute.mode": "sm-sharing",
+            }
+        ),
+        "time-slicing alone",
+    ),
+    "kai-bytes": (kai(**{"nvidia.com/container.main.gpu-memory.request": "4000"}), "such as 4Gi"),
+    "koordinator-no-memory": (asking({f"{KOORD}-core": "50"}), "memory is missing"),
+    "koordinator-odd": (
+        asking({f"{KOORD}.shared": "2", f"{KOORD}-core": "25", f"{KOORD}-memory": "8Gi"}),
+        "multiple of 2",
+    ),
+    "time-slices-more": (asking({WHOLE: "5"}, spec(nodeSelector={TIME_SLICES: "4"})), "request fewer"),
+    "same-names": (
+        hami(lambda p: p["spec"]["containers"].append({"name": "main"})),
+        "same name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_served_is_refused_with_what_to_write(name):
+    """
+    As a value, in the pod's own words, and the pod is as it was.
+    """
+    pod, words = REFUSED[name]
+    found = translate(pod, offered(15))
+    assert found.refusal is not None
+    assert words in found.refusal.reason
+    assert found.spec.value is pod["spec"]
+
+
+@pytest.mark.parametrize(("sizes", "words"), [((15, 79), "15 GiB and 79 GiB"), ((), "not known yet")])
+def test_a_part_of_a_card_needs_one_size_of_cards(sizes, words):
+    """
+    Otherwise it is refused with the amount to write instead.
+    """
+    found = translate(hami(gpumem=None), offered(*sizes))
+    assert words in found.refusal.reason
+    assert "nvidia.com/gpumem (MiB)" in found.refusal.reason
+
+
+def test_two_halves_fit_a_card():
+    """
+    Also one with an odd number of units; the smallest part is one unit.
+    """
+    half = became(kai(**{"gpu-fraction": "0.5"}))
+    assert 2 * half[1] <= 15
+    assert 1 == became(kai(**{"gpu-fraction": "0.01"}))[1]
+
+
+def test_words_without_an_amount_become_our_annotations():
+    """
+    Rules about cards, priority, and ceilings.
+    """
+    pod = hami(
+        annotated("nvidia.com/use-gputype", "A100,H100"),
+        annotated("nvidia.com/nouse-gpuuuid", "GPU-1"),
+        priority="1",
+    )
+    notes = translate(pod, offered(15)).metadata.value["annotations"]
+    assert ("A100,H100", "GPU-1", "false") == (notes[USE_MODELS], notes[AVOID_UUIDS], notes[ONLINE])
+    vcuda = asking(
+        {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "4"},
+        annotated("tencent.com/vcuda-core-limit", "60"),
+    )
+    assert "60" == translate(vcuda, offered(15)).metadata.value["annotations"][CORE_LIMIT]
+
+
+def test_a_dialect_that_is_off_or_left_to_its_system_changes_nothing():
+    """
+    Off: with a warning. A mixture with one that is off is refused all the same.
+    """
+    off = translate(hami(), Offered(frozenset({"ack"})))
+    assert "" == off.dialect
+    assert "dialect hami is off" in off.warnings[0]
+    left = translate(hami(), offered(left=frozenset({("hami", "team")})), "team")
+    assert ("", ()) == (left.dialect, left.warnings)
+    mixed = hami(lambda p: main_of(p)["resources"]["limits"].update({"volcano.sh/vgpu-number": "1"}))
+    assert translate(mixed, Offered(frozenset({"ack", "hami"}))).refusal is not None
+
+
+def test_pods_in_our_words_and_whole_cards_are_left_alone():
+    """
+    Also with any number of annotations.
+    """
+    for pod in (plain(), asking({MEM: "3", CORE: "30"}), asking({WHOLE: "2"})):
+        pod["metadata"]["annotations"] = {f"a{i}": "" for i in range(1000)}
+        found = translate(pod, offered(15))
+        assert found.spec.value is pod["spec"]
+        assert found.metadata.value is pod["metadata"]
+
+
+NAMES = sorted({name for one in SYSTEMS.values() for name in (*one.resources, *one.implied)} | {MEM, CORE})
+JUNK = st.one_of(
+    st.none(), st.integers(-3, 300), st.sampled_from(["1", "50", "3k", "-1", "x", "1e9", "8Gi", ""]), st.just({})
+)
+AMOUNTS = st.dictionaries(st.sampled_from(NAMES), JUNK, max_size=4)
+
+
+@given(
+    limits=AMOUNTS,
+    requests=AMOUNTS,
+    notes=st.dictionaries(
+        st.sampled_from(["gpu-fraction", "gpu-memory", "nvidia.com/container.main.gpu-memory.limit", DIALECT]),
+        st.sampled_from(["0.5", "1", "", "x", "4Gi"]),
+    ),
+    sizes=st.sampled_from([(), (15,), (15, 79)]),
+)
+def test_whatever_a_pod_says_it_is_translated_whole_or_refused(limits, requests, notes, sizes):
+    """
+    No other outcome: no foreign name is left in a pod that passes, and what passes is stable.
+    """
+    pod = plain()
+    main_of(pod)["resources"] = {"limits": limits, "requests": requests}
+    pod["metadata"]["annotations"] = notes
+    try:
+        found = translate(pod, offered(*sizes))
+    except CodecError:
+        return
+    if found.refusal is not None or not found.dialect:
+        return
+    made = {"metadata": found.metadata.value, "spec": found.spec.value}
+    again = translate(made, offered(*sizes))
+    assert ("", None) == (again.dialect, again.refusal)
+    assert made["spec"] == again.spec.value
