@@ -137,8 +137,9 @@ class Engine(FleetState):
         codes = np.full(len(rows), _UNKNOWN, np.uint8)
         found = np.empty(int(known.sum()), np.uint8)
         asked = np.ascontiguousarray(rows[known])
-        eligible = native.pointer(self.groups.eligible[ask.group])
-        native.LIB.gs_say(self.fleet.struct, ask, eligible, native.pointer(asked), len(asked), native.pointer(found))
+        eligible, may = native.pointer(self.groups.eligible[ask.group]), self._allowed_cards(ask)
+        nodes = native.pointer(asked)
+        native.LIB.gs_say(self.fleet.struct, ask, eligible, may, nodes, len(asked), native.pointer(found))
         barred = found == 0
         found[barred] = _BARRED + self.groups.why[ask.group, asked[barred]]
         codes[known] = found
@@ -148,6 +149,11 @@ class Engine(FleetState):
         return by_reason
 
     # -- internal ----------------------------------------------------------------------------
+
+    def _allowed_cards(self, ask: native.AskStruct) -> int | None:
+        """Pointer to the cards of each node that the pod may use; None: all."""
+        may = self.groups.may
+        return None if may is None else native.pointer(may[ask.group])
 
     def _weights(self) -> native.PolicyStruct:
         if self.policy.rank is Rank.RANDOM:
@@ -184,7 +190,7 @@ class Engine(FleetState):
     def _refuse(self, request: Request, ask: native.AskStruct) -> Refusal:
         best, found = native.BestStruct(), np.zeros(len(KERNEL_WHYS) + 1, np.int32)
         eligible = native.pointer(self.groups.eligible[ask.group])
-        native.LIB.gs_why(self.fleet.struct, ask, eligible, native.pointer(found), best)
+        native.LIB.gs_why(self.fleet.struct, ask, eligible, self._allowed_cards(ask), native.pointer(found), best)
         counts = self.groups.barred(ask.group, self.fleet.rows)
         counts |= {why: n for why, n in zip(KERNEL_WHYS, found.tolist(), strict=False) if why is not None and n}
         why = nearest_reason(counts)

@@ -153,12 +153,12 @@ class FleetState:
         self._answers = FitCache(self.fleet)
         self._shapes: dict[int, tuple[Request, native.AskStruct, RequestShape]] = {}
         if hasattr(self, "_table"):
-            self._mix = self._table.struct(self.groups.eligible)
+            self._mix = self._table.struct(self.groups.eligible, self.groups.may)
         self._measure_largest_node()
 
     def _learn(self) -> None:
         self._table: MixTable = self.learner.table(self.fleet.kinds)
-        self._mix = self._table.struct(self.groups.eligible)
+        self._mix = self._table.struct(self.groups.eligible, self.groups.may)
         self.fleet.touch()
 
     def _measure_largest_node(self) -> None:
@@ -173,10 +173,10 @@ class FleetState:
         known = self._shapes.get(id(request))
         if known is not None:
             return known[1], known[2]
-        before = self.groups.eligible
+        before, may = self.groups.eligible, self.groups.may
         group = self.groups.of(request, self._node_at)
-        if self.groups.eligible is not before:
-            self._mix = self._table.struct(self.groups.eligible)
+        if self.groups.eligible is not before or self.groups.may is not may:
+            self._mix = self._table.struct(self.groups.eligible, self.groups.may)
         r = request
         shape = RequestShape(r.cpu_milli, r.memory_bytes, r.card_bytes, r.card_core, r.cards, r.whole, group)
         ask = native.AskStruct(*shape[:2], r.card_bytes, r.card_core, r.cards, r.whole, group)

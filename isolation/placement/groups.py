@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which pods may use which nodes: one row for all pods with the same kind of request and the same rules.
+Which pods may use which nodes, and which of their cards: one row for pods with the same kind of request and rules.
 
 Rules are matched once for each group and node, and looked up after that.
 """
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WHYS: Final = tuple(Why)
 _FREE: Final = len(WHYS)
+_ALL_CARDS: Final = (1 << 64) - 1
 
 
 class EligibilityGroups:
@@ -31,12 +32,15 @@ class EligibilityGroups:
         self._index: dict[tuple[RequestKind, Rules], int] = {}
         self.eligible: np.ndarray[Any, Any] = np.zeros((4, capacity), np.uint8)
         self.why: np.ndarray[Any, Any] = np.full((4, capacity), _FREE, np.uint8)
+        self.may: np.ndarray[Any, Any] | None = None
+        """[group][row]: cards of the node that the group may use, as bits; None: no group has rules about cards."""
 
     def copy(self) -> EligibilityGroups:
         """An independent copy."""
         twin = EligibilityGroups(1)
         twin.keys, twin._index = list(self.keys), dict(self._index)
         twin.eligible, twin.why = self.eligible.copy(), self.why.copy()
+        twin.may = None if self.may is None else self.may.copy()
         return twin
 
     def widen(self, capacity: int) -> None:
@@ -57,6 +61,8 @@ class EligibilityGroups:
             self._resize(groups * 2, capacity)
         self.keys.append(key)
         self._index[key] = group
+        if request.rules.cards and self.may is None:
+            self.may = np.full(self.eligible.shape, _ALL_CARDS, np.uint64)
         for row, node in nodes.items():
             self._match(group, row, node)
         return group
@@ -87,6 +93,9 @@ class EligibilityGroups:
         found = find_barrier(*self.keys[group], node)
         self.eligible[group, row] = found is None
         self.why[group, row] = _FREE if found is None else WHYS.index(found[0])
+        allowed = self.keys[group][1].cards
+        if self.may is not None and allowed:
+            self.may[group, row] = sum(1 << at for at, card in enumerate(node.cards) if allowed.allow(card))
 
     def _resize(self, groups: int, capacity: int) -> None:
         old_groups, old = self.eligible.shape
@@ -95,3 +104,6 @@ class EligibilityGroups:
         self.why = np.full((groups, capacity), _FREE, np.uint8)
         self.eligible[:old_groups, :old] = eligible
         self.why[:old_groups, :old] = why
+        if self.may is not None:
+            may, self.may = self.may, np.full((groups, capacity), _ALL_CARDS, np.uint64)
+            self.may[:old_groups, :old] = may

@@ -47,7 +47,7 @@ class MixStruct(Structure):
         ("segments", c_int32),
         ("capacity", c_int64),
         *((name, c_void_p) for name in ("cpu", "memory", "cards", "popularity", "group", "end")),
-        *((name, c_void_p) for name in ("need", "order", "value", "eligible")),
+        *((name, c_void_p) for name in ("need", "order", "value", "eligible", "may")),
         ("hosts", c_int32),
         ("pad", c_int32),
         *((name, c_void_p) for name in ("host_cpu", "host_memory", "host_popularity")),
@@ -105,13 +105,13 @@ def _load() -> ctypes.CDLL:
     lib.gs_pick.restype = c_int32
     lib.gs_rate.argtypes = [fleet, mix, policy, ask, row, c_void_p, c_void_p, c_int32, c_void_p, c_int32]
     lib.gs_rate.restype = None
-    lib.gs_say.argtypes = [fleet, ask, c_void_p, c_void_p, c_int32, c_void_p]
+    lib.gs_say.argtypes = [fleet, ask, c_void_p, c_void_p, c_void_p, c_int32, c_void_p]
     lib.gs_say.restype = None
     lib.gs_take.argtypes = [fleet, ask, c_int32, c_uint64, c_int32]
     lib.gs_take.restype = c_int32
     lib.gs_give.argtypes = [fleet, ask, c_int32, c_uint64]
     lib.gs_give.restype = None
-    lib.gs_why.argtypes = [fleet, ask, c_void_p, c_void_p, POINTER(BestStruct)]
+    lib.gs_why.argtypes = [fleet, ask, c_void_p, c_void_p, c_void_p, POINTER(BestStruct)]
     lib.gs_why.restype = None
     lib.gs_fragment.argtypes = [fleet, mix, POINTER(c_double)]
     lib.gs_fragment.restype = c_double

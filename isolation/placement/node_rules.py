@@ -83,7 +83,8 @@ def find_barrier(kind: RequestKind, rules: Rules, node: Node) -> tuple[Why, str]
 
 def could_host(request: Request, fresh: Node) -> bool:
     """Whether an empty node has the cards for a pod that the pod's rules let it go to; CPU and memory are not asked."""
-    large = sum(request.whole or card.allocatable_bytes >= request.card_bytes for card in fresh.cards)
+    cards = [card for card in fresh.cards if request.rules.cards.allow(card)] if request.rules.cards else fresh.cards
+    large = sum(request.whole or card.allocatable_bytes >= request.card_bytes for card in cards)
     return large >= request.cards and find_barrier(kind_of(request), request.rules, fresh) is None
 
 

@@ -47,14 +47,15 @@ class MixTable:
     singles: int
     cpu_per_card: float
 
-    def struct(self, eligible: np.ndarray[Any, Any]) -> native.MixStruct:
-        """Pointers into this table and the given eligibility rows."""
+    def struct(self, eligible: np.ndarray[Any, Any], may: np.ndarray[Any, Any] | None) -> native.MixStruct:
+        """Pointers into this table and the given rows of eligibility and of allowed cards."""
         kinds, shapes = self.arrays["need"].shape
         out = native.MixStruct(shapes, self.singles, kinds, len(self.arrays["end"]), eligible.shape[1])
         for name, array in self.arrays.items():
             setattr(out, name, native.pointer(array))
         out.hosts = len(self.arrays["host_cpu"])
         out.eligible, out.cpu_per_card = native.pointer(eligible), self.cpu_per_card
+        out.may = None if may is None else native.pointer(may)
         return out
 
 

@@ -36,7 +36,7 @@ struct world {
     int32_t mix_cards[SHAPES], mix_group[GROUPS], mix_end[GROUPS], order[KINDS * SHAPES];
     double popularity[SHAPES], need[KINDS * SHAPES], value[KINDS * (GS_PRICE_STEPS + 1)], host_popularity[2];
     double score[NODES], phi[NODES];
-    uint64_t mask[NODES];
+    uint64_t mask[NODES], may[GROUPS * NODES];
     struct gs_fleet fleet;
     struct gs_mix mix;
     struct gs_row row;
@@ -86,6 +86,8 @@ static void fill_mix(struct world *w)
         w->mix_group[g] = g;
         w->mix_end[g] = (g + 1) * SHAPES / GROUPS;
     }
+    for (int32_t i = 0; i < GROUPS * NODES; i++)
+        w->may[i] = draw(2) ? ~0ull : (uint64_t)draw(1 << STRIDE);
     for (int32_t h = 0; h < 2; h++) {
         w->host_cpu[h] = draw(50000);
         w->host_memory[h] = draw(50000);
@@ -95,6 +97,7 @@ static void fill_mix(struct world *w)
                              .cpu = w->mix_cpu, .memory = w->mix_memory, .cards = w->mix_cards,
                              .group = w->mix_group, .end = w->mix_end, .popularity = w->popularity, .need = w->need,
                              .order = w->order, .value = w->value, .eligible = w->eligible, .hosts = 2,
+                             .may = draw(2) ? w->may : NULL,
                              .host_cpu = w->host_cpu, .host_memory = w->host_memory,
                              .host_popularity = w->host_popularity, .cpu_per_card = draw(2) ? 5000.0 : 0.0};
 }
@@ -115,6 +118,11 @@ static struct gs_ask some_ask(void)
     return a;
 }
 
+static const uint64_t *allowed(const struct world *w, const struct gs_ask *a)
+{
+    return w->mix.may ? w->mix.may + a->group * NODES : NULL;
+}
+
 /* Asked node by node, in any order and twice: the same reasons, and the same nodes that fit. */
 static void ask_some(struct world *w, const struct gs_policy *p, const struct gs_ask *a, const int32_t *near,
                      const uint64_t *near_mask, const int32_t *counts)
@@ -124,7 +132,7 @@ static void ask_some(struct world *w, const struct gs_policy *p, const struct gs
     for (int32_t n = 0; n < NODES; n++)
         nodes[n] = NODES - 1 - n;
     nodes[NODES] = draw(NODES);
-    gs_say(&w->fleet, a, w->eligible + a->group * NODES, nodes, NODES + 1, no);
+    gs_say(&w->fleet, a, w->eligible + a->group * NODES, allowed(w, a), nodes, NODES + 1, no);
     gs_rate(&w->fleet, &w->mix, p, a, &w->row, near, near_mask, draw(3), nodes, NODES + 1);
     for (int32_t i = 0; i <= NODES; i++) {
         CHECK((no[i] == GS_NO_COUNT) == (w->score[nodes[i]] < INFINITY));
@@ -152,12 +160,13 @@ static void one_round(struct world *w)
         for (int32_t n = 0; n < NODES; n++)
             w->seen[n] = w->version[n] - 1; /* another ask: nothing remembered */
         int32_t node = gs_pick(&w->fleet, &w->mix, &p, &a, &w->row, near, near_mask, draw(3), &mask);
-        gs_why(&w->fleet, &a, w->eligible + a.group * NODES, counts, &best);
+        gs_why(&w->fleet, &a, w->eligible + a.group * NODES, allowed(w, &a), counts, &best);
         CHECK((node >= 0) == (counts[GS_NO_COUNT] > 0));
         ask_some(w, &p, &a, near, near_mask, counts);
         if (node < 0)
             continue;
         CHECK(__builtin_popcountll(mask) == a.cards);
+        CHECK(!w->mix.may || (mask & ~allowed(w, &a)[node]) == 0);
         CHECK(gs_take(&w->fleet, &a, node, mask, 0) == 0);
         held[count] = a, at[count] = node, masks[count++] = mask;
         for (int32_t i = 0; i < NODES * STRIDE; i++)

@@ -123,6 +123,8 @@ class RoomMaker:
         node, here = self._simulation.nodes[name], self._on_cards(name)
         core = FULL_CORE if request.whole else request.card_core
         for position, (card, (free, left)) in enumerate(zip(node.cards, self._simulation.room(name), strict=True)):
+            if not request.rules.cards.allow(card):
+                continue
             asked = card.allocatable_bytes if request.whole else request.card_bytes
             group = _group(here.get(card.uuid, ()), asked - free, core - left, most)
             if group is not None and card.healthy and asked <= card.allocatable_bytes:

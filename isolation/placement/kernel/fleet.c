@@ -48,12 +48,16 @@ static void best_of(int64_t *best, int64_t value)
 }
 
 /* Why the cards of one node do not serve, and what they would; GS_NO_COUNT: they do. */
-static int32_t why_cards(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, struct gs_best *best)
+static int32_t why_cards(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, uint64_t may,
+                         struct gs_best *best)
 {
-    int32_t large = 0, fitting = 0;
+    int32_t large = 0, fitting = 0, cards = 0;
     int64_t bytes = 0, core = 0, untouched = 0;
     for (int32_t c = 0; c < f->cards[node]; c++) {
         int64_t cell = (int64_t)node * f->stride + c;
+        if (!(may >> c & 1))
+            continue;
+        cards++;
         large += f->offered[cell] > 0 && (a->whole || f->offered[cell] >= a->bytes);
         fitting += card_fits(f, cell, a);
         bytes += f->free[cell] > 0 ? f->free[cell] : 0;
@@ -63,9 +67,9 @@ static int32_t why_cards(const struct gs_fleet *f, const struct gs_ask *a, int32
         best_of(&best->free, f->free[cell]);
         best_of(&best->core, f->core[cell]);
     }
-    best_of(&best->cards, f->cards[node]);
+    best_of(&best->cards, cards);
     best_of(&best->untouched, untouched);
-    if (f->cards[node] < a->cards)
+    if (cards < a->cards)
         return GS_NO_TOO_FEW;
     if (large < a->cards)
         return GS_NO_TOO_SMALL;
@@ -76,12 +80,12 @@ static int32_t why_cards(const struct gs_fleet *f, const struct gs_ask *a, int32
 }
 
 /* Why the node says no, and the best there is; GS_NO_COUNT: it would take the pod. */
-static int32_t why_node(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible, int32_t node,
-                        struct gs_best *best)
+static int32_t why_node(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible,
+                        const uint64_t *may, int32_t node, struct gs_best *best)
 {
     if (!eligible[node])
         return GS_NO_GROUP;
-    int32_t why = why_cards(f, a, node, best);
+    int32_t why = why_cards(f, a, node, may ? may[node] : ~0ull, best);
     if (why != GS_NO_COUNT)
         return why;
     best_of(&best->cpu, f->cpu[node]);
@@ -94,16 +98,16 @@ static int32_t why_node(const struct gs_fleet *f, const struct gs_ask *a, const 
 
 /* How many nodes say no and why (`counts[GS_NO_COUNT]`: would take it), and the best there is. */
 GS_API void gs_why(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible,
-                   int32_t *counts, struct gs_best *best)
+                   const uint64_t *may, int32_t *counts, struct gs_best *best)
 {
     for (int32_t n = 0; n < f->nodes; n++)
-        counts[why_node(f, a, eligible, n, best)]++;
+        counts[why_node(f, a, eligible, may, n, best)]++;
 }
 
-GS_API void gs_say(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible, const int32_t *node,
-                   int32_t count, uint8_t *no)
+GS_API void gs_say(const struct gs_fleet *f, const struct gs_ask *a, const uint8_t *eligible, const uint64_t *may,
+                   const int32_t *node, int32_t count, uint8_t *no)
 {
     struct gs_best unused = {0};
     for (int32_t i = 0; i < count; i++)
-        no[i] = (uint8_t)why_node(f, a, eligible, node[i], &unused);
+        no[i] = (uint8_t)why_node(f, a, eligible, may, node[i], &unused);
 }

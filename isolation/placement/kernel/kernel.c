@@ -15,11 +15,11 @@
 /* Breaks ties towards the fuller node and the tighter card; in cards, far below any real gain. */
 #define EPSILON 1e-9
 
-static int cards_fit(const struct gs_fleet *f, const struct gs_ask *a, int32_t node)
+static int cards_fit(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, uint64_t may)
 {
     int32_t fitting = 0;
     for (int32_t c = 0; c < f->cards[node] && fitting < a->cards; c++)
-        fitting += card_fits(f, (int64_t)node * f->stride + c, a);
+        fitting += (int)(may >> c & 1) & card_fits(f, (int64_t)node * f->stride + c, a);
     return fitting >= a->cards;
 }
 
@@ -216,14 +216,14 @@ static double card_delta(const struct gs_mix *x, const struct gs_policy *p, stru
     return delta + EPSILON * now;
 }
 
-/* Which cards of a node the ask takes; enough of them fit. `near`: cards that hold a replica. */
+/* Which cards of a node the ask takes; enough of `may` fit. `near`: cards that hold a replica. */
 static uint64_t choose(const struct gs_fleet *f, const struct gs_mix *x, const struct gs_policy *p,
-                       const struct gs_ask *a, int32_t node, uint64_t near, struct view *v)
+                       const struct gs_ask *a, int32_t node, uint64_t may, uint64_t near, struct view *v)
 {
     int32_t card[GS_MAX_CARDS], fitting = 0;
     double key[GS_MAX_CARDS];
     for (int32_t c = 0; c < v->cards; c++)
-        if (card_fits(f, (int64_t)node * f->stride + c, a))
+        if ((may >> c & 1) && card_fits(f, (int64_t)node * f->stride + c, a))
             card[fitting++] = c;
     int spread = f->choice[node] == GS_CHOICE_SPREAD ||
                  (f->choice[node] == GS_CHOICE_POLICY && p->rank == GS_RANK_SPREAD);
@@ -256,9 +256,11 @@ static double rate(const struct gs_fleet *f, const struct gs_mix *x, const struc
                    uint64_t *mask)
 {
     struct view v;
+    int64_t place = (int64_t)a->group * x->capacity + node;
+    uint64_t may = x->may ? x->may[place] : ~0ull;
     *mask = 0;
-    if (!x->eligible[(int64_t)a->group * x->capacity + node] || f->cpu[node] < a->cpu ||
-        f->memory[node] < a->memory || f->pods[node] < 1 || !cards_fit(f, a, node))
+    if (!x->eligible[place] || f->cpu[node] < a->cpu || f->memory[node] < a->memory || f->pods[node] < 1 ||
+        !cards_fit(f, a, node, may))
         return INFINITY;
     look(&v, f, node);
     count_teams(&v, x);
@@ -268,7 +270,7 @@ static double rate(const struct gs_fleet *f, const struct gs_mix *x, const struc
         before = phi_before(f, x, p, r, node, &v);
         allow(&v, x, node, cpu, f->memory[node] - a->memory);
     }
-    *mask = choose(f, x, p, a, node, near, &v);
+    *mask = choose(f, x, p, a, node, may, near, &v);
     for (int32_t c = 0; c < v.cards; c++)
         if (*mask >> c & 1)
             v.share[c] = share_after(f, (int64_t)node * f->stride + c, a);

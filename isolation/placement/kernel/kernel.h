@@ -55,6 +55,7 @@ struct gs_mix {
     int32_t *order;     /* [k][m] single-card shapes by need, largest first; then the others */
     double *value;      /* [k][GS_PRICE_STEPS + 1] what a remainder can still be sold for */
     uint8_t *eligible;  /* [group][node] */
+    uint64_t *may;      /* [group][node] cards that the group may use; NULL: all of every node */
     int32_t hosts;      /* shapes without cards */
     int32_t pad;
     double *host_cpu;        /* [h] */
@@ -122,11 +123,12 @@ GS_API void gs_rate(const struct gs_fleet *, const struct gs_mix *, const struct
 GS_API int32_t gs_take(const struct gs_fleet *, const struct gs_ask *, int32_t node, uint64_t mask,
                        int32_t force);
 GS_API void gs_give(const struct gs_fleet *, const struct gs_ask *, int32_t node, uint64_t mask);
-GS_API void gs_why(const struct gs_fleet *, const struct gs_ask *, const uint8_t *eligible,
+/* `may`: [node] cards that the pod may use; NULL: all. */
+GS_API void gs_why(const struct gs_fleet *, const struct gs_ask *, const uint8_t *eligible, const uint64_t *may,
                    int32_t *counts, struct gs_best *);
 /* Why each of these nodes says no, by enum gs_no; GS_NO_COUNT: it would take the pod. */
-GS_API void gs_say(const struct gs_fleet *, const struct gs_ask *, const uint8_t *eligible, const int32_t *node,
-                   int32_t count, uint8_t *no);
+GS_API void gs_say(const struct gs_fleet *, const struct gs_ask *, const uint8_t *eligible, const uint64_t *may,
+                   const int32_t *node, int32_t count, uint8_t *no);
 GS_API double gs_fragment(const struct gs_fleet *, const struct gs_mix *, double *idle);
 GS_API int32_t gs_prices(int32_t sizes, const int32_t *size, const double *demand, double *value);
 

@@ -196,7 +196,8 @@ class Capacity:
         if node is None or self.explain_over_quota(namespace, request, at.node):
             return None
         wanted = _resolve_cards(at, node)
-        room = dict(zip((card.uuid for card in node.cards), self.engine.room(at.node), strict=True))
+        pairs, allowed = zip(node.cards, self.engine.room(at.node), strict=True), request.rules.cards
+        room = {card.uuid: free for card, free in pairs if not allowed or allowed.allow(card)}
         for part in wanted.slices:
             free, core = room.get(part.uuid, (-1, -1))
             if free < request.card_bytes or core < request.card_core:

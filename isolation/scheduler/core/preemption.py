@@ -246,7 +246,9 @@ class _CardVictims:
             p.uid: {s.uuid: (s.bytes, s.core) for s in holds[p.uid][1].slices} for p in pool if p.uid in holds
         }
         free = state.capacity.engine.room(node.name)
-        sound = {c.uuid for c in node.cards if c.healthy and c.allocatable_bytes >= pod.request.card_bytes}
+        large = {c.uuid for c in node.cards if c.healthy and c.allocatable_bytes >= pod.request.card_bytes}
+        allowed = pod.request.rules.cards
+        sound = {c.uuid for c in node.cards if c.uuid in large and allowed.allow(c)} if allowed else large
         self._free = {c.uuid: f for c, f in zip(node.cards, free, strict=True) if c.uuid in sound}
         for uid in state.capacity.keys_by_node.get(node.name, ()):
             if uid in state.deleting and uid in holds:

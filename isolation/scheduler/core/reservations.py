@@ -162,7 +162,11 @@ class Reservations:
         for part in freed:
             free, core = room.get(part.uuid, (0, 0))
             room[part.uuid] = free + part.bytes, core + part.core
-        fits = (free >= request.card_bytes and core >= request.card_core for free, core in room.values())
+        allowed = request.rules.cards
+        cards = [card.uuid for card in self._capacity.nodes[name].cards if not allowed or allowed.allow(card)]
+        fits = (
+            free >= request.card_bytes and core >= request.card_core for free, core in (room[uuid] for uuid in cards)
+        )
         return sum(fits) >= request.cards
 
     def _planned_on(self, node: str) -> list[str]:
