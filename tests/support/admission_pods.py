@@ -191,16 +191,18 @@ def template_of(thing: dict[str, Any]) -> dict[str, Any]:
 
 
 def patched(thing: Any, changes: list[dict[str, Any]]) -> Any:
-    """The object after the `add` operations of a JSON patch."""
+    """The object after the `add` and `remove` operations of a JSON patch."""
     made = copy.deepcopy(thing)
     for change in changes:
-        if change["op"] != "add":
+        if change["op"] not in {"add", "remove"}:
             raise AssertionError(change)
         *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in change["path"].split("/")[1:])
         at = made
         for step in steps:
             at = at[int(step)] if isinstance(at, list) else at[step]
-        if isinstance(at, list):
+        if change["op"] == "remove":
+            del at[last]
+        elif isinstance(at, list):
             at.append(change["value"]) if last == "-" else at.insert(int(last), change["value"])
         else:
             at[last] = change["value"]
