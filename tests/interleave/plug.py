@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from interleave.calls import AwayError, SaidError, call
 from interleave.runtime import ANSWER_SECONDS
+from isolation.node.plugin import Plugin
 
 from isolation.contract.names import GATE_DEVICE
 from isolation.node.nri.model import RefusedError
 from isolation.node.nri.session import ANSWER_PART, CONNECT_SECONDS
-from isolation.node.plugin import Plugin
 
 if TYPE_CHECKING:
     from interleave.loop import Process

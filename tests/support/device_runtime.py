@@ -73,12 +73,12 @@ class TimedRuntime(NriRuntime):
         self.asked: list[tuple[str, float]] = []
         """Method and seconds."""
 
-    def ask(self, method, message):
+    def ask(self, method, message, plugin=None):
         """See `NriRuntime`."""
         with self._lock:
             began = time.monotonic()
             try:
-                return super().ask(method, message)
+                return super().ask(method, message, plugin)
             finally:
                 self.asked.append((method, time.monotonic() - began))
 
