@@ -297,7 +297,7 @@ class Containers:
 
     def _end(self, container: Container) -> None:
         """What may see a card must not run without limits; what sees none is left to its owner."""
-        advice = "the kubelet admitted the pod before it knew of shared memory: delete the pod"
+        advice = "the kubelet started it before it knew of shared memory; its next start gets its share"
         if not may_see_cards(container):
             _log.warning("container %s runs without its card: %s", container.key, advice)
             return

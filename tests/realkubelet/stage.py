@@ -132,13 +132,17 @@ class Stage:
 
         The device plugin first, if it does not run.
         """
-        if not self.node.alive(DEVICE_PLUGIN):
-            words = [sys.executable, "-P", "-c", _DEVICE_PLUGIN]
-            self.node.start_agent(words, {"PYTHONPATH": str(packages)}, DEVICE_PLUGIN)
+        self.start_device_plugin(packages)
         config = self.plane.kubeconfig
         words = [sys.executable, "-P", "-c", _AGENT, "--node-name", self.node.name, "--simgpu", self.file]
         words += ["--kubeconfig", config, "--metrics-host", "127.0.0.1", "--metrics-port", "0"]
         self.node.start_agent(words, {"PYTHONPATH": str(packages)})
+
+    def start_device_plugin(self, packages: Path = REPOSITORY) -> None:
+        """If it does not run."""
+        if not self.node.alive(DEVICE_PLUGIN):
+            words = [sys.executable, "-P", "-c", _DEVICE_PLUGIN]
+            self.node.start_agent(words, {"PYTHONPATH": str(packages)}, DEVICE_PLUGIN)
 
     def stop_agent(self, how: signal.Signals = signal.SIGTERM) -> None:
         """And wait for its end; the device plugin goes on."""
