@@ -51,12 +51,13 @@ def test_memory_that_the_kubelet_gives_again_waits_for_the_old_process(plane, tm
         async with stage(plane, tmp_path, "agent-forced", number=1) as at:
             units = at.cards[0].allocatable_bytes // GIB
             old = await at.running(await at.bind(share_pod("old", units), 0))
-            at.kubelet.linger = 1.5
+            at.kubelet.linger = PATIENCE_SECONDS
             await at.client.delete(f"{PODS}/old", force=True)
             await at.until(lambda: at.kubelet.status()[1] and old.uid not in at.kubelet.known)
             uid = await at.bind(share_pod("new", units), 0)
             new = await at.until(lambda: at.node.pods.get(uid))
             said = await at.until(lambda: new.boxes["main"].message)
+            at.kubelet.let_go.set()
             while new.phase != "Running":
                 assert not (new.boxes["main"].starts and old.phase != "Gone"), "both live"
                 await asyncio.sleep(0.01)
