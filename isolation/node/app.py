@@ -99,7 +99,6 @@ class NodeAgent:
         self._checkpoint = Checkpoint(settings.plugins, ACK.memory)
         self._feeding = feeding_of(settings, self.allocations)
         self._exchange = Exchange(settings.run_dir)
-        self._offered: Offer | None = None
         self._report: Report | None = None
         self._node = NodeWatch(node, self.inventory)
         what = Selection("/api/v1/nodes", fields=f"metadata.name={node}")
@@ -194,15 +193,14 @@ class NodeAgent:
         self._report = self._exchange.reported()
         exempt = self.pods.exempt()
         now = Offer(
-            devices=tuple(self.devices()),
+            devices=tuple(sorted(self.devices(), key=lambda one: not one.healthy)),  # as they stand in the file
             obstacle=self._old_units(),
             shares=offers_shares(self.inventory.mode(), whole=self.inventory.whole()),
             # While they are not known, those that were known before are.
             exempt=self._exchange.offer().exempt if exempt is None else exempt,
         )
-        if now != self._offered:
+        if now != self._exchange.offer():
             self._exchange.say(now)
-            self._offered = now
 
     async def _read_cards(self) -> float:
         """In a thread: a driver may take its time, or hang. Then no second thread is sent after the first."""

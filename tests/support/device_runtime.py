@@ -47,7 +47,7 @@ class StartedBox:
     message: str = ""
     starts: int = 0
     attempts: int = 0
-    """PreStart calls so far."""
+    """To create it, so far."""
     ids: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
     """Devices by name: the kubelet's, then those of the adjustment."""
