@@ -56,7 +56,8 @@ class Case:
 
 def main_of(pod: Pod) -> dict[str, Any]:
     """Its first container."""
-    return pod["spec"]["containers"][0]
+    main: dict[str, Any] = pod["spec"]["containers"][0]
+    return main
 
 
 def amount(name: str, limit: str, request: str | None = None) -> Callable[[Pod], object]:
@@ -184,10 +185,9 @@ def workload(kind: str, pod: Pod, name: str = "w", **metadata: Any) -> dict[str,
 
 def template_of(thing: dict[str, Any]) -> dict[str, Any]:
     """The template of a workload."""
-    if thing["kind"] == "PodTemplate":
-        return thing["template"]
-    inner = thing["spec"]
-    return (inner["jobTemplate"]["spec"] if thing["kind"] == "CronJob" else inner)["template"]
+    inner = thing if thing["kind"] == "PodTemplate" else thing["spec"]
+    template: dict[str, Any] = (inner["jobTemplate"]["spec"] if thing["kind"] == "CronJob" else inner)["template"]
+    return template
 
 
 def patched(thing: Any, changes: list[dict[str, Any]]) -> Any:
