@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from support.device_books import Box
     from support.device_manager import ManagedPod
-    from support.nri_runtime import Container, Pod
+    from support.nri_runtime import Connection, Container, Pod
 
 _FAKE_PIDS = itertools.count(5_000_000)
 
@@ -50,7 +50,7 @@ class StartedBox:
     message: str = ""
     starts: int = 0
     attempts: int = 0
-    """PreStart calls so far."""
+    """To create it, so far."""
     ids: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
     """Devices by name: the kubelet's, then those of the adjustment."""
@@ -76,12 +76,12 @@ class TimedRuntime(NriRuntime):
         self.asked: list[tuple[str, float]] = []
         """Method and seconds."""
 
-    def ask(self, method: str, message: Any) -> Any:
+    def ask(self, method: str, message: Any, plugin: Connection | None = None) -> Any:
         """See `NriRuntime`."""
         with self._lock:
             began = time.monotonic()
             try:
-                return super().ask(method, message)
+                return super().ask(method, message, plugin)
             finally:
                 self.asked.append((method, time.monotonic() - began))
 
