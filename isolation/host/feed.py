@@ -17,7 +17,7 @@ from uuid import UUID
 
 from isolation.contract import abi
 from isolation.contract.host_allocation import HostAllocationError, load
-from isolation.host.core.compute_rates import ACTIVE_NS, Tenant, granted
+from isolation.host.core.compute_rates import ACTIVE_NS, INELASTIC, Tenant, granted
 from isolation.host.files import read_text
 from isolation.host.liveness import REGION
 from isolation.host.memory_sample import CardWatch
@@ -132,11 +132,15 @@ class Feeder:
         self._neighbours: tuple[tuple[HostAllocation, Path], ...] = ()
         self._paces: dict[tuple[str, UUID], Pace] = {}
         self._neighbours_due = self._samples_due = 0.0
-        self.seconds = RATE_SECONDS if policy is not abi.Policy.FIXED else SAMPLE_SECONDS
+        self.seconds = SAMPLE_SECONDS if policy in INELASTIC else RATE_SECONDS
 
     def used(self) -> tuple[int | None, ...]:
         """Bytes in use by card at the last sample, the larger of books and driver's figure; None: cannot be told."""
         return tuple(watch.used_bytes for watch in self._memory)
+
+    def samples_due(self, now: float) -> bool:
+        """Whether the next turn samples: only then does it matter whose processes are ours."""
+        return now >= self._samples_due
 
     def turn(self, ours: frozenset[int], now: float, newer: Callable[[int], bool] = lambda _pid: False) -> bool:
         """
@@ -144,7 +148,7 @@ class Feeder:
 
         `newer`: whether a process that uses the card and is not in `ours` is the container's all the same.
         """
-        sampled = now >= self._samples_due
+        sampled = self.samples_due(now)
         if sampled:
             self._samples_due = now + SAMPLE_SECONDS - 0.01
             self._sample(ours)
@@ -171,7 +175,7 @@ class Feeder:
             self._feed[at] = replace(fed, rounding_ppm=rounding, sampled_ns=max(1, own.seen_ns))
 
     def _rates(self, now: float) -> list[int]:
-        if self._policy is abi.Policy.FIXED:
+        if self._policy in INELASTIC:
             return [0] * len(self._feed)
         if now >= self._neighbours_due:
             self._neighbours_due = now + NEIGHBOURS_SECONDS
@@ -195,9 +199,9 @@ class Feeder:
                     book = books.get(uuid)
                     active = book is not None and clock - book.wanted_ns < ACTIVE_NS
                     got = self._pace(entry.id, book, clock)
-                    others.append(_tenant(other.core, entry.policy, online=entry.online, active=active, got=got))
+                    others.append(_tenant(other.core, entry, active=active, got=got))
         got = self._pace(self._entry.id, mine.get(uuid), clock)
-        return granted(_tenant(part.core, self._entry.policy, online=self._entry.online, active=True, got=got), others)
+        return granted(_tenant(part.core, self._entry, active=True, got=got), others)
 
     def _pace(self, ident: str, book: abi.CardBook | None, clock: int) -> float:
         if book is None or self._policy is not abi.Policy.WEIGHT:
@@ -225,8 +229,9 @@ def neighbours(folder: Path, entry: HostAllocation) -> tuple[tuple[HostAllocatio
     return tuple(found)
 
 
-def _tenant(core: int, policy: str, *, online: bool, active: bool, got: float) -> Tenant:
-    return Tenant(core * (abi.PPM // 100), abi.Policy[policy.upper()], online, active, got)
+def _tenant(core: int, entry: HostAllocation, *, active: bool, got: float) -> Tenant:
+    each, policy = abi.PPM // 100, abi.Policy[entry.policy.upper()]
+    return Tenant(core * each, policy, entry.online, active, got, entry.weight, entry.ceiling * each)
 
 
 def feed_of(folder: Path, entry: HostAllocation) -> Path:

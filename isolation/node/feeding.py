@@ -59,7 +59,8 @@ class Feeding:
             self._look()
         for ident, (hold, feeder, watch) in tuple(self._feeders.items()):
             try:
-                pids = self._processes(hold)
+                # Rates are granted between samples too, and soon: looking for processes would take most of the time.
+                pids = self._processes(hold) if feeder.samples_due(now) else frozenset[int]()
                 if pids is not None and feeder.turn(pids, now):
                     watch.judge(hold, feeder.used(), partial(self._processes, hold))
             except (OSError, AbiError) as exc:  # unfed, the library goes by its promise
@@ -92,5 +93,5 @@ class Feeding:
                 hold = load(read_text(folder / "promise.json"))
             except (OSError, UnicodeDecodeError, HostAllocationError):
                 continue
-            if hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():
+            if hold.boot == self._boot and hold.enforced:
                 yield folder.name, (hold, folder)
