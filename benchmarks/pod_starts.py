@@ -10,7 +10,6 @@ that saw another card or more than it was promised counts as wrong. As root; nee
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import json
 import math
@@ -58,7 +57,7 @@ def main() -> int:
     failed = found.failed.total()
     count = found.succeeded + found.cut_short + failed + len(found.wrong)
     if args.json:
-        print(json.dumps(dataclasses.asdict(found)))
+        print(json.dumps(vars(found)))
     else:
         ran = f"{found.succeeded} succeeded, {found.cut_short} ended before they had said everything"
         print(f"\n{ran}, {len(found.wrong)} wrong, {failed} failed; {dict(found.faults)}")

@@ -280,7 +280,7 @@ def test_a_device_plugin_that_is_killed_comes_back_with_what_was_offered(plane, 
 
 def test_devices_of_an_older_release_keep_the_agent_from_registering(plane, tmp_path):
     """
-    The kubelet's file names a card in an ID: not ready with what to do; registered once that file is gone.
+    The kubelet's file names a card in an ID: not ready with what to do; served again once that file is gone.
     """
 
     async def story():
@@ -289,6 +289,7 @@ def test_devices_of_an_older_release_keep_the_agent_from_registering(plane, tmp_
             at.kubelet.keep()
             await asyncio.to_thread(at.kubelet.restart, 0.1, None)
             said = await told(at, "drain the node")
+            await at.until(lambda: at.kubelet.status()[1] == 0)
             times = len(at.kubelet.registrations)
             at.kubelet.gone()
             at.kubelet.books.pods.clear()
@@ -299,7 +300,7 @@ def test_devices_of_an_older_release_keep_the_agent_from_registering(plane, tmp_
 
     said, before, after = asyncio.run(story())
     assert "the kubelet has given containers aliyun.com/gpu-mem devices of another unit or release (GPU-0-_-1)" in said
-    assert (1, 2) == (before, after)
+    assert before + 1 == after
 
 
 def test_whatever_is_asked_there_is_an_answer(plane, tmp_path):

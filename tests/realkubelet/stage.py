@@ -41,6 +41,7 @@ ALLOCATION = "gpushare.dev/allocation"
 _AGENT = "from isolation.node.cli import node; node()"
 _DEVICE_PLUGIN = "from isolation.node.device_plugin.cli import device_plugin; device_plugin()"
 DEVICE_PLUGIN = "device-plugin"
+_CONNECTED = "session: connected to the container runtime: "
 
 
 @contextlib.contextmanager
@@ -93,6 +94,8 @@ class Stage:
         self.file = root / "cards"
         create(self.file, models or ["t4", "t4"], {})
         self.box = Box(self.file)
+        self._begun = 0
+        """Characters of the agent's log before its latest start."""
         self.cards = tuple(f"GPU-{UUID(bytes=bytes(card.model.uuid))}" for card in self.box.cards())
 
     @contextlib.contextmanager
@@ -114,12 +117,17 @@ class Stage:
         await self.ready(client)
 
     async def ready(self, client: ApiClient) -> None:
-        """Until the agent says that it is ready and the kubelet counts its units."""
+        """
+        Until the agent says that it is ready and the kubelet counts its units.
+
+        Both outlive an agent that was killed, so what the new one logs counts too.
+        """
         path, end = f"/api/v1/nodes/{self.node.name}", time.monotonic() + PATIENCE_SECONDS
         while True:
             node = await client.get(path)
             said = node["metadata"].get("annotations", {}).get("gpushare.dev/agent")
-            if said == "ready" and int(node["status"]["allocatable"].get(MEMORY, "0")) > 0:
+            connected = _CONNECTED in self.node.log("agent")[self._begun :]
+            if said == "ready" and connected and int(node["status"]["allocatable"].get(MEMORY, "0")) > 0:
                 return
             if time.monotonic() > end or not self.node.alive("agent"):
                 logs = "\n".join(self.node.log(name)[-3000:] for name in (DEVICE_PLUGIN, "agent"))
@@ -133,6 +141,7 @@ class Stage:
         The device plugin first, if it does not run.
         """
         self.start_device_plugin(packages)
+        self._begun = len(self.node.log("agent")) if self.node.has_log("agent") else 0
         config = self.plane.kubeconfig
         words = [sys.executable, "-P", "-c", _AGENT, "--node-name", self.node.name, "--simgpu", self.file]
         words += ["--kubeconfig", config, "--metrics-host", "127.0.0.1", "--metrics-port", "0"]

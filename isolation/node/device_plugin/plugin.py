@@ -42,8 +42,8 @@ class PluginError(Exception):
 class Plugin:
     """Serves one resource from one socket."""
 
-    def __init__(self, devices: Callable[[], Sequence[Device]], path: Path, device: str) -> None:
-        """`devices`: every unit as it is now; `device`: the CDI device of every container."""
+    def __init__(self, devices: Callable[[], Sequence[Device] | None], path: Path, device: str) -> None:
+        """`devices`: every unit as it is now, None: as it was; `device`: the CDI device of every container."""
         if len(os.fsencode(path)) > _LONGEST_PATH:
             raise PluginError(f"{path}: socket path is longer than {_LONGEST_PATH} bytes: shorten --kubelet-dir")
         self._devices, self.path, self._device = devices, path, device
@@ -100,8 +100,8 @@ class Plugin:
         """The devices at once, and again whenever they differ."""
         told: Any = None
         while True:
-            now = tuple(self._devices())
-            if now != told:
+            now = self._devices()
+            if now is not None and now != told:
                 yield message_of(now)
                 told = now
             await asyncio.sleep(LOOK_SECONDS)

@@ -27,6 +27,9 @@ from isolation.node.lock import LockError, alone
 from isolation.node.nri.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from isolation.node.core.units import Device
     from isolation.node.paths import Paths
 
 _log: Final = logging.getLogger(__name__)
@@ -49,7 +52,7 @@ class DevicePlugin:
         self._exchange = Exchange(paths.run_dir)
         self._gate = Gate(paths.run_dir, paths.cdi_dir, paths.marks_dir)
         offer = self._exchange.offer
-        self._plugin = Plugin(lambda: offer().devices, paths.plugins / ENDPOINT, self._gate.device)
+        self._plugin = Plugin(self._devices, paths.plugins / ENDPOINT, self._gate.device)
         self._registrar = Registrar(self._plugin, paths.plugins, ACK.memory, lambda: offer().obstacle)
         self._last_look = LastLook(offer, self._gate)
         self._session = Session(paths.nri_socket, self._last_look, plugin=PLUGIN, changed=self._connected)
@@ -75,6 +78,10 @@ class DevicePlugin:
             _log.info("shutting down: containers with shares cannot be created until the next start")
             await asyncio.to_thread(self._leave)
             await asyncio.sleep(LEAVE_SECONDS)
+
+    def _devices(self) -> Sequence[Device] | None:
+        offer = self._exchange.offer()
+        return None if offer.obstacle else offer.devices
 
     def _connected(self, now: bool) -> None:  # noqa: FBT001 (called by the session)
         """In the session's thread."""

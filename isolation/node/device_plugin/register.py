@@ -64,14 +64,15 @@ class Registrar:
         if there is None:
             self._lost("the kubelet socket does not exist")
             return True
+        if why := self._obstacle():
+            self._known = None
+            await self._plugin.stop()
+            self._told(why)
+            return True
         if there == self._known and self._plugin.stands():
             return True
-        if self.standing.times:
+        if self._known is not None:
             self._lost("the kubelet has restarted")
-        if why := self._obstacle():
-            self._failures += 1
-            self._told(why)
-            return False
         try:
             if not self._plugin.stands():
                 await self._plugin.start()

@@ -126,6 +126,11 @@ def test_units_of_another_release_keep_us_from_registering(kubelet):
         assert (0, False) == (len(kubelet.registrations), host.plugin.path.exists())
         host.obstacle = ""
         kubelet.until(lambda: kubelet.status() == (16, 16))
+        host.obstacle = "the agent is new and has another unit"
+        kubelet.until(lambda: kubelet.status()[1] == 0)
+        kubelet.until(lambda: host.registrar.standing.trouble == host.obstacle)
+        host.obstacle = ""
+        kubelet.until(lambda: kubelet.status() == (16, 16))
 
 
 def test_a_kubelet_that_refuses_is_asked_again_and_the_reason_is_told(kubelet):
