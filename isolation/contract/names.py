@@ -64,6 +64,13 @@ ACK: Final = Dialect(
 
 DIALECTS: Final = MappingProxyType({ACK.name: ACK})
 
+QGPU_POLICY_LABEL: Final = "tke.cloud.tencent.com/qgpu-schedule-policy"
+"""Node label of Tencent's qGPU: how compute is shared (TKE documentation, 457/65734)."""
+CGPU_WEIGHT_ENV: Final = "ALIYUN_COM_GPU_SCHD_WEIGHT"
+"""Container variable of Alibaba's cGPU: the weight; admission writes it down as `WEIGHT`."""
+CGPU_DISABLE_ENV: Final = "CGPU_DISABLE"
+"""Container variable of Alibaba's cGPU: "true" switches the isolation of the container off."""
+
 # Ours, the same in every dialect.
 GROUP: Final = "gpushare.dev"
 """API group of our own objects, and prefix of our labels and annotations."""
@@ -87,6 +94,16 @@ AGENT_LABELS: Final = (CARD_UNITS, CARD_COUNT, ACK.model_labels[0], ACK.memory_l
 AGENT_ANNOTATIONS: Final = (CARDS, AGENT, SICK)
 AGENT_RESOURCES: Final = (ACK.card_count, ACK.compute)
 """All that our agent writes on its Node; an admission policy refuses it everything else."""
+COMPUTE_POLICY: Final = f"{GROUP}/compute-policy"
+"""Node label: how compute is shared there (`isolation.contract.model.ComputePolicy`); absent: fixed."""
+ONLINE: Final = f"{GROUP}/online"
+"""Pod annotation: "false" makes the pod offline: no compute is guaranteed to it; it uses what others leave."""
+WEIGHT: Final = f"{GROUP}/weight"
+"""Pod annotation: weight of the pod's compute against that of its neighbours, a whole number from 1 to 100."""
+CORE_LIMIT: Final = f"{GROUP}/core-limit"
+"""Pod annotation: most percent of each card's compute that the pod ever gets, from 1 to 100."""
+COMPUTE_ANNOTATIONS: Final = (ONLINE, WEIGHT, CORE_LIMIT)
+"""What of compute a pod says beside the amount; the allocation record has what was made of it."""
 POOL: Final = f"{GROUP}/pool"
 """Node label: the pool that the node belongs to."""
 EVICT: Final = f"{GROUP}/evict"

@@ -19,7 +19,7 @@ import msgspec
 
 from isolation.contract.codec import CodecError, node_of, owner_of, pod_of, request_of
 from isolation.contract.model import Cluster, Node, Pod, Refusal
-from isolation.contract.names import ACK, ALLOCATION, EVICT, MIRROR, Dialect
+from isolation.contract.names import ACK, ALLOCATION, COMPUTE_ANNOTATIONS, EVICT, MIRROR, Dialect
 from isolation.contract.quantity import GIB
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of, node_wire, pod_wire
@@ -82,7 +82,9 @@ class Store:
         """By node and UID, pods whose record names cards by index: read again when the node's cards change."""
         self._requests: dict[bytes, Request | Refusal] = {}
         """What templates ask for: replicas are read once and share one request."""
-        self._read_annotations = frozenset({ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation})
+        self._read_annotations = frozenset(
+            {ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation, *COMPUTE_ANNOTATIONS}
+        )
         self._listeners: list[Callable[[ClusterChange], None]] = []
         self._generation = 0
         self._view: StoreView | None = None
@@ -173,12 +175,14 @@ class Store:
         meta, spec = wire.get("metadata", {}), wire.get("spec", {})
         labels = meta.get("labels")
         count = labels.get(self._dialect.card_count) if isinstance(labels, dict) else labels
+        said = meta.get("annotations")
+        compute = [said.get(name) for name in COMPUTE_ANNOTATIONS] if isinstance(said, dict) else said
         rest = {key: value for key, value in spec.items() if key not in _NOT_ASKED}
-        key = msgspec.json.encode((meta.get("namespace"), meta.get("ownerReferences"), count, rest))
+        key = msgspec.json.encode((meta.get("namespace"), meta.get("ownerReferences"), count, compute, rest))
         found = self._requests.get(key)
         if found is None:
             # Many workloads ask for the same: one reading of the template serves them all, each owner's name is put in.
-            template = msgspec.json.encode((count, rest))
+            template = msgspec.json.encode((count, compute, rest))
             asked = self._requests.get(template)
             if asked is None:
                 without_owner = {name: value for name, value in meta.items() if name != "ownerReferences"}
