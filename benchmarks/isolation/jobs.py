@@ -51,6 +51,9 @@ class Job:
     on: float = 0.0
     off: float = 0.0
     """Works and rests in turns of so many seconds; 0: always works."""
+    weight: int = 0
+    """0: the promise is the weight."""
+    ceiling: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +158,23 @@ class _Box:
         part = Slice(uuid, card, GIB, job.core)
         me = process.identify(os.getpid())
         entry = HostAllocation(
-            f"job-{number}", "", process.boot(), time.time(), 0, me, ("x",), (part,), job.policy, online=job.online
+            f"job-{number}",
+            "",
+            process.boot(),
+            time.time(),
+            0,
+            me,
+            ("x",),
+            (part,),
+            job.policy,
+            online=job.online,
+            weight=job.weight,
+            ceiling=job.ceiling,
         )
         folder = self.home / "book" / entry.id
         folder.mkdir(parents=True)
         policy = abi.Policy[job.policy.upper()]
-        write_promise_files(entry, folder, policy, {card.uuid: card.model for card in self.cards})
+        write_promise_files(entry, folder, {card.uuid: card.model for card in self.cards})
         (folder / "promise.json").write_text(dump(entry), "utf-8")
         enforced = native.library_path() if job.core > 0 else None
         made = build_environment(

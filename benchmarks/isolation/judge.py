@@ -79,7 +79,7 @@ def cap(record: Record) -> Iterator[Finding]:
     yield Finding("over the promise in 10 s", "points", max(most.values()), 5, each=most)
 
 
-def _usable(tracks: Sequence[Track], begin: float, end: float, switch_ns: int) -> float:
+def usable(tracks: Sequence[Track], begin: float, end: float, switch_ns: int) -> float:
     """Part of the card's time that is not spent changing from one process to another."""
     switches = sum(
         sum(b - a for a, b, at in zip(track.slices, track.slices[1:], track.at, strict=False) if begin <= at < end)
@@ -103,11 +103,11 @@ def _apart(record: Record, promised: Callable[[Track], float], switch_ns: int) -
     found = {}
     begin, end = record.begin + SKIPPED, record.end
     for tracks in _by_card(record):
-        usable = _usable(tracks, begin, end, switch_ns)
+        left = usable(tracks, begin, end, switch_ns)
         for track in tracks:
             share, part = track.share(begin, end), promised(track)
             others = sum(min(other.share(begin, end), promised(other)) for other in tracks if other is not track)
-            found[_label(track)] = share - part if share > part else min(0.0, share - min(part, 100 * usable - others))
+            found[_label(track)] = share - part if share > part else min(0.0, share - min(part, 100 * left - others))
     return found
 
 
@@ -118,9 +118,14 @@ def beside(record: Record, switch_ns: int) -> Iterator[Finding]:
 
 
 def weights(record: Record, switch_ns: int) -> Iterator[Finding]:
-    """1:2:4 of the whole card."""
-    apart = _apart(record, lambda track: 100 * track.job.core / 70, switch_ns)
+    """By weight of the whole card."""
+    sums = {tracks[0].card: sum(_weight(track) for track in tracks) for tracks in _by_card(record)}
+    apart = _apart(record, lambda track: 100 * _weight(track) / sums[track.card], switch_ns)
     yield Finding("from the weight", "points", max(map(abs, apart.values())), 3, each=apart)
+
+
+def _weight(track: Track) -> int:
+    return track.job.weight or track.job.core
 
 
 def _given_back(owner: Track, borrower: Track, turn: int) -> float:

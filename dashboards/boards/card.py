@@ -435,6 +435,7 @@ _MEMORY: Final = Section(
                         Column("Used", _by_container(m.CONTAINER_USED), "bytes"),
                         Column("Peak use", _by_container(m.CONTAINER_PEAK), "bytes"),
                         Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
+                        Column("Compute limit", _by_container(m.CONTAINER_CORE_LIMIT), "percentunit"),
                         Column(
                             "Compute used",
                             total(rate(SCOPE(m.CONTAINER_COMPUTE_SECONDS)), *_BY_CONTAINER),

@@ -179,6 +179,7 @@ _LIST: Final = Section(
                             bar=1.0,
                         ),
                         Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
+                        Column("Compute limit", _by_container(m.CONTAINER_CORE_LIMIT), "percentunit"),
                         Column("Compute used", total(_BUSY, *_KEYS), "percentunit"),
                         Column(
                             "Overrun of long kernels",

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from dashboards.terminal.read.aggregation import summarize_cards, summarize_namespaces, summarize_nodes, summarize_pods
+from isolation.contract.model import FULL_CORE
 
 if TYPE_CHECKING:
     from dashboards.terminal.read.aggregation import CardSummary, NamespaceSummary, NodeSummary, PodSummary
@@ -103,6 +104,8 @@ def _pod(one: PodSummary) -> dict[str, Any]:
         "requested_bytes": one.promised,
         "used_bytes": one.used,
         "over_promise_bytes": one.over if one.used is not None else None,
+        "compute_allocated_cards": sum(part.core for part in one.pod.slices) / FULL_CORE,
+        "compute_limit_cards": one.core_limit,
         "compute_used_cards": one.core_used,
         "fault": one.pod.fault or None,
     }

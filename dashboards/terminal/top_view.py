@@ -221,6 +221,8 @@ def _pods(fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOptio
         core = sum(part.core for part in one.pod.slices) / FULL_CORE
         used: Cell = (gib(one.used), BAD) if one.over else gib(one.used)
         compute = f"{percent(one.core_used)}/{percent(core)}" if core else percent(one.core_used)
+        if one.core_limit is not None and one.core_limit > core:
+            compute += f" <{percent(one.core_limit)}"
         return [one.pod.key, where, cards, at_least(one.promised, partly=one.partly), used, percent(part), compute]
 
     return _listed(_order(sums, _POD_SORTS, choice), choice, output, _Table("pod", columns, row))

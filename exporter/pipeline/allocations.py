@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from exporter.pipeline.device_ids import DYNAMIC, Devices, is_counted_unit, unit_card, units_bytes, usable_bytes
 from exporter.pipeline.owners import bound_label, list_owners, live_pods, pod_names
-from isolation.contract.model import FULL_CORE
+from isolation.contract.model import FULL_CORE, ComputePolicy
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from exporter.pipeline.owners import ProcessOwner
     from exporter.pipeline.snapshot import CardSample, DeviceGrant, HoldSample, RegionSample, Snapshot
+    from isolation.contract.model import Compute, Slice
 
 AllocationKey: TypeAlias = tuple[str, str, str, str, str]
 """Namespace, pod, container, card, and the promise id or the pod's UID."""
@@ -49,6 +50,8 @@ class ContainerAllocation:
     """None: no memory was promised."""
     exclusive: bool = False
     core_ratio: float | None = None
+    limit_core_ratio: float | None = None
+    """Most of the card's compute that it may use; None: it is not limited."""
     policy: str = ""
     pod_uid: str = ""
     """Empty: not known, or no pod."""
@@ -152,6 +155,7 @@ def _of_hold(found: HoldSample, cards: Mapping[str, CardSample]) -> Iterator[Con
             allocation_source="run" if tenant is None else "agent",
             bytes=part.bytes,
             core_ratio=part.core / FULL_CORE if part.core else None,
+            limit_core_ratio=_limit_ratio(hold.compute, part),
             policy=bound_label(hold.policy),
             pod_uid="" if tenant is None else bound_label(tenant.uid),
             promise=bound_label(hold.id),
@@ -159,6 +163,15 @@ def _of_hold(found: HoldSample, cards: Mapping[str, CardSample]) -> Iterator[Con
             region=found.region,
             limits_error=found.limits_error,
         )
+
+
+def _limit_ratio(compute: Compute, part: Slice) -> float | None:
+    """The ceiling of its compute on one card; None where there is none."""
+    if compute.policy is ComputePolicy.NONE:
+        return None
+    if compute.policy is ComputePolicy.FIXED:
+        return (part.core or compute.ceiling) / FULL_CORE or None
+    return (compute.ceiling or FULL_CORE) / FULL_CORE
 
 
 class _Assignments:

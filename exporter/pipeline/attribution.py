@@ -178,7 +178,7 @@ def _container_reading(
 ) -> ContainerReading:
     """An allocation with figures and their sources; without them, what was promised is still shown."""
     book = find_library_book(allocation)
-    limited = book if allocation.core_ratio is not None else None
+    limited = book if allocation.limit_core_ratio is not None else None
     return ContainerReading(
         namespace=allocation.namespace,
         pod=allocation.pod,
@@ -194,6 +194,7 @@ def _container_reading(
         source=memory[1],
         core_source=core[1],
         allocation_source=allocation.allocation_source,
+        limit_core_ratio=allocation.limit_core_ratio,
         policy=allocation.policy,
         pod_uid=allocation.pod_uid,
         peak_bytes=peak[0],

@@ -62,6 +62,7 @@ _CONTAINER_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[ContainerReading], f
     (metrics.CONTAINER_ALLOCATED, lambda use: _told(use, "allocated_bytes", use.allocated_bytes)),
     (metrics.CONTAINER_USED, lambda use: use.used_bytes),
     (metrics.CONTAINER_CORE, lambda use: use.allocated_core_ratio),
+    (metrics.CONTAINER_CORE_LIMIT, lambda use: use.limit_core_ratio),
     (metrics.CONTAINER_CORE_USED, lambda use: use.used_core_ratio),
     (metrics.CONTAINER_COMPUTE_SECONDS, lambda use: use.compute_seconds),
     (metrics.CONTAINER_CORE_OVERRUN, lambda use: use.overrun_seconds),

@@ -37,6 +37,7 @@ from exporter.sources.regions import Regions
 from isolation.contract import abi
 from isolation.contract.host_allocation import MOST_CHARS, HostAllocationError, load
 from isolation.host import liveness, process
+from isolation.host.core.compute_rates import card_limit
 from isolation.host.files import read_whole
 from isolation.host.liveness import Liveness
 
@@ -57,7 +58,6 @@ MOST_PARTS: Final = 4096
 MOST_TEXT: Final = 253
 MARKS_SECONDS: Final = 10.0
 """How often every process's environment is read, where nothing else is left of an allocation: it is dear."""
-NOTHING_ENFORCED: Final = "none"
 SETTLED_NS: Final = 100_000_000
 """Times of files are as coarse as the kernel's clock: a younger one may be written again under the same time."""
 ROOT_UID: Final = 0
@@ -103,7 +103,7 @@ class _AllocationFolder:
     @property
     def enforced(self) -> bool:
         """Whether there is a library that reads limits."""
-        return self.hold is not None and self.hold.policy != NOTHING_ENFORCED
+        return self.hold is not None and self.hold.enforced
 
 
 class PromiseSource:
@@ -288,10 +288,10 @@ def _limits_difference(hold: HostAllocation, limits: abi.Limits) -> str:
     if limits.promise != hold.id[:_PROMISE_CHARS]:
         return f"the limits file belongs to promise {limits.promise!r}"
     try:
-        promised = {_uuid(part.uuid): (part.bytes, part.core * (abi.PPM // 100)) for part in hold.slices}
+        promised = [card_limit(_uuid(part.uuid), part, hold.compute, 0) for part in hold.slices]
     except ValueError:
         return ""  # a card whose name is no UUID: nothing to compare by
-    in_file = {card.uuid: (card.memory_bytes, card.core_ppm) for card in limits.cards}
+    in_file = [replace(card, context_bytes=0) for card in limits.cards]
     return "" if in_file == promised else "the amounts in the limits file differ from the promise"
 
 

@@ -24,7 +24,7 @@ LIMITS_MAGIC: Final = 0x314D494C48535047
 FEED_MAGIC: Final = 0x3144454648535047
 REGION_MAGIC: Final = 0x3147455248535047
 MAJOR: Final = 1
-MINOR: Final = 1
+MINOR: Final = 2
 
 CARDS: Final = 16
 SLOTS: Final = 1024
@@ -88,7 +88,7 @@ class Pread(Protocol):
 
 _LIMITS_HEAD: Final = struct.Struct("<QHHIII")
 _LIMITS_BODY: Final = struct.Struct("<QIIII64s144x")
-_LIMIT_CARD: Final = struct.Struct("<16sQQIIII80x")
+_LIMIT_CARD: Final = struct.Struct("<16sQQIIIII76x")
 _FEED_BODY: Final = struct.Struct("<QIIII16x")
 _FEED_CARD: Final = struct.Struct("<QQQIIQQiIII")
 _REGION_HEAD: Final = struct.Struct("<QHHIQ10IQ56xI4xQQ32s64s")
@@ -130,6 +130,8 @@ class CardLimit:
     policy: Policy = Policy.FIXED
     weight: int = 1
     online: bool = False
+    ceiling_ppm: int = 0
+    """Most millionths of the card's time that are ever granted; 0: no ceiling; since minor 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +256,7 @@ def pack_limits(limits: Limits, sequence: int = 0) -> bytes:
     body = _LIMITS_BODY.pack(limits.generation, limits.flags, *head, promise)
     for card in limits.cards:
         sizes = (card.memory_bytes, card.context_bytes, card.core_ppm)
-        body += _LIMIT_CARD.pack(card.uuid.bytes, *sizes, card.policy, card.weight, card.online)
+        body += _LIMIT_CARD.pack(card.uuid.bytes, *sizes, card.policy, card.weight, card.online, card.ceiling_ppm)
     return _sealed(LIMITS_MAGIC, LIMITS_BYTES, sequence, body)
 
 
@@ -296,12 +298,12 @@ def unpack_limits(raw: bytes) -> Limits:
         raise AbiError("limits: impossible card table")
     cards = []
     for index in range(count):
-        uuid, memory, context, core, policy, weight, online = _LIMIT_CARD.unpack_from(
+        uuid, memory, context, core, policy, weight, online, ceiling = _LIMIT_CARD.unpack_from(
             body, offset - _LIMITS_HEAD.size + index * stride
         )
-        if policy > Policy.NONE or core > PPM:
-            raise AbiError(f"limits: card {index} has policy {policy}, {core} ppm")
-        cards.append(CardLimit(UUID(bytes=uuid), memory, context, core, Policy(policy), weight, bool(online)))
+        if policy > Policy.NONE or core > PPM or ceiling > PPM:
+            raise AbiError(f"limits: card {index} has policy {policy}, {core} ppm, at most {ceiling} ppm")
+        cards.append(CardLimit(UUID(bytes=uuid), memory, context, core, Policy(policy), weight, bool(online), ceiling))
     return Limits(generation, _text(promise), tuple(cards), Flag(flags & 3))
 
 

@@ -13,8 +13,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from isolation.contract.abi import CARDS, Policy
-from isolation.contract.model import FULL_CORE, Slice
+from isolation.contract.abi import CARDS
+from isolation.contract.model import FULL_CORE, MOST_WEIGHT, Compute, ComputePolicy, Slice
 
 FORMAT: Final = 1
 MOST_CHARS: Final = 1 << 20
@@ -22,7 +22,8 @@ MOST: Final = 1 << 50
 """A pebibyte: no true amount, time or number comes near it, and sums of thousands still fit 64 bits."""
 MOST_PIDS: Final = 1 << 22
 """PID_MAX_LIMIT: linux/include/linux/threads.h."""
-POLICIES: Final = frozenset(policy.name.lower() for policy in Policy)
+POLICIES: Final = frozenset(policy.value for policy in ComputePolicy)
+_NO_POLICY: Final = ComputePolicy.NONE.value
 
 
 class HostAllocationError(ValueError):
@@ -65,12 +66,23 @@ class HostAllocation:
     command: tuple[str, ...]
     slices: tuple[Slice, ...]
     policy: str
+    """How compute is shared (`isolation.contract.model.ComputePolicy`)."""
     owner: str = ""
     """Name that was given by hand: runs of one name are replicas of each other."""
     online: bool = False
     cgroup: str = ""
     tenant: Tenant | None = None
     """None: a command of `gpushare run`."""
+    weight: int = 0
+    ceiling: int = 0
+    """See `Compute`, these two."""
+    enforced: bool = True
+    """Whether the library enforces anything; policy `none` may still have its memory enforced."""
+
+    @property
+    def compute(self) -> Compute:
+        """How its compute is shared."""
+        return Compute(ComputePolicy(self.policy), self.online, self.weight, self.ceiling)
 
     @property
     def core(self) -> int:
@@ -94,6 +106,9 @@ def dump(hold: HostAllocation) -> str:
         "owner": hold.owner,
         "online": hold.online,
         "cgroup": hold.cgroup,
+        "weight": hold.weight,
+        "ceiling": hold.ceiling,
+        "enforced": hold.enforced,
     }
     if hold.tenant is not None:
         tenant = hold.tenant
@@ -127,6 +142,10 @@ def load(text: str) -> HostAllocation:
         online=_of(record, "online", bool),
         cgroup=_path(record, "cgroup"),
         tenant=_tenant(_of(record, "pod", list)) if "pod" in record else None,
+        weight=_small(record, "weight", MOST_WEIGHT),
+        ceiling=_small(record, "ceiling", FULL_CORE),
+        # Holds of before these three were written: policy none enforced nothing.
+        enforced=_of(record, "enforced", bool) if "enforced" in record else _policy(record) != _NO_POLICY,
     )
 
 
@@ -174,6 +193,16 @@ def _count(record: dict[str, Any], key: str) -> int:
     value = int(_of(record, key, int))
     if not 0 <= value < MOST:
         raise HostAllocationError(f"{key} is negative or too large")
+    return value
+
+
+def _small(record: dict[str, Any], key: str, most: int) -> int:
+    """A number that a hold of an earlier version does not have."""
+    if key not in record:
+        return 0
+    value = _count(record, key)
+    if value > most:
+        raise HostAllocationError(f"{key} is out of range")
     return value
 
 

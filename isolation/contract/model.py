@@ -54,6 +54,37 @@ class CardChoice(StrEnum):
     """No label: the placement policy decides card by card, as it does node by node."""
 
 
+class ComputePolicy(StrEnum):
+    """How the compute of a card is shared (values of the node label `gpushare.dev/compute-policy`)."""
+
+    FIXED = "fixed"
+    """What is guaranteed, and never more."""
+    BURST = "burst"
+    """What is guaranteed, and an equal part of what neighbours leave idle."""
+    WEIGHT = "weight"
+    """In proportion to the weights of those that compute, never less than is guaranteed."""
+    PRIORITY = "priority"
+    """Online pods first, in proportion to their weights; offline pods get what these leave."""
+    NONE = "none"
+    """Not limited at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """How one pod's compute is shared with its neighbours, beside the percent that is guaranteed to it."""
+
+    policy: ComputePolicy = ComputePolicy.FIXED
+    """The node's when the pod was bound; of a request that has no node yet it means nothing."""
+    online: bool = True
+    weight: int = 0
+    """1 to `MOST_WEIGHT`; 0: none was given, the guaranteed percent counts, or 1 without one."""
+    ceiling: int = 0
+    """Most percent of each card that it ever gets; 0: no ceiling of its own."""
+
+
+MOST_WEIGHT: Final = 100
+
+
 class Phase(StrEnum):
     """How far a pod has come, as far as its holds are concerned."""
 
@@ -162,6 +193,8 @@ class Request:
     owner: str = ""
     """Controller that made the pod (`Kind/namespace/name`); replicas share it. Empty: a bare pod."""
     asks: tuple[Ask, ...] = ()
+    compute: Compute = Compute()
+    """What the pod says of its compute beside `card_core`; the node decides the policy."""
     unmodelled: tuple[str, ...] = ()
     """Constraints that placement does not weigh (topology spread, pod affinity ...), for people."""
 
@@ -211,6 +244,8 @@ class Node:
     """Whether shares can start there: not while the node agent leaves, or the kubelet has lost its plugin."""
     address: str = ""
     """Its address within the cluster (`InternalIP`)."""
+    policy: ComputePolicy = ComputePolicy.FIXED
+    """How compute is shared among pods that are bound to it from now on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,8 @@ class ContainerReading:
     """Allocations that the container's own library refused: the tenant's word."""
     overrun_seconds: float | None = None
     """GPU time that kernels too long to be stopped took beyond the promised compute, by the same word."""
+    limit_core_ratio: float | None = None
+    """Most of the card's compute that it may use, 0..1; None: it is not limited."""
     unknown: tuple[str, ...] = ()
     """Fields above that cannot be told although their type wants a number: 0 there, and not shown."""
 

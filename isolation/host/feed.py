@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from isolation.contract import abi
 from isolation.contract.host_allocation import HostAllocationError, load
-from isolation.host.core.compute_rates import ACTIVE_NS, Tenant, granted
+from isolation.host.core.compute_rates import ACTIVE_NS, INELASTIC, Tenant, granted
 from isolation.host.files import read_text
 from isolation.host.liveness import REGION
 from isolation.host.memory_sample import CardWatch
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from isolation.contract.model import Slice
     from isolation.host.machine import Machine, Sample
 
+KnownBooks: TypeAlias = "dict[Path, dict[UUID, abi.CardBook]]"
+"""By folder of an allocation, its cards as its container keeps them."""
 FEED: Final = "feed"
 SAMPLE_SECONDS: Final = 0.1
 RATE_SECONDS: Final = 0.03
@@ -132,19 +134,34 @@ class Feeder:
         self._neighbours: tuple[tuple[HostAllocation, Path], ...] = ()
         self._paces: dict[tuple[str, UUID], Pace] = {}
         self._neighbours_due = self._samples_due = 0.0
-        self.seconds = RATE_SECONDS if policy is not abi.Policy.FIXED else SAMPLE_SECONDS
+        self.seconds = SAMPLE_SECONDS if policy in INELASTIC else RATE_SECONDS
 
     def used(self) -> tuple[int | None, ...]:
         """Bytes in use by card at the last sample, the larger of books and driver's figure; None: cannot be told."""
         return tuple(watch.used_bytes for watch in self._memory)
 
-    def turn(self, ours: frozenset[int], now: float, newer: Callable[[int], bool] = lambda _pid: False) -> bool:
+    def due(self, now: float) -> bool:
+        """Whether a turn would change anything: rates are granted at each, samples taken now and then."""
+        return self._policy not in INELASTIC or self.samples_due(now)
+
+    def samples_due(self, now: float) -> bool:
+        """Whether the next turn samples: only then does it matter whose processes are ours."""
+        return now >= self._samples_due
+
+    def turn(
+        self,
+        ours: frozenset[int],
+        now: float,
+        newer: Callable[[int], bool] = lambda _pid: False,
+        known: KnownBooks | None = None,
+    ) -> bool:
         """
         Sample if it is time, look who wants the cards, write: whether it was time.
 
         `newer`: whether a process that uses the card and is not in `ours` is the container's all the same.
+        `known`: what has been read of regions in this turn of all feeders, so that each is read once.
         """
-        sampled = now >= self._samples_due
+        sampled = self.samples_due(now)
         if sampled:
             self._samples_due = now + SAMPLE_SECONDS - 0.01
             self._sample(ours)
@@ -152,7 +169,7 @@ class Feeder:
             for at, watch in enumerate(self._memory):
                 memory = watch.look(self._machine, region, lambda pid: pid in ours or newer(pid))
                 self._feed[at] = replace(self._feed[at], memory=memory)
-        rates = self._rates(now)
+        rates = self._rates(now, {} if known is None else known)
         self._feed = [replace(feed, rate_ppm=rate) for feed, rate in zip(self._feed, rates, strict=True)]
         files.write_feed(feed_of(self._folder, self._entry), self._feed)
         return sampled
@@ -170,15 +187,15 @@ class Feeder:
             fed = replace(self._feed[at], own_ns=own.own_ns, sample_ns=moment)
             self._feed[at] = replace(fed, rounding_ppm=rounding, sampled_ns=max(1, own.seen_ns))
 
-    def _rates(self, now: float) -> list[int]:
-        if self._policy is abi.Policy.FIXED:
+    def _rates(self, now: float, known: KnownBooks) -> list[int]:
+        if self._policy in INELASTIC:
             return [0] * len(self._feed)
         if now >= self._neighbours_due:
             self._neighbours_due = now + NEIGHBOURS_SECONDS
             self._neighbours = neighbours(self._folder, self._entry)
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        mine = {book.uuid: book for book in _books(self._folder, self._entry)}
-        theirs = [(entry, {book.uuid: book for book in _books(folder, entry)}) for entry, folder in self._neighbours]
+        mine = _books(self._folder, self._entry, known)
+        theirs = [(entry, _books(folder, entry, known)) for entry, folder in self._neighbours]
         return [self._rate(part, mine, theirs, clock) for part in self._entry.slices]
 
     def _rate(
@@ -195,9 +212,9 @@ class Feeder:
                     book = books.get(uuid)
                     active = book is not None and clock - book.wanted_ns < ACTIVE_NS
                     got = self._pace(entry.id, book, clock)
-                    others.append(_tenant(other.core, entry.policy, online=entry.online, active=active, got=got))
+                    others.append(_tenant(other.core, entry, active=active, got=got))
         got = self._pace(self._entry.id, mine.get(uuid), clock)
-        return granted(_tenant(part.core, self._entry.policy, online=self._entry.online, active=True, got=got), others)
+        return granted(_tenant(part.core, self._entry, active=True, got=got), others)
 
     def _pace(self, ident: str, book: abi.CardBook | None, clock: int) -> float:
         if book is None or self._policy is not abi.Policy.WEIGHT:
@@ -225,8 +242,9 @@ def neighbours(folder: Path, entry: HostAllocation) -> tuple[tuple[HostAllocatio
     return tuple(found)
 
 
-def _tenant(core: int, policy: str, *, online: bool, active: bool, got: float) -> Tenant:
-    return Tenant(core * (abi.PPM // 100), abi.Policy[policy.upper()], online, active, got)
+def _tenant(core: int, entry: HostAllocation, *, active: bool, got: float) -> Tenant:
+    each, policy = abi.PPM // 100, abi.Policy[entry.policy.upper()]
+    return Tenant(core * each, policy, entry.online, active, got, entry.weight, entry.ceiling * each)
 
 
 def feed_of(folder: Path, entry: HostAllocation) -> Path:
@@ -239,9 +257,11 @@ def region_of(folder: Path, entry: HostAllocation) -> Path:
     return folder / REGION if entry.tenant is None else folder / "region" / REGION
 
 
-def _books(folder: Path, entry: HostAllocation) -> tuple[abi.CardBook, ...]:
+def _books(folder: Path, entry: HostAllocation, known: KnownBooks) -> dict[UUID, abi.CardBook]:
     """The cards as the container keeps them; empty where that cannot be read (a claim, not a measurement)."""
-    try:
-        return files.read_cards(region_of(folder, entry))
-    except (OSError, abi.AbiError):
-        return ()
+    if folder not in known:
+        try:
+            known[folder] = {book.uuid: book for book in files.read_cards(region_of(folder, entry))}
+        except (OSError, abi.AbiError):
+            known[folder] = {}
+    return known[folder]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from isolation.node.core.judge import InForce
+from isolation.node.core.judge import Given, InForce
 from isolation.node.delivery import promise_id
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class Allocation:
     """One container of a pod, over its restarts."""
 
     tenant: Tenant
-    slices: tuple[Slice, ...]
-    policy: str
+    given: Given
     runs: set[str] = field(default_factory=set)
     """Ids of containers that may run."""
     ended: set[str] = field(default_factory=set)
@@ -53,6 +52,11 @@ class Allocation:
     """Id of the last one that was created; empty: not known."""
     counted: bool = True
     """Whether its promise counts: not that of an init container that has ended."""
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """Its parts of cards."""
+        return self.given.slices
 
     @property
     def id(self) -> str:
@@ -83,7 +87,7 @@ class Allocations:
         with self._lock:
             for hold in holds:
                 if hold.tenant is not None and promise_id(hold.tenant) not in self._known:
-                    made = Allocation(hold.tenant, hold.slices, hold.policy)
+                    made = Allocation(hold.tenant, Given(hold.slices, hold.enforced, hold.compute))
                     made.ended.add(_UNLISTED)
                     self._known[made.id] = made
 
@@ -101,11 +105,11 @@ class Allocations:
         with self._lock:
             self._listed |= {container.id, container.sandbox.id}
 
-    def creates(self, tenant: Tenant, slices: tuple[Slice, ...], policy: str, container: str) -> Allocation:
+    def creates(self, tenant: Tenant, given: Given, container: str) -> Allocation:
         """A container is about to be created; it counts from here on."""
         with self._lock:
-            known = self._known.setdefault(promise_id(tenant), Allocation(tenant, slices, policy))
-            known.slices, known.policy, known.latest, known.counted = slices, policy, container, True
+            known = self._known.setdefault(promise_id(tenant), Allocation(tenant, given))
+            known.given, known.latest, known.counted = given, container, True
             known.runs.add(container)
             return known
 

@@ -17,17 +17,15 @@ import re
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from isolation.contract.abi import Policy
 from isolation.contract.host_allocation import Tenant
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, START_NONCE
 from isolation.contract.nri_api import VOID
 from isolation.node.backend import UndeliverableError
 from isolation.node.core.judge import (
-    NOTHING,
     Given,
     NodeFacts,
     check_room,
@@ -87,6 +85,9 @@ class Pods(Protocol):
 
     def exempt(self) -> frozenset[str] | None:
         """Namespaces of system software; None: not known yet."""
+
+    def unisolated(self) -> frozenset[str]:
+        """Namespaces whose containers may switch their isolation off, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +170,11 @@ class Containers:
             before = self._allocations.get(ident)
             with self._judging:  # what one is given, the next one must see
                 given = self._judge(container, record, node, before)
-                allocation = self._allocations.creates(tenant, given.slices, given.policy, container.id)
+                allocation = self._allocations.creates(tenant, given, container.id)
             try:
                 delivered = self._delivery.deliver(tenant, given, node.cards)
-                allocation.policy = delivered.hold.policy
-                mounts = delivered.edits.mounts if delivered.hold.policy != NOTHING else ()
+                allocation.given = replace(given, enforced=delivered.hold.enforced)
+                mounts = delivered.edits.mounts if delivered.hold.enforced else ()
                 annotations = self._gate.mark(container.id, mounts)
             except (UndeliverableError, OSError) as exc:
                 self._allocations.gone(container)
@@ -262,7 +263,7 @@ class Containers:
     def _judge(
         self, container: Container, record: codec.Allocation | None, node: NodeFacts, before: Allocation | None
     ) -> Given:
-        had = Given(before.slices, before.policy) if before is not None else None
+        had = before.given if before is not None else None
         others = self._allocations.in_force(but=promise_id(_tenant(container)))
         older = self._older is None or container.sandbox.id in self._older
         if not older or self._pods.synced() or self._pods.get(container.sandbox.uid) is not None:
@@ -278,7 +279,7 @@ class Containers:
     def _node(self) -> NodeFacts:
         inventory = self._inventory
         cards = {card.uuid: card for card in inventory.cards()}
-        return NodeFacts(inventory.mode(), inventory.whole(), cards, self._pods.exempt())
+        return NodeFacts(inventory.mode(), inventory.whole(), cards, self._pods.exempt(), self._pods.unisolated())
 
     def _unprepared(self, container: Container) -> bool:
         """Whether a container should have a share and was not given it: the kubelet ran it before it knew of us."""
@@ -289,11 +290,11 @@ class Containers:
 
     def _recall(self, container: Container) -> None:
         """One that an agent prepared, of which nothing stands on the disk any more: it has what its record says."""
-        share = share_of(container, self._record(container.sandbox))
-        tenant = _tenant(container)
-        if share and self._allocations.get(promise_id(tenant)) is None:
-            policy = NOTHING if self._inventory.mode() is Mode.SHARE else Policy.FIXED.name.lower()
-            self._allocations.creates(tenant, share, policy, container.id)
+        record = self._record(container.sandbox)
+        share, tenant = share_of(container, record), _tenant(container)
+        if record and share and self._allocations.get(promise_id(tenant)) is None:
+            given = Given(share, self._inventory.mode() is not Mode.SHARE, record.compute)
+            self._allocations.creates(tenant, given, container.id)
 
     def _end(self, container: Container) -> None:
         """What may see a card must not run without limits; what sees none is left to its owner."""
@@ -317,17 +318,19 @@ class Containers:
 
     def _follow(self, allocation: Allocation, pod: Bound) -> None:
         """A record that was changed while the container runs: other limits on the same cards."""
-        wanted = pod.part(allocation.tenant.container)
-        if wanted is None or wanted == allocation.slices or not allocation.runs:
+        part = pod.part(allocation.tenant.container)
+        if part is None or pod.allocation is None or not allocation.runs:
             return
-        if [part.uuid for part in wanted] != [part.uuid for part in allocation.slices]:
+        given = allocation.given
+        wanted = replace(given, slices=part, compute=pod.allocation.compute if given.enforced else given.compute)
+        if wanted == given or [one.uuid for one in part] != [one.uuid for one in allocation.slices]:
             return  # other cards come with the next start
         cards = {card.uuid: card for card in self._inventory.cards()}
         try:
             with self._judging:
-                check_room(allocation.key, wanted, cards, self._allocations.in_force(but=allocation.id))
-                self._delivery.change(allocation.tenant, Given(wanted, allocation.policy), cards)
-                allocation.slices = wanted
+                check_room(allocation.key, part, cards, self._allocations.in_force(but=allocation.id))
+                self._delivery.change(allocation.tenant, wanted, cards)
+                allocation.given = wanted
         except (RefusedError, UndeliverableError) as exc:
             _log.error("cannot change the limits of %s: %s", allocation.key, exc)
             return
@@ -336,10 +339,9 @@ class Containers:
     def _restore(self, allocation: Allocation) -> None:
         """Files that somebody removed, so that the exporter sees the promise of a container that runs."""
         if allocation.runs and allocation.counted and not self._delivery.stands(allocation.id):
-            given = Given(allocation.slices, allocation.policy)
             cards = {card.uuid: card for card in self._inventory.cards()}
             with contextlib.suppress(UndeliverableError):  # tried again in a second
-                self._delivery.deliver(allocation.tenant, given, cards)
+                self._delivery.deliver(allocation.tenant, allocation.given, cards)
 
 
 def _tenant(container: Container) -> Tenant:

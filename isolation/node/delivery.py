@@ -26,23 +26,24 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract import abi
 from isolation.contract.host_allocation import HostAllocation, HostAllocationError, Tenant, dump, load
+from isolation.contract.model import ComputePolicy
 from isolation.contract.names import ACK, VISIBLE_ENV
 from isolation.contract.quantity import GIB
 from isolation.files import replace_file
 from isolation.host import process
+from isolation.host.core.compute_rates import card_limit
 from isolation.host.core.context_memory import context_bytes
 from isolation.host.feed import FEED, uuid_of
 from isolation.host.files import read_text
 from isolation.lib import files
 from isolation.node.backend import LibraryBackend, NoBackend, UndeliverableError, regular
 from isolation.node.cdi import Edits
-from isolation.node.core.judge import NOTHING
 from isolation.node.regions import Regions, label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from isolation.contract.model import Card, Slice
+    from isolation.contract.model import Card, Compute, Slice
     from isolation.node.backend import Backend
     from isolation.node.core.judge import Given
     from isolation.node.hardware import Hardware
@@ -88,7 +89,7 @@ class Delivery:
         try:
             ident = promise_id(tenant)
             folder = self._alloc / ident
-            if given.policy != NOTHING:
+            if given.enforced:
                 self._limits(folder, ident, given, cards)
             hold = self._hold(tenant, given, _read_hold(folder))
             replace_file(folder / HOLD, dump(hold))
@@ -133,8 +134,8 @@ class Delivery:
         ident = promise_id(tenant)
         folder = self._alloc / ident
         before = _read_hold(folder)
-        enforced = given.policy != NOTHING and not isinstance(self._backend, NoBackend)
-        given = given if enforced else replace(given, policy=NOTHING)
+        enforced = given.enforced and not isinstance(self._backend, NoBackend)
+        given = replace(given, enforced=enforced)
         for part in (folder, folder / "limits", folder / "region"):
             part.mkdir(exist_ok=True)
             part.chmod(0o755)
@@ -154,7 +155,7 @@ class Delivery:
 
     def _limits(self, folder: Path, ident: str, given: Given, cards: Mapping[str, Card]) -> None:
         """The promise where the library reads it, in place."""
-        made = abi.Limits(1, ident[:_PROMISE_CHARS], tuple(_limit(part, cards) for part in given.slices))
+        made = abi.Limits(1, ident[:_PROMISE_CHARS], tuple(_limit(part, given.compute, cards) for part in given.slices))
         try:
             old = abi.unpack_limits((folder / LIMITS).read_bytes())
         except (OSError, abi.AbiError):
@@ -189,8 +190,12 @@ class Delivery:
             runner=self._runner,
             command=(),
             slices=given.slices,
-            policy=given.policy,
+            policy=(given.compute.policy if given.enforced else ComputePolicy.NONE).value,
+            online=given.compute.online,
             tenant=tenant,
+            weight=given.compute.weight,
+            ceiling=given.compute.ceiling,
+            enforced=given.enforced,
         )
 
 
@@ -213,11 +218,9 @@ def environment(slices: Sequence[Slice], cards: Mapping[str, Card]) -> dict[str,
     return made
 
 
-def _limit(part: Slice, cards: Mapping[str, Card]) -> abi.CardLimit:
-    """Compute by the fixed policy; without a share of it there is no limit of it."""
+def _limit(part: Slice, compute: Compute, cards: Mapping[str, Card]) -> abi.CardLimit:
     model = cards[part.uuid].model if part.uuid in cards else ""
-    ppm = part.core * (abi.PPM // 100)
-    return abi.CardLimit(uuid_of(part.uuid), part.bytes, context_bytes(model), ppm, abi.Policy.FIXED, max(1, part.core))
+    return card_limit(uuid_of(part.uuid), part, compute, context_bytes(model))
 
 
 def _check(edits: Edits, run_dir: Path) -> None:

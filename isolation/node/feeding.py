@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from isolation.host.feed import KnownBooks
     from isolation.host.machine import Machine
 
 _log: Final = logging.getLogger(__name__)
@@ -57,10 +58,14 @@ class Feeding:
         if now >= self._due:
             self._due = now + LOOK_SECONDS
             self._look()
+        known: KnownBooks = {}
         for ident, (hold, feeder, watch) in tuple(self._feeders.items()):
+            if not feeder.due(now):
+                continue
             try:
-                pids = self._processes(hold)
-                if pids is not None and feeder.turn(pids, now):
+                # Rates are granted between samples too, and soon: looking for processes would take most of the time.
+                pids = self._processes(hold) if feeder.samples_due(now) else frozenset[int]()
+                if pids is not None and feeder.turn(pids, now, known=known):
                     watch.judge(hold, feeder.used(), partial(self._processes, hold))
             except (OSError, AbiError) as exc:  # unfed, the library goes by its promise
                 _log.debug("cannot write the feed of %s: %s", hold.name, exc)
@@ -92,5 +97,5 @@ class Feeding:
                 hold = load(read_text(folder / "promise.json"))
             except (OSError, UnicodeDecodeError, HostAllocationError):
                 continue
-            if hold.boot == self._boot and hold.policy != Policy.NONE.name.lower():
+            if hold.boot == self._boot and hold.enforced:
                 yield folder.name, (hold, folder)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from isolation.contract.codec import CodecError
-from isolation.contract.names import EXEMPT
+from isolation.contract.names import EXEMPT, UNISOLATED
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of
 from isolation.kube.informer import NOT_ENDED
@@ -67,7 +67,7 @@ class _Pods:
 
 
 class _Namespaces:
-    """Names of exempt namespaces, as another sink."""
+    """Names of namespaces with one label, as another sink."""
 
     def __init__(self) -> None:
         self.names: frozenset[str] = frozenset()
@@ -88,12 +88,18 @@ class NodePods:
     """Pods of one node; fulfils `containers.Pods` while somebody runs the `followers`."""
 
     def __init__(self, access: Access, node: str) -> None:
-        self._pods, self._namespaces = _Pods(), _Namespaces()
+        self._pods, self._namespaces, self._unisolated = _Pods(), _Namespaces(), _Namespaces()
         what = Selection(_PODS, fields=f"{NOT_ENDED},spec.nodeName={node}")
         self.follower = Reflector(access, what, self._pods)
         exempt = Selection("/api/v1/namespaces", labels=f"{EXEMPT}=true")
         self._exempt = Reflector(access, exempt, self._namespaces, WatchOptions(idle_seconds=_QUIET_SECONDS))
-        self.followers: Mapping[str, Reflector] = {"watch-pods": self.follower, "watch-namespaces": self._exempt}
+        free = Selection("/api/v1/namespaces", labels=f"{UNISOLATED}=true")
+        unisolated = Reflector(access, free, self._unisolated, WatchOptions(idle_seconds=_QUIET_SECONDS))
+        self.followers: Mapping[str, Reflector] = {
+            "watch-pods": self.follower,
+            "watch-namespaces": self._exempt,
+            "watch-unisolated-namespaces": unisolated,
+        }
         """By name of the task that runs each."""
 
     def get(self, uid: str) -> Bound | None:
@@ -112,3 +118,7 @@ class NodePods:
     def exempt(self) -> frozenset[str] | None:
         """See `containers.Pods`."""
         return self._namespaces.names if self._exempt.synced.is_set() else None
+
+    def unisolated(self) -> frozenset[str]:
+        """See `containers.Pods`."""
+        return self._unisolated.names

@@ -26,7 +26,7 @@ _PER_NODE: Final = {
     "choice": np.uint8,
     "version": np.uint32,
 }
-_PER_CARD: Final = {"offered": np.int64, "free": np.int64, "core": np.int32, "kind": np.int32}
+_PER_CARD: Final = {"offered": np.int64, "free": np.int64, "core": np.int32, "kind": np.int32, "offline": np.int32}
 
 
 class FleetArrays:
@@ -83,6 +83,7 @@ class FleetArrays:
                 self.kinds.append(card.allocatable_bytes)
             self.card["offered"][row, at] = self.card["free"][row, at] = offered
             self.card["core"][row, at] = FULL_CORE
+            self.card["offline"][row, at] = 0
             self.card["kind"][row, at] = self.kinds.index(card.allocatable_bytes)
         self.touch(row)
         return len(self.kinds) > known

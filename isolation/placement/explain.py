@@ -10,10 +10,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
-from isolation.contract.model import FULL_CORE, Refusal, Why
-from isolation.contract.names import ACK
+from isolation.contract.model import FULL_CORE, ComputePolicy, Refusal, Why
+from isolation.contract.names import ACK, COMPUTE_POLICY
 from isolation.contract.quantity import show_bytes
-from isolation.placement.node_rules import MODES, kind_of
+from isolation.placement.node_rules import MODES, RequestKind, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,7 +115,7 @@ def describe_reason(why: Why, request: Request) -> str:
         case Why.NO_NODES:
             return "node is not observed yet"
         case Why.MODE:
-            return f"node mode is not {' or '.join(sorted(mode.value for mode in MODES[kind_of(request)]))}"
+            return f"node mode is not {_needed(request)}"
         case _:
             return f"nodes {_COUNTED[why]}"
 
@@ -160,8 +160,14 @@ def _advise(why: Why, request: Request, best: BestAvailable) -> str:
         case Why.RULES:
             return "Change the pod's selector, affinity, tolerations or card models, or label a node to match."
         case _:
-            serving = " or ".join(sorted(mode.value for mode in MODES[kind_of(request)]))
-            return f"Label a node with cards {ACK.mode_label}={serving}, or change the request."
+            return f"Label a node with cards {ACK.mode_label}={_needed(request)}, or change the request."
+
+
+def _needed(request: Request) -> str:
+    """The modes that serve the request, and the compute policy where it needs one."""
+    kind = kind_of(request)
+    modes = " or ".join(sorted(mode.value for mode in MODES[kind]))
+    return f"{modes} with {COMPUTE_POLICY}={ComputePolicy.PRIORITY}" if kind is RequestKind.OFFLINE else modes
 
 
 def _advise_on_cards(request: Request, best: BestAvailable) -> str:

@@ -178,8 +178,9 @@ class FleetState:
         if self.groups.eligible is not before or self.groups.may is not may:
             self._mix = self._table.struct(self.groups.eligible, self.groups.may)
         r = request
-        shape = RequestShape(r.cpu_milli, r.memory_bytes, r.card_bytes, r.card_core, r.cards, r.whole, group)
-        ask = native.AskStruct(*shape[:2], r.card_bytes, r.card_core, r.cards, r.whole, group)
+        offline = r.cards > 0 and not r.compute.online
+        shape = RequestShape(r.cpu_milli, r.memory_bytes, r.card_bytes, r.card_core, r.cards, r.whole, group, offline)
+        ask = native.AskStruct(*shape)
         if len(self._shapes) >= REQUESTS_KEPT:
             self._shapes.clear()
         self._shapes[id(request)] = (request, ask, shape)

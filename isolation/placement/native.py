@@ -33,7 +33,7 @@ class FleetStruct(Structure):
         ("nodes", c_int32),
         ("stride", c_int32),
         *((name, c_void_p) for name in ("cpu", "memory", "pods", "cards", "choice")),
-        *((name, c_void_p) for name in ("offered", "free", "core", "kind", "version")),
+        *((name, c_void_p) for name in ("offered", "free", "core", "kind", "offline", "version")),
     ]
 
 
@@ -75,7 +75,7 @@ class AskStruct(Structure):
         ("cpu", c_int64),
         ("memory", c_int64),
         ("bytes", c_int64),
-        *((name, c_int32) for name in ("core", "cards", "whole", "group")),
+        *((name, c_int32) for name in ("core", "cards", "whole", "group", "offline", "pad")),
     ]
 
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.handover import Ours
-from isolation.contract.model import NAME_FIELD, Mode, Taint, Why
+from isolation.contract.model import NAME_FIELD, ComputePolicy, Mode, Taint, Why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,22 +30,29 @@ class RequestKind(IntEnum):
     MEMORY = 1
     COMPUTE = 2
     WHOLE = 3
+    OFFLINE = 4
+    """Memory, and whatever compute online pods leave."""
 
 
 MODES: Final = MappingProxyType(
     {
         RequestKind.MEMORY: frozenset({Mode.SHARE, Mode.CGPU}),
-        # ACK: jobs with and without a compute share may not meet on a node
+        # ACK: jobs with and without a compute share may not meet on a node, unless its policy holds them apart
         RequestKind.COMPUTE: frozenset({Mode.CORE_MEM}),
         RequestKind.WHOLE: frozenset({Mode.EXCLUSIVE}),
+        RequestKind.OFFLINE: frozenset({Mode.CGPU, Mode.CORE_MEM}),
     }
 )
+"""Modes that serve each kind, whatever the node's compute policy."""
+MIXING: Final = frozenset({ComputePolicy.WEIGHT, ComputePolicy.PRIORITY})
+"""Policies that limit pods without a guarantee too, so that these may be beside pods that have one."""
 UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable")
 _WANTS: Final = MappingProxyType(
     {
         RequestKind.MEMORY: "memory shares",
         RequestKind.COMPUTE: "memory and compute shares",
         RequestKind.WHOLE: "whole cards",
+        RequestKind.OFFLINE: "offline pods",
     }
 )
 
@@ -56,14 +63,26 @@ def kind_of(request: Request) -> RequestKind:
         return RequestKind.NOTHING
     if request.whole:
         return RequestKind.WHOLE
+    if not request.compute.online:
+        return RequestKind.OFFLINE
     return RequestKind.COMPUTE if request.card_core else RequestKind.MEMORY
+
+
+def serves(kind: RequestKind, mode: Mode, policy: ComputePolicy) -> bool:
+    """Whether a node of this mode and policy takes such pods."""
+    if kind is RequestKind.MEMORY and mode is Mode.CORE_MEM:
+        return policy in MIXING
+    return mode in MODES[kind] and (kind is not RequestKind.OFFLINE or policy is ComputePolicy.PRIORITY)
 
 
 def find_barrier(kind: RequestKind, rules: Rules, node: Node) -> tuple[Why, str] | None:
     """Why the node is excluded for such a pod, or None."""
-    if kind is not RequestKind.NOTHING and node.mode not in MODES[kind]:
-        serves = " or ".join(sorted(mode.value for mode in MODES[kind]))
-        return Why.MODE, f"mode is {node.mode.value}, but {_WANTS[kind]} need {serves}"
+    if kind is not RequestKind.NOTHING and not serves(kind, node.mode, node.policy):
+        if node.mode in MODES[kind]:
+            needed = ComputePolicy.PRIORITY.value
+            return Why.MODE, f"compute policy is {node.policy.value}, but {_WANTS[kind]} need {needed}"
+        modes = " or ".join(sorted(mode.value for mode in MODES[kind]))
+        return Why.MODE, f"mode is {node.mode.value}, but {_WANTS[kind]} need {modes}"
     if not node.ready:
         return Why.NOT_READY, "not ready"
     if node.cordoned and not _tolerated(UNSCHEDULABLE, rules.tolerations):

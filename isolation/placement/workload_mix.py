@@ -37,6 +37,7 @@ class RequestShape(NamedTuple):
     cards: int
     whole: bool
     group: int
+    offline: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from isolation.contract.abi import Policy
 from isolation.contract.host_allocation import HostAllocation
 from isolation.contract.model import Refusal
 from isolation.host import cgroup, process
@@ -132,12 +131,11 @@ def _write(
         owner=options.name,
         online=options.online,
         cgroup=str(group or ""),
+        enforced=options.policy != "none",
     )
     try:
-        if options.policy != "none":
-            write_promise_files(
-                entry, draft.folder, Policy[options.policy.upper()], {card.uuid: card.model for card in cards}
-            )
+        if entry.enforced:
+            write_promise_files(entry, draft.folder, {card.uuid: card.model for card in cards})
         return store.publish(draft, entry), draft.lock
     except (OSError, ValueError) as exc:
         store.discard(draft)

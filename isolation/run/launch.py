@@ -20,6 +20,7 @@ from isolation.contract import abi
 from isolation.contract.names import ACK, FEED_ENV, LIMITS_ENV, REGION_ENV
 from isolation.contract.quantity import GIB
 from isolation.host import cgroup
+from isolation.host.core.compute_rates import card_limit
 from isolation.host.core.context_memory import context_bytes
 from isolation.host.feed import FEED, uuid_of
 from isolation.host.liveness import MARK, REGION
@@ -50,18 +51,16 @@ class Command:
     group: str
 
 
-def write_promise_files(entry: HostAllocation, folder: Path, policy: abi.Policy, models: Mapping[str, str]) -> None:
+def write_promise_files(entry: HostAllocation, folder: Path, models: Mapping[str, str]) -> None:
     """Write the limits, the feed and an empty region where the library will look. `models`: product by uuid."""
-    cards = tuple(_limit(part, policy, models.get(part.uuid, ""), online=entry.online) for part in entry.slices)
+    cards = tuple(
+        card_limit(uuid_of(part.uuid), part, entry.compute, context_bytes(models.get(part.uuid, "")))
+        for part in entry.slices
+    )
     files.write_limits(folder / LIMITS, abi.Limits(1, entry.id, cards))
     files.write_feed(folder / FEED, [abi.CardFeed(0, 0) for _ in cards], now_ns=1)
     files.create_region(folder / REGION, entry.id)
     (folder / REGION).chmod(0o644)  # the command's own user books; neighbours' keepers read
-
-
-def _limit(part: Slice, policy: abi.Policy, model: str, *, online: bool) -> abi.CardLimit:
-    ppm, context = part.core * (abi.PPM // 100), context_bytes(model)
-    return abi.CardLimit(uuid_of(part.uuid), part.bytes, context, ppm, policy, max(1, part.core), online)
 
 
 def build_environment(

@@ -161,7 +161,9 @@ class Binder:
 
     def _records(self, pod: Pod, found: AssumedPlacement) -> dict[str, str]:
         records = {
-            ALLOCATION: encode_allocation(pod.uid, pod.request, found.placement),
+            ALLOCATION: encode_allocation(
+                pod.uid, pod.request, found.placement, self._cache.policy_of(found.placement.node)
+            ),
             self._dialect.allocation_annotation: encode_vendor(
                 pod.request, found.placement, _positions(pod.request), unit_bytes=self._unit
             ),

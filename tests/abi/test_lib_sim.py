@@ -79,11 +79,13 @@ class Machine:
         """The card that everybody shares."""
         return UUID(bytes=bytes(self.box.cards()[0].model.uuid))
 
-    def job(self, name: str, gib: int, core_percent: int = 0, policy: abi.Policy = abi.Policy.FIXED) -> None:
+    def job(
+        self, name: str, gib: int, core_percent: int = 0, policy: abi.Policy = abi.Policy.FIXED, *, ceiling: int = 0
+    ) -> None:
         """Promise a container its part."""
         files.create_region(self.folder / f"{name}.region", name)
         context = self.box.cards()[0].model.context_bytes
-        card = abi.CardLimit(self.uuid, gib * GIB, context, core_percent * 10_000, policy)
+        card = abi.CardLimit(self.uuid, gib * GIB, context, core_percent * 10_000, policy, ceiling_ppm=ceiling * 10_000)
         files.write_limits(self.folder / f"{name}.limits", abi.Limits(1, name, (card,)))
 
     def start(self, name: str, code: str, story: Story | None = None) -> subprocess.Popen[str]:
@@ -294,6 +296,35 @@ def test_what_was_granted_ends_with_the_host_that_granted_it(machine):
     assert 0 == process.returncode
     assert 99 < granted <= 100
     assert alone < 33
+
+
+@pytest.mark.parametrize(("core", "policy", "rate"), [(30, abi.Policy.BURST, abi.PPM), (0, abi.Policy.FIXED, 0)])
+def test_nobody_gets_more_than_its_ceiling(machine, core, policy, rate):
+    """Granted the whole card, or not limited otherwise: 60 % is what there is."""
+    machine.job("one", 4, core, policy, ceiling=60)
+
+    got = shares(machine, backlogged(one="2 ms"), rate)
+
+    assert 58.5 < got["one"] < 61
+
+
+def test_what_is_owed_at_a_small_part_of_the_card_is_paid_at_a_larger_one(machine):
+    """
+    A kernel of 20 ms at 1 % is 2 s of debt; as soon as 60 % are there again it is paid within 33 ms.
+    """
+    machine.job("one", 4, 60, abi.Policy.BURST)
+    story = Story(machine.folder / "story", 2)
+    process = machine.start("one", BACKLOG.format(work="launch(function, 20e6, on)"), story)
+    feeds = {str(machine.folder / "one.feed"): process.pid}
+    looks = [0.4, 0.9, 1.4, 2.4]
+    with story.judge(machine.folder / "hardware", looks, feeds, rate_ppm=10_000, feed_seconds=1.0) as judge:
+        process.communicate("", timeout=300)
+        told = judge.told()
+
+    little, much = (percent(told[at], told[at + 1], process.pid) for at in (0, 2))
+    assert 0 == process.returncode
+    assert little < 5
+    assert 50 < much < 66
 
 
 LONG = """

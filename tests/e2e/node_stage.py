@@ -16,8 +16,8 @@ from support.device_manager import DeviceManager
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract import abi
-from isolation.contract.codec import decode_cards, encode_allocation, request_of
-from isolation.contract.model import Placement, Slice
+from isolation.contract.codec import decode_cards, encode_allocation, node_of, request_of
+from isolation.contract.model import ComputePolicy, Placement, Slice
 from isolation.contract.names import AGENT, ALLOCATION, CARDS, GATE_DEVICE
 from isolation.contract.quantity import GIB
 
@@ -31,6 +31,8 @@ class Stage:
     def __init__(self, client, node, agent, kubelet):
         self.client, self.node, self.agent, self.kubelet = client, node, agent, kubelet
         self.cards = ()
+        self.policy = ComputePolicy.FIXED
+        """Of the node when pods are bound, as a scheduler reads it."""
 
     async def ready(self):
         """Until the schedulers are told so and the kubelet offers shares."""
@@ -48,6 +50,7 @@ class Stage:
         """Create the pod and bind it to these cards, by index; its UID."""
         manifest = {**manifest, "spec": {**manifest["spec"], "schedulerName": "nobody"}}
         made = await self.client.create(manifest)
+        self.policy = node_of(await self.client.get(self.node.path)).policy
         meta = made["metadata"]
         binding = {
             "apiVersion": "v1",
@@ -63,7 +66,8 @@ class Stage:
         request = request_of(pod["metadata"], pod["spec"])
         chosen = [self.cards[index] for index in at]
         slices = tuple(Slice(card.uuid, card.index, request.card_bytes, request.card_core) for card in chosen)
-        return {ALLOCATION: encode_allocation(pod["metadata"]["uid"], request, Placement(self.node.name, slices))}
+        uid, placement = pod["metadata"]["uid"], Placement(self.node.name, slices)
+        return {ALLOCATION: encode_allocation(uid, request, placement, self.policy)}
 
     async def until(self, claim):
         """Wait for a claim about the stand-in or the agent."""
@@ -89,14 +93,16 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def stage(plane, tmp_path, name, *, mode="cgpu", number=2, pace=0.05, model="t4", watching=True, **labels):
-    """Everything up and ready; without `watching` the test itself tells the kubelet of pods."""
+async def stage(
+    plane, tmp_path, name, *, mode="cgpu", number=2, pace=0.05, model="t4", watching=True, machine=None, **labels
+):
+    """Everything up and ready; without `watching` the test tells the kubelet of pods. `machine`: its cards, if made."""
     with DeviceManager(pace=pace, seed=3) as kubelet:
         async with (
             connected(plane) as client,
             ManagedNode(client, name, kubelet, mode, watching=watching, **labels).alive() as node,
         ):
-            machine = cards(tmp_path / "cards", number, model)
+            machine = machine or cards(tmp_path / "cards", number, model)
             with NodeProcess(tmp_path, kubelet, name, plane.kubeconfig, machine) as agent:
                 made = Stage(client, node, agent, kubelet)
                 try:

@@ -164,6 +164,8 @@ class Kubelet:
             return
         if worker is None:
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
+                # A kubelet that stopped before it had ended all of a rejected pod's containers ends them at its start.
+                self.spawn(Worker(self, pod, self._plans[uid]).clear(), f"burial of {uid}")
                 return
             worker = self.known[uid] = Worker(self, pod, self._plans[uid])
             self._queue.append(worker)

@@ -75,8 +75,8 @@ def container(tmp_path):
         [card] = [Card(f"GPU-{UUID(bytes=bytes(one.model.uuid))}", 0, 16 * GIB) for one in box.cards()]
         hardware, boxed = SimulatedHardware(box.path, LIBRARIES, run_dir), Boxed(tmp_path)
 
-        def run(backend, policy="fixed", code=DOCTOR):
-            given = Given((Slice(card.uuid, 0, 2 * GIB),), policy)
+        def run(backend, code=DOCTOR, *, enforced=True):
+            given = Given((Slice(card.uuid, 0, 2 * GIB),), enforced)
             made = Delivery(run_dir, hardware, backend).deliver(tenant, given, {card.uuid: card})
             return boxed.run(made.edits, code)
 
@@ -96,7 +96,7 @@ def test_a_container_that_nothing_limits_is_a_problem(container):
     """
     A node that only shares gives the cards and the variables, and no library: the doctor finds no ledger.
     """
-    told = container.run(NoBackend(), "none")
+    told = container.run(NoBackend(), enforced=False)
 
     assert 1 == told["status"]
     assert "problem" in json.dumps(told["findings"])

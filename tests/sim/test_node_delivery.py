@@ -52,9 +52,9 @@ def node(tmp_path):
         yield made
 
 
-def given(node, *parts, policy="fixed", core=0):
+def given(node, *parts, enforced=True, core=0):
     """Parts of (card, GiB)."""
-    return Given(tuple(Slice(node.cards[card].uuid, card, size * GIB, core) for card, size in parts), policy)
+    return Given(tuple(Slice(node.cards[card].uuid, card, size * GIB, core) for card, size in parts), enforced)
 
 
 def deliver(node, what, tenant=TENANT):
@@ -210,7 +210,7 @@ def test_where_nothing_is_enforced_there_is_no_library(node):
     """
     Share-only: devices and environment, a hold that says so, no promise files.
     """
-    edits = deliver(node, given(node, (0, 2), policy="none"))
+    edits = deliver(node, given(node, (0, 2), enforced=False))
 
     assert "/etc/ld.so.preload" not in {mount.container for mount in edits.mounts}
     assert (node.cards[0].uuid, "2", "16") == tuple(

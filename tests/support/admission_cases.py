@@ -233,7 +233,40 @@ SAFETY = (
     ),
     Case("label-false", labelled(SHARED, "false"), "remove it: admission sets it", "label gpushare.dev/shared"),
 )
-REFUSED = AMOUNTS + SAFETY
+COMPUTE = (
+    Case(
+        "online-maybe",
+        annotated("gpushare.dev/online", "maybe"),
+        "gpushare.dev/online is",
+        "gpushare.dev/online must be",
+    ),
+    Case(
+        "offline-with-compute",
+        lambda p: (annotated("gpushare.dev/online", "false")(p), amount(CORE, "30")(p)),
+        "no compute is guaranteed to the pod",
+        "no compute is guaranteed to the pod",
+    ),
+    Case("weight-0", annotated("gpushare.dev/weight", "0"), "whole number from 1 to 100", "whole number from 1 to 100"),
+    Case("weight-101", annotated("gpushare.dev/weight", "101"), "from 1 to 100", "from 1 to 100"),
+    Case("ceiling-1.5", annotated("gpushare.dev/core-limit", "1.5"), "from 1 to 100", "from 1 to 100"),
+    Case(
+        "ceiling-below",
+        lambda p: (annotated("gpushare.dev/core-limit", "20")(p), amount(CORE, "30")(p)),
+        "less than the 30 percent",
+    ),
+    Case("cgpu-weight-many", env("ALIYUN_COM_GPU_SCHD_WEIGHT", value="1000"), "whole number from 1 to 100"),
+    Case(
+        "cgpu-weight-elsewhere",
+        env("ALIYUN_COM_GPU_SCHD_WEIGHT", valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}),
+        "as its value",
+    ),
+    Case(
+        "cgpu-weight-against",
+        lambda p: (annotated("gpushare.dev/weight", "3")(p), env("ALIYUN_COM_GPU_SCHD_WEIGHT", value="2")(p)),
+        "differs; remove one",
+    ),
+)
+REFUSED = AMOUNTS + SAFETY + COMPUTE
 
 
 FORGED = (
@@ -274,6 +307,11 @@ GOOD = (
     ("subset", env("CUDA_VISIBLE_DEVICES")),
     ("driver", env("NVIDIA_DRIVER_CAPABILITIES")),
     ("ptrace", capability("SYS_PTRACE")),
+    ("offline", annotated("gpushare.dev/online", "false")),
+    ("weight", annotated("gpushare.dev/weight", "100")),
+    ("ceiling", lambda p: (annotated("gpushare.dev/core-limit", "30")(p), amount(CORE, "30")(p))),
+    ("cgpu-weight", env("ALIYUN_COM_GPU_SCHD_WEIGHT", value="2")),
+    ("cgpu-on", env("CGPU_DISABLE", value="false")),
     ("shared-pids", spec(shareProcessNamespace=True)),
     ("init", beside("initContainers", resources={"limits": {MEM: "1"}, "requests": {MEM: "1"}})),
     (

@@ -152,7 +152,7 @@ def small_fleet() -> Frame:
     """A fleet with a bit of everything: over promise, unknown use, exclusive, waiting, booting, draining."""
     of_card, of_use = told_in_full()
     uses = [
-        use("bert-0", node="shared-1", gib=5, used=3.5, core=0.3, **of_use),
+        use("bert-0", node="shared-1", gib=5, used=3.5, core=0.3, limit_core_ratio=0.6, **of_use),
         use("bert-1", node="shared-1", gib=5, used=6.25, core=0.3),
         use("resnet", node="shared-1", index=1, gib=8, used=None),
     ]

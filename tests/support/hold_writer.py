@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from isolation.contract import abi
 from isolation.contract.host_allocation import HostAllocation, Process, dump
 from isolation.contract.model import Slice
+from isolation.host.core.compute_rates import card_limit
 from isolation.lib import files
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class HoldWriter:
             "command": ("python",),
             "slices": (Slice(f"GPU-{CARD}", 0, 5 << 30, 30),),
             "policy": "fixed",
+            "enforced": more.get("policy") != "none",
         }
         return HostAllocation(**(fields | more))
 
@@ -98,8 +100,8 @@ class HoldWriter:
 
     @staticmethod
     def _write(folder: Path, hold: HostAllocation, limits: Path, region: Path) -> None:
-        if hold.policy != "none":
-            cards = [abi.CardLimit(_uuid(part.uuid), part.bytes, 0, part.core * 10_000) for part in hold.slices]
+        if hold.enforced:
+            cards = [card_limit(_uuid(part.uuid), part, hold.compute, 0) for part in hold.slices]
             files.write_limits(limits / "limits", abi.Limits(1, hold.id, tuple(cards)))
             files.create_region(region / "region", hold.id)
         (folder / ".hold").write_text(dump(hold))

@@ -39,6 +39,7 @@ from exporter.settings import ExporterSettings
 from isolation.contract import abi
 from isolation.contract.host_allocation import HostAllocation, Process, Tenant, dump
 from isolation.contract.model import Slice
+from isolation.host.core.compute_rates import card_limit
 from isolation.lib import files
 from isolation.simgpu.report import card_uuid
 
@@ -136,11 +137,21 @@ class World:
         (folder / "region").mkdir()
         slices = tuple(Slice(self.uuids[index], index, gib * GIB, core) for index, gib in cards.items())
         tenant = Tenant(pod.namespace, pod.name, pod.uid, container)
-        hold = HostAllocation(ident, pod.name, BOOT, 1.7e9, 0, Process(1, 1), (), slices, policy, tenant=tenant)
+        hold = HostAllocation(
+            ident,
+            pod.name,
+            BOOT,
+            1.7e9,
+            0,
+            Process(1, 1),
+            (),
+            slices,
+            policy,
+            tenant=tenant,
+            enforced=policy != "none",
+        )
         if policy != "none":
-            limits = tuple(
-                abi.CardLimit(UUID(part.uuid.removeprefix("GPU-")), part.bytes, 0, core * 10_000) for part in slices
-            )
+            limits = tuple(card_limit(UUID(part.uuid.removeprefix("GPU-")), part, hold.compute, 0) for part in slices)
             files.write_limits(folder / "limits/limits", abi.Limits(1, ident, limits))
             files.create_region(folder / "region/region", ident)
         (folder / "promise.json").write_text(dump(hold))

@@ -130,6 +130,7 @@ def _container(page: Page, labels: Mapping[str, str]) -> ContainerReading:
         allocated_bytes=of.amount(metrics.CONTAINER_ALLOCATED) or 0,
         used_bytes=of.amount(metrics.CONTAINER_USED),
         allocated_core_ratio=of.value(metrics.CONTAINER_CORE),
+        limit_core_ratio=of.value(metrics.CONTAINER_CORE_LIMIT),
         used_core_ratio=of.value(metrics.CONTAINER_CORE_USED),
         source=labels["source"],
         over_limit_seconds=of.value(metrics.OVER_LIMIT) or 0.0,

@@ -18,7 +18,7 @@ from dashboards.terminal.text_format import count
 from isolation.contract.codec.request import core_step
 from isolation.contract.dialects import SYSTEMS, Words
 from isolation.contract.model import Mode, Placement, Refusal, Why
-from isolation.contract.names import ACK
+from isolation.contract.names import ACK, ONLINE
 from isolation.contract.quantity import show_bytes
 from isolation.placement.engine import Engine
 from isolation.placement.node_rules import RequestKind, kind_of
@@ -117,6 +117,10 @@ def _mode(engine: Engine, request: Request, words: Words, step: int) -> Iterator
         if isinstance(found, Placement):
             text = f"also request a compute share ({words.show_compute(step, request.cards)}): fits {_at(found)}"
             yield Remedy("mode", text)
+    elif kind_of(request) is RequestKind.OFFLINE:
+        found = engine.place(replace(request, compute=replace(request.compute, online=True)))
+        if isinstance(found, Placement):
+            yield Remedy("mode", f'remove annotation {ONLINE}: "false": fits {_at(found)}')
 
 
 def _nodes(engine: Engine, request: Request, whys: Sequence[NodeReason]) -> Iterator[Remedy]:

@@ -90,6 +90,8 @@ class PodSummary:
     used: int | None
     over: int
     core_used: float | None
+    core_limit: float | None = None
+    """Most cards' worth of compute that it may use; None: not limited, or not known."""
     partly: bool = False
     """At least so much is promised."""
 
@@ -264,12 +266,14 @@ def summarize_pods(fleet: Fleet, usage: Usage) -> list[PodSummary]:
 def _pod_sum(pod: FleetPod, measured: Sequence[TenantUsage]) -> PodSummary:
     used = [one.bytes("used") for one in measured]
     core = [one.figures["core_used"] for one in measured if "core_used" in one.figures]
+    limits = [one.figures["core_limit"] for one in measured if "core_limit" in one.figures]
     return PodSummary(
         pod,
         sum(part.bytes for part in pod.slices) if pod.slices else pod.wanted.bytes * pod.wanted.cards,
         sum(one or 0 for one in used) if used and None not in used else None,
         sum(over_promise(one) for one in measured),
         sum(core) if core else None,
+        sum(limits) if limits else None,
         pod.partly,
     )
 

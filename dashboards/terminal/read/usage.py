@@ -47,6 +47,7 @@ _TENANT: Final = MappingProxyType(
         metrics.CONTAINER_ALLOCATED.name: "allocated",
         metrics.CONTAINER_USED.name: "used",
         metrics.CONTAINER_CORE.name: "core",
+        metrics.CONTAINER_CORE_LIMIT.name: "core_limit",
         metrics.CONTAINER_CORE_USED.name: "core_used",
         metrics.DENIED.name: "denied",
         metrics.OVER_LIMIT.name: "over_seconds",

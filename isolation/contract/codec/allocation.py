@@ -9,7 +9,9 @@ the pod may hold it is decided elsewhere. A record is a stranger's text until re
 whole; `containers` is what each container may use of which card; bytes, and percent of a card:
     {"version": 1, "promise": "<pod uid>",
      "cards": [{"uuid": "GPU-...", "index": 0, "bytes": 2147483648, "core": 0}],
-     "containers": [{"name": "main", "cards": [{"uuid": "GPU-...", "bytes": 2147483648, "core": 0}]}]}
+     "containers": [{"name": "main", "cards": [{"uuid": "GPU-...", "bytes": 2147483648, "core": 0}]}],
+     "compute": {"policy": "burst", "online": true, "weight": 0, "ceiling": 80}}
+Without `compute` the policy is fixed; readers that do not know it go by that.
 
 ACK's record: {"<index in spec.containers>": {"<card index>": <units>}}.
 """
@@ -18,14 +20,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, is_label_name, show
 from isolation.contract.codec.request import MOST_CARDS
-from isolation.contract.model import FULL_CORE, Part, Slice, parts_of
+from isolation.contract.model import FULL_CORE, MOST_WEIGHT, Compute, ComputePolicy, Part, Slice, parts_of
 from isolation.contract.names import CLASSIC_CARD, CLASSIC_UNITS
 from isolation.contract.quantity import GIB
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 ALLOCATION_VERSION: Final = 1
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,3}")
 _UNITS: Final = re.compile(r"[1-9][0-9]{0,12}")
+_COMPUTE: Final = Compute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,13 @@ class Allocation:
     promise: str
     slices: tuple[Slice, ...]
     parts: tuple[Part, ...]
+    compute: Compute = _COMPUTE
 
 
-def encode_allocation(promise: str, request: Request, placement: Placement) -> str:
-    """Our record of where a pod was placed."""
+def encode_allocation(
+    promise: str, request: Request, placement: Placement, policy: ComputePolicy = ComputePolicy.FIXED
+) -> str:
+    """Our record of where a pod was placed, and how its compute is shared there (`policy` is the node's)."""
     containers = [
         {
             "name": part.container,
@@ -59,6 +65,9 @@ def encode_allocation(promise: str, request: Request, placement: Placement) -> s
     ]
     cards = [{"uuid": s.uuid, "index": s.index, "bytes": s.bytes, "core": s.core} for s in placement.slices]
     record = {"version": ALLOCATION_VERSION, "promise": promise, "cards": cards, "containers": containers}
+    compute = replace(request.compute, policy=policy)
+    if compute != _COMPUTE:
+        record["compute"] = asdict(compute)
     return json.dumps(record, separators=(",", ":"))
 
 
@@ -85,11 +94,19 @@ class _ContainerShape(msgspec.Struct):
     cards: list[_PartShape]
 
 
+class _ComputeShape(msgspec.Struct):
+    policy: ComputePolicy
+    online: bool
+    weight: Annotated[int, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
+    ceiling: _CORE
+
+
 class _AllocationShape(msgspec.Struct):
     version: int
     promise: _TEXT
     cards: Annotated[list[_SliceShape], msgspec.Meta(min_length=1, max_length=MOST_CARDS)]
     containers: list[_ContainerShape]
+    compute: _ComputeShape | None = None
 
 
 _ALLOCATION_DECODER: Final = msgspec.json.Decoder(_AllocationShape)
@@ -116,7 +133,9 @@ def decode_allocation(text: str) -> Allocation:
             return _allocation_at(decoded(text))
         cards = [Slice(part.uuid, slices[part.uuid].index, part.bytes, part.core) for part in container.cards]
         parts.append(Part(container.name, tuple(cards)))
-    return Allocation(shape.promise, tuple(slices.values()), tuple(parts))
+    how = shape.compute
+    compute = _COMPUTE if how is None else Compute(how.policy, how.online, how.weight, how.ceiling)
+    return Allocation(shape.promise, tuple(slices.values()), tuple(parts), compute)
 
 
 def _allocation_at(at: At) -> Allocation:
@@ -134,7 +153,22 @@ def _allocation_at(at: At) -> Allocation:
         Part(item["name"].label_name(), tuple(_part(card, whole) for card in item["cards"].items()))
         for item in at["containers"].items()
     )
-    return Allocation(promise, slices, parts)
+    return Allocation(promise, slices, parts, _compute(at["compute"]))
+
+
+def _compute(at: At) -> Compute:
+    if not at:
+        return _COMPUTE
+    policy = at.text_at("policy", ComputePolicy.FIXED.value)
+    if policy not in frozenset(ComputePolicy):
+        raise at["policy"].wrong(f"{show(policy)} is not one of {', '.join(ComputePolicy)}")
+    online = at["online"]
+    return Compute(
+        ComputePolicy(policy),
+        online.flag() if online else True,
+        at["weight"].integer(0, 0, MOST_WEIGHT),
+        at["ceiling"].integer(0, 0, FULL_CORE),
+    )
 
 
 def slices_of(cards: At, *, named: bool = True) -> tuple[Slice, ...]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -24,8 +25,8 @@ import msgspec
 from isolation.contract import quantity
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, show
 from isolation.contract.codec.request import MOST_CARDS
-from isolation.contract.model import Card, CardChoice, Mode, Node, Taint
-from isolation.contract.names import ACK, AGENT, CARDS, POOL, Dialect
+from isolation.contract.model import Card, CardChoice, ComputePolicy, Mode, Node, Taint
+from isolation.contract.names import ACK, AGENT, CARDS, COMPUTE_POLICY, POOL, QGPU_POLICY_LABEL, Dialect
 from isolation.contract.quantity import GIB, MIB
 
 if TYPE_CHECKING:
@@ -39,6 +40,29 @@ _DEFAULT_PODS: Final = 110  # pods: the kubelet's own default
 _MOST_PODS: Final = 1 << 20  # pods: placement counts them in 32 bits
 # A card's memory in MiB, on nodes of whole cards (gpu-feature-discovery; ACK writes "16160MiB").
 _MIB_TEXT: Final = re.compile(r"([1-9][0-9]{0,9})(?:MiB)?")
+
+
+# cGPU numbers its policies (ACK, "Configure the computing power scheduling policy of cGPU"). 0, a part of the card that
+# follows from the largest number of containers, is none of ours.
+POLICY_NUMBERS: Final = MappingProxyType(
+    {
+        "1": ComputePolicy.WEIGHT,
+        "2": ComputePolicy.WEIGHT,
+        "3": ComputePolicy.FIXED,
+        "4": ComputePolicy.BURST,
+        "5": ComputePolicy.NONE,
+    }
+)
+QGPU_POLICIES: Final = MappingProxyType(
+    {
+        "best-effort": ComputePolicy.NONE,
+        "be": ComputePolicy.NONE,
+        "fixed-share": ComputePolicy.FIXED,
+        "fs": ComputePolicy.FIXED,
+        "burst-share": ComputePolicy.BURST,
+        "bs": ComputePolicy.BURST,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +106,7 @@ def node_of(node: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> N
         cordoned=spec.flag_at("unschedulable"),
         pool=labels.get(POOL, ""),
         serving=_serving(metadata, mode, has, dialect),
+        policy=policy_of(labels) or ComputePolicy.FIXED,
         address=next((a.text_at("address") for a in status["addresses"].items() if a.text_at("type") == _INTERNAL), ""),
     )
 
@@ -256,6 +281,20 @@ def _choice(labels: Mapping[str, str], dialect: Dialect) -> CardChoice:
     if label in (CardChoice.BINPACK, CardChoice.SPREAD):
         return CardChoice(label)
     return CardChoice.BINPACK if labels.get(dialect.mode_label) in _SHARED else CardChoice.POLICY
+
+
+def policy_of(labels: Mapping[str, str]) -> ComputePolicy | None:
+    """
+    The compute policy by a node's labels: ours, else qGPU's; fixed where neither stands.
+
+    None for a value that means no policy: whoever places pods goes by fixed then, and `gpushare doctor` names the node.
+    """
+    if COMPUTE_POLICY in labels:
+        value = labels[COMPUTE_POLICY]
+        return ComputePolicy(value) if value in frozenset(ComputePolicy) else POLICY_NUMBERS.get(value)
+    if QGPU_POLICY_LABEL in labels:
+        return QGPU_POLICIES.get(labels[QGPU_POLICY_LABEL])
+    return ComputePolicy.FIXED
 
 
 def _taint(item: At) -> Taint:

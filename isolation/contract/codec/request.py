@@ -14,18 +14,28 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.codec.amounts import MOST_BYTES, Asked, asked_of, machine_amounts, other_resources, peak
 from isolation.contract.codec.cursor import At, CodecError, Unacceptable, show
 from isolation.contract.codec.rules import CARD_RULES, rules_of, unmodelled
-from isolation.contract.model import FULL_CORE, Ask, Refusal, Request, Why
-from isolation.contract.names import ACK, CORE_STEPS, DIALECT, Dialect
+from isolation.contract.model import FULL_CORE, MOST_WEIGHT, Ask, Compute, Refusal, Request, Why
+from isolation.contract.names import (
+    ACK,
+    COMPUTE_ANNOTATIONS,
+    CORE_LIMIT,
+    CORE_STEPS,
+    DIALECT,
+    ONLINE,
+    WEIGHT,
+    Dialect,
+)
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-READ_ANNOTATIONS: Final = frozenset({DIALECT, *CARD_RULES})
+READ_ANNOTATIONS: Final = frozenset({DIALECT, *CARD_RULES, *COMPUTE_ANNOTATIONS})
 """All annotations of a pod on which its request depends."""
 MOST_CARDS: Final = 64
 """No machine has more, and a card set is a 64-bit mask in placement."""
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,8}")
+_COMPUTE: Final = Compute()
 
 
 def request_of(metadata: object, spec: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> Request | Refusal:
@@ -99,8 +109,41 @@ def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Reque
             for at, a in enumerate(asks)
             if a.on_cards
         ),
+        compute=_compute(metadata, core, dialect) if units else _COMPUTE,
         unmodelled=tuple(unmodelled(spec) + other_resources(spec, asks)),
     )
+
+
+def _compute(metadata: At, core: int, dialect: Dialect) -> Compute:
+    """What the pod's annotations say of its compute; `core`: what it books of each card."""
+    said = metadata["annotations"].mapping()
+    if not any(key in said for key in COMPUTE_ANNOTATIONS):
+        return _COMPUTE
+    online = metadata["annotations"].text_at(ONLINE, "true")
+    if online not in ("true", "false"):
+        raise Unacceptable(f'annotation {ONLINE} is {show(online)}; set "true" or "false"')
+    if online == "false" and core:
+        raise Unacceptable(
+            f'annotation {ONLINE} is "false", so no compute is guaranteed to the pod; remove {dialect.compute}, or the '
+            "annotation"
+        )
+    ceiling = _number(metadata, CORE_LIMIT, FULL_CORE)
+    if 0 < ceiling < core:
+        raise Unacceptable(
+            f"annotation {CORE_LIMIT} is {ceiling}, less than the {core} percent of each card that {dialect.compute} "
+            "guarantees; raise it, or request less"
+        )
+    return Compute(online=online == "true", weight=_number(metadata, WEIGHT, MOST_WEIGHT), ceiling=ceiling)
+
+
+def _number(metadata: At, key: str, most: int) -> int:
+    """A whole number from 1 in an annotation; 0: there is none."""
+    text = metadata["annotations"].text_at(key)
+    if key not in metadata["annotations"].mapping():
+        return 0
+    if not _COUNT.fullmatch(text) or int(text) > most:
+        raise Unacceptable(f"annotation {key} is {show(text)}; set a whole number from 1 to {most} in quotes")
+    return int(text)
 
 
 def _check_names(asks: Sequence[Asked]) -> None:

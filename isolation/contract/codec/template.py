@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, show
-from isolation.contract.codec.node import decode_cards, encode_cards
+from isolation.contract.codec.node import decode_cards, encode_cards, policy_of
 from isolation.contract.codec.request import MOST_CARDS
-from isolation.contract.model import Card, CardChoice, Mode, Node, Taint
+from isolation.contract.model import Card, CardChoice, ComputePolicy, Mode, Node, Taint
 from isolation.contract.names import POOL
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class NodeTemplate:
             labels={**self.labels, POOL: pool},
             taints=self.taints,
             pool=pool,
+            policy=policy_of(self.labels) or ComputePolicy.FIXED,
         )
 
 

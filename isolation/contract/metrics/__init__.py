@@ -276,6 +276,12 @@ CONTAINER_CORE: Final = _container(
 CONTAINER_CORE_USED: Final = _container(
     "compute_used_ratio", Unit.RATIO, "Fraction of the card's compute used by the container."
 )
+CONTAINER_CORE_LIMIT: Final = _container(
+    "compute_limit_ratio",
+    Unit.RATIO,
+    "Largest fraction of the card's compute that the container may use: the promise under policy fixed, its ceiling or "
+    "the whole card under the others; absent if compute is not limited.",
+)
 CONTAINER_COMPUTE_SECONDS: Final = _container(
     "compute_seconds_total",
     Unit.SECONDS,

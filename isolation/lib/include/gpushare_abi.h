@@ -10,8 +10,8 @@
  *   region   writable by the container: ledger, slots, breach ring. Untrusted outside it.
  *
  * A file never shrinks, grows or is renamed while in use. Majors are incompatible; a new minor
- * only gives meaning to bytes that were reserved (zero): 1, memory as the driver counts it. Readers refuse a
- * foreign major.
+ * only gives meaning to bytes that were reserved (zero): 1, memory as the driver counts it; 2, a ceiling of compute.
+ * Readers refuse a foreign major.
  */
 #ifndef GPUSHARE_ABI_H
 #define GPUSHARE_ABI_H
@@ -23,8 +23,8 @@
 #define GS_FEED_MAGIC 0x3144454648535047ULL   /* "GPSHFED1" */
 #define GS_REGION_MAGIC 0x3147455248535047ULL /* "GPSHREG1" */
 #define GS_ABI_MAJOR 1
-/* Minor 1: memory as the driver counts it; own time of long kernels. */
-#define GS_ABI_MINOR 1
+/* Minor 1: memory as the driver counts it; own time of long kernels. Minor 2: ceiling of compute. */
+#define GS_ABI_MINOR 2
 
 #define GS_CARDS 16   /* cards of one container */
 #define GS_SLOTS 1024 /* processes of one container with a CUDA context */
@@ -81,7 +81,8 @@ struct gs_limit_card {
     uint32_t policy;        /* enum gs_policy */
     uint32_t weight;
     uint32_t online; /* GS_POLICY_PRIORITY: 1 before 0 */
-    uint8_t reserved[80];
+    uint32_t ceiling_ppm; /* most that is ever granted, in millionths; 0: no ceiling; since minor 2 */
+    uint8_t reserved[76];
 };
 
 struct gs_limits {
@@ -109,7 +110,7 @@ struct gs_feed_card {
     uint64_t own_ns;    /* GPU time of this container on this card since the feed began */
     uint64_t sample_ns; /* CLOCK_MONOTONIC that own_ns is for; 0: no sample yet */
     uint64_t reserved;   /* zero; early hosts wrote bytes here that no reader used */
-    uint32_t rate_ppm;  /* granted now, >= the promise while work waits; 0: no word, obey the promise */
+    uint32_t rate_ppm;  /* granted now; 0: no word, obey the promise */
     uint32_t rounding_ppm; /* own_ns may be wrong by this part of the time either way: samples are rounded */
     uint64_t sampled_ns; /* of the time since the feed began, so much was seen by samples; 0: all of it */
     uint64_t memory_ns;  /* CLOCK_MONOTONIC of the sample of memory */

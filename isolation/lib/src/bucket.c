@@ -5,6 +5,7 @@
 
 #define COSTS 4096 /* a power of two; later kernels share the last place looked at */
 #define PROBES 16
+#define MOST_RESTATED_NS 3600000000000LL /* an hour: products stay within 64 bits */
 
 static struct gs_cost costs[COSTS];
 
@@ -29,6 +30,21 @@ void gs_bucket_charge(uint64_t *paid_until, uint64_t now, uint64_t cost_ns, uint
     do
         next = ((int64_t)(seen - floor) < 0 ? floor : seen) + span;
     while (!__atomic_compare_exchange_n(paid_until, &seen, next, 1, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+}
+
+/* The time that a debt takes at another rate. */
+int64_t gs_bucket_restated(int64_t debt, uint32_t was_ppm, uint32_t rate_ppm)
+{
+    if (debt > MOST_RESTATED_NS)
+        debt = MOST_RESTATED_NS;
+    int64_t gpu_ns = debt / 1000 * was_ppm / 1000;
+    return rate_ppm ? gpu_ns * 1000 / rate_ppm * 1000 : debt;
+}
+
+/* So much wall time less is owed; below 0: more. */
+void gs_bucket_pay(uint64_t *paid_until, int64_t wall_ns)
+{
+    (void)__atomic_fetch_sub(paid_until, (uint64_t)wall_ns, __ATOMIC_ACQ_REL);
 }
 
 /* A cost that was charged turned out larger or smaller by `cost_ns`. */

@@ -15,6 +15,8 @@
 
 int64_t gs_bucket_debt(const uint64_t *paid_until, uint64_t now);
 void gs_bucket_charge(uint64_t *paid_until, uint64_t now, uint64_t cost_ns, uint32_t rate_ppm);
+int64_t gs_bucket_restated(int64_t debt, uint32_t was_ppm, uint32_t rate_ppm);
+void gs_bucket_pay(uint64_t *paid_until, int64_t wall_ns);
 void gs_bucket_correct(uint64_t *paid_until, int64_t cost_ns, uint32_t rate_ppm);
 
 /* What launches cost, learnt per kernel and size of its grid. */

@@ -56,7 +56,8 @@ static void adopt(const struct gs_limits *limits)
     uint32_t compute = 0;
     for (uint32_t i = 0; i < limits->card_count; i++) {
         gs.card[i] = limits->cards[i];
-        compute |= limits->cards[i].core_ppm && limits->cards[i].core_ppm < 1000000 &&
+        compute |= ((limits->cards[i].core_ppm && limits->cards[i].core_ppm < 1000000) ||
+                    limits->cards[i].ceiling_ppm) &&
                    limits->cards[i].policy != GS_POLICY_NONE;
     }
     for (int device = 0; device < DEVICES; device++)

@@ -22,7 +22,8 @@ int gs_limits_check(const struct gs_limits *limits, long bytes)
     if (limits->card_count > GS_CARDS)
         return -EINVAL;
     for (uint32_t i = 0; i < limits->card_count; i++)
-        if (limits->cards[i].core_ppm > 1000000 || limits->cards[i].policy > GS_POLICY_NONE)
+        if (limits->cards[i].core_ppm > 1000000 || limits->cards[i].policy > GS_POLICY_NONE ||
+            limits->cards[i].ceiling_ppm > 1000000)
             return -EINVAL;
     return 0;
 }

@@ -185,6 +185,19 @@ static void lean(struct gs_meter *m, struct gs_card *shared)
     m->repay_ppm = owed && due ? (int32_t)within(within(owed, due) * 1000 / (due / 1000 + 1), STEEPEST_PPM) : 0;
 }
 
+/* The container obeys another rate from now on: what it owes is paid at that one. Who waited with a small part of the
+ * card goes on as soon as it has more. Once for the container, whichever process comes first. */
+static void restate(struct gs_card *shared, uint64_t now, uint32_t rate_ppm)
+{
+    uint32_t was = __atomic_load_n(&shared->rate_ppm, __ATOMIC_RELAXED);
+    if (was == rate_ppm ||
+        !__atomic_compare_exchange_n(&shared->rate_ppm, &was, rate_ppm, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return;
+    int64_t debt = gs_bucket_debt(&shared->paid_until_ns, now);
+    if (was && rate_ppm && debt > 0)
+        gs_bucket_pay(&shared->paid_until_ns, debt - gs_bucket_restated(debt, was, rate_ppm));
+}
+
 /* The rate granted now: the host's word while it is fresh, else the promise. pre: entered. */
 void gs_meter_refresh(struct gs_meter *m, int card, uint64_t now)
 {
@@ -203,6 +216,8 @@ void gs_meter_refresh(struct gs_meter *m, int card, uint64_t now)
              (int64_t)(now - feed->written_ns) < (int64_t)STALE_NS;
     if (m->fed && m->rate_ppm && feed->cards[card].rate_ppm && promise->policy != GS_POLICY_FIXED)
         m->rate_ppm = feed->cards[card].rate_ppm < GS_PPM ? feed->cards[card].rate_ppm : (uint32_t)GS_PPM;
+    if (promise->ceiling_ppm && promise->policy != GS_POLICY_NONE)
+        m->rate_ppm = m->rate_ppm && m->rate_ppm < promise->ceiling_ppm ? m->rate_ppm : promise->ceiling_ppm;
     m->borrowing = m->rate_ppm > promise->core_ppm;
     if (m->fed) {
         m->fed_own_ns = feed->cards[card].own_ns;
@@ -213,6 +228,6 @@ void gs_meter_refresh(struct gs_meter *m, int card, uint64_t now)
     if (!told || !m->factor_ppm) /* one late writing of the feed is no reason to forget the ratio */
         m->factor_ppm = GS_PPM;
     lean(m, shared);
-    __atomic_store_n(&shared->rate_ppm, m->rate_ppm, __ATOMIC_RELAXED);
+    restate(shared, now, m->rate_ppm);
     __atomic_store_n(&shared->flags, told && m->fed ? 0U : GS_CARD_UNCORRECTED, __ATOMIC_RELAXED);
 }

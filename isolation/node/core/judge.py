@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.abi import Policy
 from isolation.contract.codec import CodecError, decode_allocation
-from isolation.contract.model import Mode
-from isolation.contract.names import ACK, ALLOCATION, SYSTEM_NAMESPACES
+from isolation.contract.model import Compute, Mode
+from isolation.contract.names import ACK, ALLOCATION, CGPU_DISABLE_ENV, SYSTEM_NAMESPACES
 from isolation.contract.nri_api import VOID
 from isolation.contract.quantity import show_bytes
 from isolation.node.nri.model import RefusedError
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 SERVED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 """Modes of a node that offers shares."""
-NOTHING: Final = "none"
-"""Policy under which nothing is enforced."""
 _NODE: Final = "/dev/nvidia"
 _VARIABLES: Final = ("NVIDIA_", "CUDA_VERSION")
 """Variables by which NVIDIA's runtimes decide whether to add cards to a container."""
@@ -43,7 +40,9 @@ class Given:
     """What one container has, or gets."""
 
     slices: tuple[Slice, ...]
-    policy: str
+    enforced: bool = True
+    """False: it has its cards without limits."""
+    compute: Compute = Compute()  # noqa: RUF009 (a value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,8 @@ class NodeFacts:
     cards: Mapping[str, Card]
     exempt: frozenset[str] | None
     """Namespaces of system software that may see every card; None: not known yet."""
+    unisolated: frozenset[str] = frozenset()
+    """Namespaces whose containers may switch their isolation off."""
 
     @property
     def shares(self) -> bool:
@@ -124,10 +125,11 @@ def judge_share(
         why = "whole cards are offered here too" if node.whole else f"its label {ACK.mode_label} is {node.mode}"
         raise RefusedError(f"{key}: this node offers no shares: {why}")
     check_room(key, slices, node.cards, in_force)
-    if before is not None and before.policy != NOTHING:
-        return Given(slices, before.policy)  # on the way from cgpu to share, limits stay while the pod lives
-    free = node.mode is Mode.SHARE or bool(is_exempt(container.sandbox.namespace, node.exempt))
-    return Given(slices, NOTHING if free else Policy.FIXED.name.lower())
+    namespace = container.sandbox.namespace
+    free = node.mode is Mode.SHARE or bool(is_exempt(namespace, node.exempt))
+    free = free or (container.env.get(CGPU_DISABLE_ENV) == "true" and namespace in node.unisolated)
+    # On the way from cgpu to share, limits stay while the pod lives.
+    return Given(slices, (before is not None and before.enforced) or not free, record.compute)
 
 
 def check_room(key: str, slices: Sequence[Slice], cards: Mapping[str, Card], in_force: Sequence[InForce]) -> None:

@@ -20,6 +20,7 @@ GS_API int32_t gs_take(const struct gs_fleet *f, const struct gs_ask *a, int32_t
         if (mask >> c & 1) {
             f->free[cell] -= a->whole ? f->offered[cell] : a->bytes;
             f->core[cell] -= a->whole ? 100 : a->core;
+            f->offline[cell] += a->offline;
         }
     }
     f->version[node]++;
@@ -36,6 +37,7 @@ GS_API void gs_give(const struct gs_fleet *f, const struct gs_ask *a, int32_t no
         if (mask >> c & 1) {
             f->free[cell] += a->whole ? f->offered[cell] : a->bytes;
             f->core[cell] += a->whole ? 100 : a->core;
+            f->offline[cell] -= a->offline;
         }
     }
     f->version[node]++;

@@ -9,11 +9,22 @@
  *   strand   * max(0, free cards - free CPU / CPU per card)   cards without CPU beside them
  *   mismatch * free cards * part of the mix that may not run here
  *   host     * free CPU, in cards, * part of the mix without cards that it is too small for
+ *
+ * Before all of this, online pods go to cards without offline ones, and offline pods to cards that have some. Where
+ * no pod is offline that changes nothing.
  */
 #include "cards.h"
 
 /* Breaks ties towards the fuller node and the tighter card; in cards, far below any real gain. */
 #define EPSILON 1e-9
+/* For or against a card with offline pods, in cards: above any potential. */
+#define APART 1e6
+
+/* What speaks against a card, or for it, because of the offline pods on it. */
+static double apart(const struct gs_fleet *f, const struct gs_ask *a, int64_t cell)
+{
+    return f->offline[cell] <= 0 ? 0.0 : a->offline ? -APART : APART;
+}
 
 static int cards_fit(const struct gs_fleet *f, const struct gs_ask *a, int32_t node, uint64_t may)
 {
@@ -239,6 +250,8 @@ static uint64_t choose(const struct gs_fleet *f, const struct gs_mix *x, const s
         else
             key[i] = card_delta(x, p, v, c, share_after(f, (int64_t)node * f->stride + c, a));
     }
+    for (int32_t i = 0; i < fitting; i++)
+        key[i] += apart(f, a, (int64_t)node * f->stride + card[i]);
     return first_cards(fitting, card, key, a->cards);
 }
 
@@ -271,9 +284,12 @@ static double rate(const struct gs_fleet *f, const struct gs_mix *x, const struc
         allow(&v, x, node, cpu, f->memory[node] - a->memory);
     }
     *mask = choose(f, x, p, a, node, may, near, &v);
+    double mixed = 0.0;
     for (int32_t c = 0; c < v.cards; c++)
-        if (*mask >> c & 1)
+        if (*mask >> c & 1) {
             v.share[c] = share_after(f, (int64_t)node * f->stride + c, a);
+            mixed += apart(f, a, (int64_t)node * f->stride + c);
+        }
     count_teams(&v, x);
     double width = v.cards > 0 ? (double)v.cards : 1.0;
     switch (p->rank) {
@@ -281,15 +297,15 @@ static double rate(const struct gs_fleet *f, const struct gs_mix *x, const struc
         gain = phi(&v, x, p, cpu, f->memory[node] - a->memory) - before;
         if (p->grain > 0.0 && a->cards > 0)
             gain = ceil(gain / p->grain - 1e-9) * p->grain;
-        return gain + (a->cards > 0 ? EPSILON : p->tie) * v.idle;
+        return mixed + gain + (a->cards > 0 ? EPSILON : p->tie) * v.idle;
     case GS_RANK_BINPACK:
-        return v.idle / width + 1e-9 * (double)cpu;
+        return mixed + v.idle / width + 1e-9 * (double)cpu;
     case GS_RANK_SPREAD:
-        return -v.idle / width + (near ? 2.0 : 0.0) - 1e-12 * (double)cpu;
+        return mixed - v.idle / width + (near ? 2.0 : 0.0) - 1e-12 * (double)cpu;
     case GS_RANK_RANDOM:
         return (double)(mix_bits(p->salt + (uint64_t)node * 0x9e3779b97f4a7c15ull) >> 11);
     default: /* best fit: what is left, CPU and cards alike, in parts of the largest node */
-        return 0.5 * (double)cpu / p->cpu_span + 0.5 * v.idle / p->card_span;
+        return mixed + 0.5 * (double)cpu / p->cpu_span + 0.5 * v.idle / p->card_span;
     }
 }
 

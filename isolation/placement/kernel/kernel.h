@@ -34,6 +34,7 @@ struct gs_fleet {
     int64_t *free;     /* [cell] bytes free; 0 on an unhealthy card */
     int32_t *core;     /* [cell] percent free */
     int32_t *kind;     /* [cell] index of the card's size class */
+    int32_t *offline;  /* [cell] offline pods on the card */
     uint32_t *version; /* changes whenever the row does */
 };
 
@@ -78,6 +79,8 @@ struct gs_ask {
     int64_t cpu, memory, bytes; /* bytes per card */
     int32_t core;               /* percent per card */
     int32_t cards, whole, group;
+    int32_t offline; /* 1: the pod computes in what others leave */
+    int32_t pad;
 };
 
 /* One cached row: the answer of every node to one ask. */

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from isolation.contract.model import Phase, Placement, Refusal, Why
+from isolation.contract.model import ComputePolicy, Phase, Placement, Refusal, Why
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import Reservation
 from isolation.placement.explain import describe_reason
@@ -255,6 +255,11 @@ class SchedulerCache:
         self._capacity.hold(pod.uid, pod.namespace, pod.request, found.placement)
         self._assumed[pod.uid] = (AssumedPod(pod.uid, pod.namespace, pod.name, now, found), pod)
         return found
+
+    def policy_of(self, name: str) -> ComputePolicy:
+        """How compute is shared among pods that are bound to this node now."""
+        node = self._capacity.nodes.get(name)
+        return node.policy if node is not None else ComputePolicy.FIXED
 
     def still_fits(self, uid: str) -> bool:
         """Whether this pod is still assumed and its cards have room: another leader may have bound pods to them."""

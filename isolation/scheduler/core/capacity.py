@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Mode, Node, Placement, Refusal, Request, Slice, Why
+from isolation.contract.model import Compute, Mode, Node, Placement, Refusal, Request, Slice, Why
 from isolation.placement.engine import Engine
 from isolation.scheduler.core.quota import Charge, QuotaUsage
 
@@ -58,7 +58,7 @@ class Capacity:
         """Called whenever something held becomes free."""
         self._models: dict[str, frozenset[str]] = {}
         self._charges: dict[str, Charge] = {}
-        self._stripped: dict[tuple[int, int, int, str], Request] = {}
+        self._stripped: dict[tuple[int, int, int, str, bool], Request] = {}
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -174,12 +174,13 @@ class Capacity:
 
     def strip_request(self, request: Request) -> Request:
         """The request without what kube-scheduler decides; equal pods get one object, by which the engine caches."""
-        key = (request.cards, min(request.card_bytes, _MOST_BYTES), request.card_core, request.owner)
+        online = request.compute.online
+        key = (request.cards, min(request.card_bytes, _MOST_BYTES), request.card_core, request.owner, online)
         found = self._stripped.get(key)
         if found is None:
             if len(self._stripped) >= _LEAN_KEPT:
                 self._stripped.clear()
-            found = self._stripped[key] = Request(*key[:3], owner=request.owner)
+            found = self._stripped[key] = Request(*key[:3], owner=request.owner, compute=Compute(online=online))
         return found
 
     def place_on(self, request: Request, namespace: str, name: str) -> Placement | Refusal:
@@ -234,6 +235,7 @@ def _strip_node(node: Node) -> Node:
         _PLENTY_BYTES,
         _PLENTY_PODS,
         ready=node.serving,
+        policy=node.policy,
     )
 
 

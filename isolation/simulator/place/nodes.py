@@ -18,8 +18,19 @@ from isolation.contract import quantity
 from isolation.contract.codec import node_of, pod_of
 from isolation.contract.codec.cursor import At, CodecError, show
 from isolation.contract.codec.request import MOST_CARDS
-from isolation.contract.model import FULL_CORE, Card, CardChoice, Mode, Node, Phase, Placement, Pod, Slice
-from isolation.contract.names import ACK, POOL
+from isolation.contract.model import (
+    FULL_CORE,
+    Card,
+    CardChoice,
+    ComputePolicy,
+    Mode,
+    Node,
+    Phase,
+    Placement,
+    Pod,
+    Slice,
+)
+from isolation.contract.names import ACK, COMPUTE_POLICY, POOL
 from isolation.simulator.place.manifests import ManifestError, Source, iterate_objects
 
 if TYPE_CHECKING:
@@ -34,7 +45,20 @@ MOST_GIB: Final = 1 << 20
 """GiB on one card: a petabyte."""
 _DEFAULT_PODS: Final = 110  # pods: the kubelet's own default
 _LABEL: Final = "label."
-_KEYS: Final = ("name", "cards", "gib", "mode", "placement", "cpu", "memory", "pods", "model", "pool", "count")
+_KEYS: Final = (
+    "name",
+    "cards",
+    "gib",
+    "mode",
+    "placement",
+    "cpu",
+    "memory",
+    "pods",
+    "model",
+    "pool",
+    "policy",
+    "count",
+)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _MODES: Final = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
 _CHOICES: Final = tuple(choice.value for choice in CardChoice)
@@ -76,6 +100,7 @@ def parse_nodes(text: str, unit_bytes: int) -> tuple[Node, ...]:
         else PLENTY_BYTES,
         pods=_parse_whole(fields, "pods", _DEFAULT_PODS, 1 << 20),
         pool=fields.get("pool", ""),
+        policy=ComputePolicy(_parse_choice(fields, "policy", tuple(ComputePolicy), ComputePolicy.FIXED.value)),
     )
     count = _parse_whole(fields, "count", 1, MOST_NODES)
     names = [f"{fields['name']}-{i}" for i in range(count)] if "count" in fields else [fields["name"]]
@@ -160,6 +185,8 @@ def _make_node(mold: Node, name: str, fields: Mapping[str, str]) -> Node:
         labels[ACK.mode_label] = mold.mode.value
     if "placement" in fields and mold.choice is not CardChoice.POLICY:
         labels[ACK.choice_label] = mold.choice.value
+    if "policy" in fields:
+        labels[COMPUTE_POLICY] = mold.policy.value
     if mold.pool:
         labels[POOL] = mold.pool
     if fields.get("model"):

@@ -66,10 +66,10 @@ def test_device_series_carry_no_pod_labels():
 
 
 def test_a_container_has_few_samples():
-    """At most 12 per container and card; what a card has at most is counted on a real page."""
+    """At most 13 per container and card; what a card has at most is counted on a real page."""
     every = [name for name, spec in CATALOGUE.items() if "pod" in spec.labels and name not in COLLECTED]
 
-    assert 12 >= len(every)
+    assert 13 >= len(every)
 
 
 def test_allocated_and_used_divide():

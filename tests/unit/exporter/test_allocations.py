@@ -363,3 +363,24 @@ def test_one_claim_per_container_and_card_in_any_order(grants, agent, random):
     places = [(*c.names, c.uuid) for c in found.all]
     assert len(set(places)) == len(places)
     assert found == again
+
+
+@pytest.mark.parametrize(
+    ("policy", "core", "ceiling", "expected"),
+    [
+        ("fixed", 30, 0, 0.3),
+        ("fixed", 0, 0, None),
+        ("fixed", 0, 60, 0.6),
+        ("burst", 30, 0, 1.0),
+        ("weight", 0, 80, 0.8),
+        ("priority", 0, 0, 1.0),
+        ("none", 30, 50, None),
+    ],
+)
+def test_the_most_that_a_container_may_compute_follows_from_its_policy(policy, core, ceiling, expected):
+    """Absent where nothing limits it."""
+    held = replace(hold("train", ident="run-1", core=core, policy=policy), ceiling=ceiling)
+
+    found = list_allocations(Node(kubernetes=False).hold(held).snapshot())
+
+    assert [(expected, core / 100 or None)] == [(c.limit_core_ratio, c.core_ratio) for c in found.all]

@@ -136,7 +136,7 @@ def test_limits_are_compared_with_the_promise(writer, source):
     A generation that says something else, one for somebody else, one that is torn, and none at all.
     """
     folder = writer.run("run-1")
-    limit = abi.CardLimit(CARD, 5 << 30, 0, 300_000)
+    limit = abi.CardLimit(CARD, 5 << 30, 0, 300_000, weight=30)
 
     def told(limits):
         files.write_limits(folder / "limits", limits)

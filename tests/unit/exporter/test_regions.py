@@ -111,7 +111,7 @@ def test_a_region_made_anew_begins_anew(region, reader):
         (lambda path: path.write_bytes(b""), "0 bytes"),
         (lambda path: path.write_bytes(b"x" * abi.REGION_BYTES), "not one of ours"),
         (lambda path: os.truncate(path, abi.REGION_BYTES - 1), "expected"),
-        (lambda path: put(path, 8, struct.pack("<H", 9)), "version 9.1"),
+        (lambda path: put(path, 8, struct.pack("<H", 9)), f"version 9.{abi.MINOR}"),
         (lambda path: put(path, 24, struct.pack("<I", 1 << 30)), "impossible layout"),
         (lambda path: path.unlink(), "No such file"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "not a regular file"),

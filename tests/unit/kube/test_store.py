@@ -187,6 +187,20 @@ def test_replicas_share_one_request_and_others_do_not():
     assert store.pods["u"].request != store.pods["w"].request
 
 
+def test_pods_of_one_template_may_say_different_things_of_their_compute():
+    """
+    Annotations of the pod count, others and their order do not.
+    """
+    store = Store()
+    for uid, said in (("u", {}), ("v", {"gpushare.dev/online": "false"}), ("w", {"x": "y"})):
+        made = pod(uid, 2)
+        made["metadata"]["annotations"] = said
+        store.pod_is(raw(made))
+
+    assert [True, False, True] == [store.pods[uid].request.compute.online for uid in "uvw"]
+    assert store.pods["u"].request is store.pods["w"].request
+
+
 def test_workloads_with_the_same_template_are_read_once(monkeypatch):
     """
     A thousand Deployments that ask for the same: each request has its own owner, the rest of it is read once.

@@ -12,6 +12,7 @@ from isolation.contract.model import Slice
 from isolation.contract.nri_api import State
 from isolation.contract.quantity import GIB
 from isolation.node.allocations import Allocations
+from isolation.node.core.judge import Given
 from isolation.node.nri.model import Container, Sandbox
 
 MAIN = Tenant("ml", "train", "uid-1", "main")
@@ -61,7 +62,7 @@ def in_force(book, **more):
 
 def test_a_container_counts_from_its_creation_to_its_last_process(book, cgroups):
     """What was killed may take a while to give its memory back."""
-    book.creates(MAIN, PART, "fixed", "c1")
+    book.creates(MAIN, Given(PART), "c1")
     assert {"GPU-1": 4} == in_force(book)
     assert {} == in_force(book, but=IDENT)
     cgroups.known["uid-1", "c1"] = [7]
@@ -78,19 +79,19 @@ def test_a_container_counts_from_its_creation_to_its_last_process(book, cgroups)
 
 def test_a_restart_takes_over_while_the_one_before_it_still_dies(book, cgroups):
     """One promise for both; the next container's processes are the ones to look at."""
-    book.creates(MAIN, PART, "fixed", "c1")
+    book.creates(MAIN, Given(PART), "c1")
     cgroups.known = {("uid-1", "c1"): [7], ("uid-1", "c2"): [8]}
     assert {7} == book.processes(IDENT)
     book.gone(container("c1"))
-    again = book.creates(MAIN, (replace(PART[0], bytes=GIB),), "none", "c2")
-    assert ({"GPU-1": 1}, {8}, "none") == (in_force(book), book.processes(IDENT), again.policy)
+    again = book.creates(MAIN, Given((replace(PART[0], bytes=GIB),), enforced=False), "c2")
+    assert ({"GPU-1": 1}, {8}, False) == (in_force(book), book.processes(IDENT), again.given.enforced)
     book.gone(container("c2"))
     del cgroups.known["uid-1", "c2"]
     assert book.is_in_force(again), "the first one still has a process"
 
 
 def test_where_the_kernel_cannot_be_asked_nothing_is_free(book, cgroups):
-    book.creates(MAIN, PART, "fixed", "c1")
+    book.creates(MAIN, Given(PART), "c1")
     book.gone(container("c1"))
     cgroups.blind = True
     assert ({"GPU-1": 4}, None) == (in_force(book), book.processes(IDENT))
@@ -123,7 +124,7 @@ def test_the_runtimes_list_says_who_runs(book, cgroups):
     book.runtime_has([container("c1"), container("c2", State.STOPPED, other), stranger], [])
     assert ({7}, {"c1"}, 2) == (book.processes(IDENT), book.get(IDENT).runs, len(book))
 
-    book.creates(MAIN, PART, "fixed", "c3")
+    book.creates(MAIN, Given(PART), "c3")
     book.runtime_has([container("c1", State.STOPPED), container("c3", State.CREATED)], [])
     assert ({"c3"}, True) == (book.get(IDENT).runs, "c1" in book.get(IDENT).ended)
     book.runtime_has([], [])
@@ -134,6 +135,6 @@ def test_the_runtimes_list_says_who_runs(book, cgroups):
 
 
 def test_what_is_known_is_not_overwritten_by_the_disk(book):
-    book.creates(MAIN, PART, "none", "c1")
+    book.creates(MAIN, Given(PART, enforced=False), "c1")
     book.load([hold()])
-    assert ("none", {"c1"}) == (book.get(IDENT).policy, book.get(IDENT).runs)
+    assert (False, {"c1"}) == (book.get(IDENT).given.enforced, book.get(IDENT).runs)

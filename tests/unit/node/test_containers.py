@@ -55,7 +55,7 @@ class World:
 
     def __init__(self, folder):
         self.folder = folder
-        self.known, self.is_synced, self.exempt_names = {}, True, frozenset()
+        self.known, self.is_synced, self.exempt_names, self.unisolated_names = {}, True, frozenset(), frozenset()
         self.label, self.whole_cards = Mode.CGPU, False
         self.living = set()
         self.trouble = ""
@@ -92,6 +92,10 @@ class World:
     def exempt(self):
         """See `Pods`."""
         return self.exempt_names
+
+    def unisolated(self):
+        """See `Pods`."""
+        return self.unisolated_names
 
     def cards(self):
         """See `Inventory`."""

@@ -46,7 +46,7 @@ def alloc(tmp_path):
     return folder
 
 
-def container(alloc, name, core=30, policy="fixed", boot=BOOT):
+def container(alloc, name, core=30, boot=BOOT, *, enforced=True):
     """What the agent leaves for a container."""
     folder = alloc / name
     (folder / "limits").mkdir(parents=True)
@@ -60,7 +60,8 @@ def container(alloc, name, core=30, policy="fixed", boot=BOOT):
         runner=Process(1, 1),
         command=(),
         slices=(Slice(CARD, 0, 1 << 30, core),),
-        policy=policy,
+        policy="fixed",
+        enforced=enforced,
         tenant=Tenant("ml", name, f"uid-{name}", "main"),
     )
     (folder / "promise.json").write_text(dump(hold))
@@ -91,7 +92,7 @@ def test_a_container_is_told_the_time_of_its_own_processes(alloc):
     assert 0 == own_ns(other)
 
 
-@pytest.mark.parametrize("fields", [{"policy": "none"}, {"boot": "another"}], ids=["none", "boot"])
+@pytest.mark.parametrize("fields", [{"enforced": False}, {"boot": "another"}], ids=["none", "boot"])
 def test_who_has_nothing_enforced_is_not_fed(alloc, fields):
     """
     A promise that is placed only, or one of a former boot.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract.codec import Allocation
-from isolation.contract.model import Card, Mode, Part, Slice
+from isolation.contract.model import Card, Compute, ComputePolicy, Mode, Part, Slice
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
 from isolation.node.core.judge import Given, InForce, NodeFacts, judge_other, judge_share, offers_shares, share_of
@@ -61,38 +61,38 @@ def test_a_share_is_refused_with_a_reason(given, said):
 
 @pytest.mark.parametrize("mode", [Mode.CGPU, Mode.CORE_MEM])
 @pytest.mark.parametrize(
-    ("namespace", "exempt", "policy"),
+    ("namespace", "exempt", "enforced"),
     [
-        ("ml", frozenset(), "fixed"),
-        ("ml", None, "fixed"),
-        ("ml", frozenset({"ml"}), "none"),
-        ("kube-system", None, "none"),
+        ("ml", frozenset(), True),
+        ("ml", None, True),
+        ("ml", frozenset({"ml"}), False),
+        ("kube-system", None, False),
     ],
 )
-def test_limits_hold_but_for_system_software(mode, namespace, exempt, policy):
+def test_limits_hold_but_for_system_software(mode, namespace, exempt, enforced):
     """A namespace that is not known yet to be exempt has limits."""
     container = replace(MAIN, sandbox=replace(MAIN.sandbox, namespace=namespace))
-    assert Given(PART, policy) == judged(container, node=changed(mode=mode, exempt=exempt))
+    assert Given(PART, enforced) == judged(container, node=changed(mode=mode, exempt=exempt))
 
 
 @pytest.mark.parametrize(
-    ("mode", "before", "policy"),
+    ("mode", "before", "enforced"),
     [
-        (Mode.SHARE, None, "none"),
-        (Mode.SHARE, Given(PART, "fixed"), "fixed"),
-        (Mode.CGPU, Given(PART, "none"), "fixed"),
-        (Mode.NONE, Given(PART, "fixed"), "fixed"),
+        (Mode.SHARE, None, False),
+        (Mode.SHARE, Given(PART), True),
+        (Mode.CGPU, Given(PART, enforced=False), True),
+        (Mode.NONE, Given(PART), True),
     ],
 )
-def test_a_pod_keeps_its_limits_when_the_node_is_relabelled_and_starts_again(mode, before, policy):
+def test_a_pod_keeps_its_limits_when_the_node_is_relabelled_and_starts_again(mode, before, enforced):
     """A node that serves no more takes no new pods; those that it has go on."""
-    assert policy == judged(node=changed(mode=mode), before=before).policy
+    assert judged(node=changed(mode=mode), before=before).enforced is enforced
 
 
 def test_a_changed_record_counts_for_the_next_start():
     more = (Slice("GPU-2", 1, 8 * GIB),)
     record = Allocation(UID, more, (Part("main", more),))
-    assert Given(more, "fixed") == judged(record=record, before=Given(PART, "fixed"))
+    assert Given(more) == judged(record=record, before=Given(PART))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["GPU-1", "GPU-2"]), st.integers(0, 20)), max_size=6), st.integers(1, 20))
@@ -156,3 +156,25 @@ def test_a_container_without_a_share_is_closed_left_alone_or_refused(env, device
 def test_shares_are_offered_in_three_modes_and_never_beside_whole_cards(mode):
     offered = mode in {Mode.SHARE, Mode.CGPU, Mode.CORE_MEM}
     assert (offered, False) == (offers_shares(mode, whole=False), offers_shares(mode, whole=True))
+
+
+@pytest.mark.parametrize(
+    ("env", "unisolated", "enforced"),
+    [
+        ({}, {"ml"}, True),
+        ({"CGPU_DISABLE": "true"}, {"ml"}, False),
+        ({"CGPU_DISABLE": "false"}, {"ml"}, True),
+        ({"CGPU_DISABLE": "true"}, {"other"}, True),
+        ({"CGPU_DISABLE": "true"}, set(), True),
+    ],
+)
+def test_isolation_is_switched_off_only_in_namespaces_that_an_administrator_names(env, unisolated, enforced):
+    """Also where the image sets the variable, which admission cannot see."""
+    found = judged(replace(MAIN, env=env), node=changed(unisolated=frozenset(unisolated)))
+    assert Given(PART, enforced) == found
+
+
+def test_how_compute_is_shared_is_what_the_record_says():
+    """Whatever the node's label says by now."""
+    compute = Compute(ComputePolicy.WEIGHT, weight=3, ceiling=80)
+    assert Given(PART, compute=compute) == judged(record=replace(RECORD, compute=compute))

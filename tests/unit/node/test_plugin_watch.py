@@ -80,6 +80,13 @@ def test_exempt_namespaces_are_unknown_until_the_server_has_named_them(pods):
     assert frozenset() == pods.exempt()
 
 
+def test_no_namespace_is_unisolated_until_the_server_has_named_it(pods):
+    """Whatever is not known yet is isolated."""
+    assert frozenset() == pods.unisolated()
+    pods._unisolated.put(raw({"metadata": {"name": "lab"}}))
+    assert {"lab"} == pods.unisolated()
+
+
 def test_a_watch_counts_while_it_is_heard(pods):
     """One that is silent for longer than bookmarks take may be dead: its silence says of nobody that it is gone."""
     assert not pods.synced()
@@ -91,8 +98,9 @@ def test_a_watch_counts_while_it_is_heard(pods):
     assert not pods.synced()
 
 
-def test_this_nodes_pods_and_exempt_namespaces_are_asked_for(pods):
+def test_this_nodes_pods_and_namespaces_with_our_labels_are_asked_for(pods):
     selections = {name: follower._selection for name, follower in pods.followers.items()}
-    assert {"watch-pods", "watch-namespaces"} == set(selections)
+    assert {"watch-pods", "watch-namespaces", "watch-unisolated-namespaces"} == set(selections)
     assert "spec.nodeName=n" in selections["watch-pods"].fields.split(",")
     assert "gpushare.dev/exempt=true" == selections["watch-namespaces"].labels
+    assert "gpushare.dev/unisolated=true" == selections["watch-unisolated-namespaces"].labels

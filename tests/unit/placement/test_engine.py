@@ -14,6 +14,8 @@ from support.builders import ask, card, node
 from isolation.contract.model import (
     CardChoice,
     Cluster,
+    Compute,
+    ComputePolicy,
     Mode,
     Node,
     Phase,
@@ -378,3 +380,77 @@ def test_an_unknown_policy_names_those_there_are():
     """The error carries the fix."""
     with pytest.raises(ValueError, match="potential, fgd, best-fit"):
         Engine(policy="best")
+
+
+PRIORITY, FIXED = ComputePolicy.PRIORITY, ComputePolicy.FIXED
+OFFLINE = Compute(online=False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "memory", "compute", "offline"),
+    [
+        (Mode.CORE_MEM, FIXED, False, True, False),
+        (Mode.CORE_MEM, ComputePolicy.BURST, False, True, False),
+        (Mode.CORE_MEM, ComputePolicy.NONE, False, True, False),
+        (Mode.CORE_MEM, ComputePolicy.WEIGHT, True, True, False),
+        (Mode.CORE_MEM, PRIORITY, True, True, True),
+        (Mode.CGPU, FIXED, True, False, False),
+        (Mode.CGPU, PRIORITY, True, False, True),
+        (Mode.SHARE, PRIORITY, True, False, False),
+    ],
+)
+def test_pods_with_and_without_compute_meet_where_the_policy_holds_them_apart(mode, policy, memory, compute, offline):
+    """Weights and priorities limit who has no guarantee; offline pods need a node that makes them yield."""
+    engine = Engine([node("n", mode=mode, policy=policy)])
+    found = [isinstance(engine.place(one), Placement) for one in (ask(2), ask(2, core=30), ask(2, compute=OFFLINE))]
+    assert [memory, compute, offline] == found
+
+
+def test_who_has_no_guarantee_takes_none_of_the_cards_compute():
+    """A card whose compute is promised in full takes pods with a weight as long as it has memory."""
+    engine = Engine([node("n", mode=Mode.CORE_MEM, policy=PRIORITY)])
+    engine.hold("all", ask(2, core=100), engine.place(ask(2, core=100)))
+    assert isinstance(engine.place(ask(2, core=5)), Refusal)
+    for name, one in (("a", ask(2)), ("b", ask(2, compute=OFFLINE))):
+        engine.hold(name, one, engine.place(one))
+    assert ((gib(9), 0),) == engine.room("n")
+
+
+def test_the_refusal_of_an_offline_pod_names_the_policy():
+    """What to label, and what stands in the way."""
+    found = Engine([node("n", mode=Mode.CORE_MEM)]).place(ask(2, compute=OFFLINE))
+    assert "compute policy is fixed, but offline pods need priority" in found.reason
+    assert "gpushare.dev/compute-policy=priority" in found.reason
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"random"}))
+@pytest.mark.parametrize("choice", list(CardChoice))
+def test_online_pods_keep_away_from_cards_with_offline_ones_and_these_from_the_others(policy, choice):
+    """On one node and between nodes, whatever else the policy would prefer; where there is no other card they meet."""
+    nodes = [node(name, 2, mode=Mode.CORE_MEM, policy=PRIORITY, choice=choice) for name in ("a", "b")]
+    engine, kinds = Engine(nodes, policy=policy), (Compute(), OFFLINE)
+    engine.hold("first", ask(1, compute=OFFLINE), engine.place(ask(1, compute=OFFLINE)))
+    where = {kind: set() for kind in kinds}
+    for step in range(6):
+        for kind in kinds:
+            found = engine.place(ask(2, compute=kind))
+            engine.hold(f"{step} {kind.online}", ask(2, compute=kind), found)
+            where[kind].add((found.node, *indices(found)))
+    assert not where[kinds[0]] & where[kinds[1]]
+
+    alone = Engine([node("n", mode=Mode.CORE_MEM, policy=PRIORITY)], policy=policy)
+    alone.hold("offline", ask(1, compute=OFFLINE), alone.place(ask(1, compute=OFFLINE)))
+    assert isinstance(alone.place(ask(2)), Placement)
+
+
+def test_a_card_forgets_an_offline_pod_that_is_gone():
+    """And a node that changes remembers those that it has."""
+    nodes = [node("n", 2, mode=Mode.CORE_MEM, policy=PRIORITY, choice=CardChoice.BINPACK)]
+    engine = Engine(nodes)
+    engine.hold("offline", ask(4, compute=OFFLINE), engine.place(ask(4, compute=OFFLINE)))
+    apart = engine.place(ask(2))
+    engine.put_node(replace(nodes[0], labels={"x": "y"}))
+    assert apart == engine.place(ask(2))
+    engine.hold("same", ask(4), engine.place(ask(4)))
+    engine.release("offline")
+    assert indices(engine.place(ask(2))) == indices(apart)

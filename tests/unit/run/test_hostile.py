@@ -53,7 +53,7 @@ def used(entry: HostAllocation) -> None:
     listing.describe_cards(CARDS, [entry])
     listing.describe_wait("x", CARDS, [entry], 1.0).encode()
     choose_cards(RunRequest(1), CARDS, [entry] * 16, CardChoice.SPREAD)
-    feed._tenant(entry.core, entry.policy, online=entry.online, active=True, got=1.0)
+    feed._tenant(entry.core, entry, active=True, got=1.0)
     liveness.lives(entry, Path("/nonexistent"), entry.boot)
 
 

@@ -5,19 +5,21 @@ What a tenant of a card is granted right now, from promises and who wants the ca
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract.abi import PPM, Policy
-from isolation.host.core.compute_rates import TRICKLE_PPM, Tenant, granted
+from isolation.host.core.compute_rates import Tenant, granted
 
 BURST, WEIGHT, PRIORITY, FIXED = Policy.BURST, Policy.WEIGHT, Policy.PRIORITY, Policy.FIXED
 
 
-def tenant(percent, policy=BURST, *, online=False, active=True):
+def tenant(percent, policy=BURST, *, online=False, active=True, weight=0, ceiling=0):
     """A tenant promised so many percent."""
-    return Tenant(percent * 10_000, policy, online, active)
+    return Tenant(percent * 10_000, policy, online, active, weight=weight, ceiling_ppm=ceiling * 10_000)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,17 @@ def tenant(percent, policy=BURST, *, online=False, active=True):
     [
         (tenant(30, FIXED), [], 0),
         (tenant(30, Policy.NONE), [], 0),
-        (tenant(0), [], 0),
+        (tenant(0), [], 100),
+        (tenant(0), [tenant(60)], 20),
+        (tenant(30, ceiling=50), [], 50),
+        (tenant(30), [tenant(30, ceiling=40)], 60),
+        (tenant(0, WEIGHT, weight=1), [tenant(0, WEIGHT, weight=3)], 25),
+        (tenant(0, WEIGHT, weight=9), [tenant(50, WEIGHT, weight=1)], 50),
+        (tenant(50, WEIGHT, weight=1), [tenant(0, WEIGHT, weight=9)], 50),
+        (tenant(0, WEIGHT), [tenant(0, WEIGHT, weight=3, ceiling=20)], 80),
+        (tenant(0, PRIORITY, online=True), [tenant(0, PRIORITY, online=True, weight=3)], 25),
+        (tenant(0, PRIORITY), [tenant(100, PRIORITY, online=True)], 0.0001),
+        (tenant(30), [tenant(30, WEIGHT)], 50),
         (tenant(30), [], 100),
         (tenant(30), [tenant(70, active=False)], 100),
         (tenant(30), [tenant(70)], 30),
@@ -36,7 +48,7 @@ def tenant(percent, policy=BURST, *, online=False, active=True):
         (tenant(40, WEIGHT), [tenant(20, WEIGHT), tenant(10, WEIGHT)], 400 / 7),
         (tenant(10, WEIGHT), [tenant(20, WEIGHT), tenant(40, WEIGHT, active=False)], 100 / 3),
         (tenant(10, WEIGHT), [tenant(50, FIXED)], 50),
-        (tenant(30, PRIORITY, online=True), [tenant(70, PRIORITY)], 100),
+        (tenant(30, PRIORITY, online=True), [tenant(70, PRIORITY)], 99),
         (tenant(70, PRIORITY), [tenant(30, PRIORITY, online=True)], 1),
         (tenant(70, PRIORITY), [tenant(30, PRIORITY, online=True, active=False)], 100),
         (tenant(70, PRIORITY), [tenant(30, PRIORITY)], 70),
@@ -75,10 +87,44 @@ def test_tenants_who_all_want_the_card_get_it_all_and_no_more(policy, percents):
     assert all(rate >= mine.core_ppm for rate, mine in zip(rates, all_, strict=True))
 
 
+MIXES = st.lists(
+    st.builds(
+        tenant,
+        st.integers(0, 60),
+        st.sampled_from(list(Policy)),
+        online=st.booleans(),
+        active=st.booleans(),
+        weight=st.integers(0, 100),
+        ceiling=st.sampled_from([0, 60, 80, 100]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(MIXES, st.floats(0.3, 1))
+def test_any_mix_gets_at_most_the_card_and_each_at_least_what_is_guaranteed(tenants, got):
+    """
+    Of those who want the card and are limited; who gets nothing is granted a millionth, as 0 would be no word.
+    """
+    tenants[0] = replace(tenants[0], got=got)
+    while sum(one.core_ppm for one in tenants) > PPM:
+        tenants.pop()
+    active = [one for one in tenants if one.active]
+    rates = []
+    for at, mine in enumerate(active):
+        rate = granted(mine, [*active[:at], *active[at + 1 :], *(one for one in tenants if not one.active)])
+        assert (rate == 0) == (mine.policy in {Policy.FIXED, Policy.NONE})
+        assert not rate or rate >= mine.guaranteed
+        assert rate <= max(mine.guaranteed, mine.ceiling_ppm or PPM)
+        rates.append(rate or mine.core_ppm)
+    assert sum(rates) <= PPM + rates.count(1)
+
+
 @given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from(list(Policy)), st.booleans(), st.booleans())))
 def test_a_grant_is_always_within_the_card(drawn):
     """
     Also where the store over-commits a card.
     """
     mine, others = Tenant(500_000, BURST), [Tenant(core * 10_000, *rest) for core, *rest in drawn]
-    assert TRICKLE_PPM <= granted(mine, others) <= PPM
+    assert mine.core_ppm <= granted(mine, others) <= PPM

@@ -341,3 +341,26 @@ def test_the_table_needs_no_unicode(tmp_path):
 
     assert 0 == done.returncode, done.stderr
     assert "##########...................." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("policy", "compute", "offline"), [("fixed", False, False), ("weight", True, False), ("priority", True, True)]
+)
+def test_the_policy_of_a_node_decides_who_may_be_beside_compute(policy, compute, offline):
+    """Pods without compute where all are limited, offline pods where they yield; and on cards of their own."""
+    shy = pod("offline", mem=2)
+    shy["metadata"]["annotations"] = {"gpushare.dev/online": "false"}
+    node = f"name=n,cards=2,gib=15,mode=core_mem,policy={policy}"
+    _, answer = place(pod("both", mem=2, core=30), pod("plain", mem=2), shy, node=node)
+
+    found = landed(answer)
+    assert {"both": True, "plain": compute, "offline": offline} == {
+        name: name in found for name in ("both", "plain", "offline")
+    }
+
+
+def test_a_policy_that_is_none_is_refused_by_name():
+    """With those that there are."""
+    result = gpushare("-f", "-", "--node", "name=n,cards=1,gib=15,policy=fair", stdin=yaml.safe_dump(pod(mem=1)))
+    assert 2 == result.exit_code
+    assert "burst" in result.output

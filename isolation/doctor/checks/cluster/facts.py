@@ -34,6 +34,8 @@ class NodeFacts:
     why: str = ""
     mode: str | None = None
     """The label's own word; None: no label."""
+    policy: str | None = None
+    """What the label of the compute policy says where it is no policy; None: it is one, or there is no label."""
     units: int = 0
     """Of shares, allocatable."""
     whole: int = 0

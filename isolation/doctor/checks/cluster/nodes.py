@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Mode
-from isolation.contract.names import ACK, NODE_AGENT, SYSTEM_NAMESPACE
+from isolation.contract.model import ComputePolicy, Mode
+from isolation.contract.names import ACK, COMPUTE_POLICY, NODE_AGENT, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import NodeFacts, Unavailable
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SHARED: Final = frozenset({Mode.SHARE.value, Mode.CGPU.value, Mode.CORE_MEM.value})
 _THEIRS: Final = frozenset({"mig", "mps", "topology"})
 """ACK's modes that others serve."""
+_MPS: Final = "mps"
 _CDI_SINCE: Final = (1, 29)
 _GET_SINCE: Final = (1, 34)
 _MOST_SKEW: Final = 3
@@ -45,6 +46,7 @@ def check_nodes(nodes: tuple[NodeFacts, ...] | Unavailable, server: str, *, ours
     return [
         ok(check, f"{len(shared)} of {len(nodes)} nodes serve shares, {sum(one.units for one in shared)} units"),
         _check_modes(nodes),
+        _check_policies(shared),
         _check_both_modes(nodes),
         *((_check_agents(shared), _check_units(shared)) if ours else ()),
         _check_readable(nodes),
@@ -59,6 +61,10 @@ def _some(found: Iterable[NodeFacts]) -> str:
 def _check_modes(nodes: Iterable[NodeFacts]) -> Finding:
     check, known = "cluster.modes", {mode.value for mode in Mode} - {Mode.NONE.value}
     strange = [one for one in nodes if one.mode is not None and one.mode not in known | _THEIRS]
+    unserved = [one for one in nodes if one.mode == _MPS and one.units]
+    if unserved:
+        told = f"{_some(unserved)}: {ACK.mode_label}={_MPS} has no backend in gpushare, but shares are offered there"
+        return problem(check, told, f"label the node {ACK.mode_label}=core_mem, or keep the gpushare agent off it")
     if strange:
         words = ", ".join(sorted({str(one.mode) for one in strange})[:3])
         return problem(
@@ -71,6 +77,19 @@ def _check_modes(nodes: Iterable[NodeFacts]) -> Finding:
         told = f"{_some(lost)} offers shares but has no mode label"
         return problem(check, told, f"add label {ACK.mode_label}, or remove the plugin that offers {ACK.memory}")
     return ok(check, "all mode labels are valid")
+
+
+def _check_policies(shared: Iterable[NodeFacts]) -> Finding:
+    check = "cluster.compute_policies"
+    strange = [one for one in shared if one.policy is not None]
+    if strange:
+        words = ", ".join(sorted({str(one.policy) for one in strange})[:3])
+        return problem(
+            check,
+            f"{_some(strange)}: compute policy {words} is not supported, so compute is shared as by fixed",
+            f"label the node {COMPUTE_POLICY}= one of {', '.join(ComputePolicy)}",
+        )
+    return ok(check, "all compute policies are valid")
 
 
 def _check_both_modes(nodes: Iterable[NodeFacts]) -> Finding:

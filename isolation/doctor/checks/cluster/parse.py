@@ -13,11 +13,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec import CodecError, decode_allocation, node_of, pod_of
 from isolation.contract.codec.cursor import At
+from isolation.contract.codec.node import policy_of
 from isolation.contract.codec.pod import seconds_of
 from isolation.contract.codec.request import goes_with_its_node, owner_of
 from isolation.contract.handover import HANDOVER
 from isolation.contract.model import Refusal
-from isolation.contract.names import ACK, AGENT, ALLOCATION, AUTOSCALER_CLIENT, CARD_COUNT, CARD_UNITS, CARDS, SHARED
+from isolation.contract.names import (
+    ACK,
+    AGENT,
+    ALLOCATION,
+    AUTOSCALER_CLIENT,
+    CARD_COUNT,
+    CARD_UNITS,
+    CARDS,
+    COMPUTE_POLICY,
+    QGPU_POLICY_LABEL,
+    SHARED,
+)
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import Caller, NodeFacts, PodFacts, Secret, Workload
 
@@ -50,6 +62,7 @@ def node_facts(item: Mapping[str, Any]) -> NodeFacts:
         node=node,
         why=why,
         mode=mode if isinstance(mode, str) else None,
+        policy=_strange_policy(labels),
         units=_count(left.get(ACK.memory)),
         whole=_count(left.get(ACK.whole)),
         kubelet=str(table(status, "nodeInfo").get("kubeletVersion", "")),
@@ -59,6 +72,12 @@ def node_facts(item: Mapping[str, Any]) -> NodeFacts:
         described=CARDS in annotations,
         vendors=any(label in labels for label in _VENDORS),
     )
+
+
+def _strange_policy(labels: Mapping[str, Any]) -> str | None:
+    """What stands where a compute policy should; None: nothing is wrong with it."""
+    said = {key: str(labels[key]) for key in (COMPUTE_POLICY, QGPU_POLICY_LABEL) if key in labels}
+    return next(iter(said.values())) if said and policy_of(said) is None else None
 
 
 def asks_for_shares(item: Mapping[str, Any]) -> bool:

@@ -18,8 +18,20 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.request import MOST_CARDS
 from isolation.contract.dialects.system import CONTAINER
-from isolation.contract.model import FULL_CORE
-from isolation.contract.names import ACK, CORE_STEPS, DEFAULT_SCHEDULER, DIALECT, SHARED, UNISOLATED
+from isolation.contract.model import FULL_CORE, MOST_WEIGHT
+from isolation.contract.names import (
+    ACK,
+    CGPU_DISABLE_ENV,
+    COMPUTE_ANNOTATIONS,
+    CORE_LIMIT,
+    CORE_STEPS,
+    DEFAULT_SCHEDULER,
+    DIALECT,
+    ONLINE,
+    SHARED,
+    UNISOLATED,
+    WEIGHT,
+)
 from isolation.scheduler.admission.core import pod_security
 from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS, record_annotations
 
@@ -193,6 +205,31 @@ def amount_validations(dialect: Dialect) -> list[Validation]:
     ]
 
 
+def compute_validations(pod: str, dialect: Dialect) -> list[Validation]:
+    """What a pod says of its compute beside the amount."""
+
+    def said(key: str, otherwise: str) -> str:
+        return f"{pod}.metadata.?annotations[?{text(key)}].orValue('{otherwise}')"
+
+    def number(key: str, most: int) -> Validation:
+        at = said(key, "1")
+        return Validation(
+            f"{at}.matches('^[1-9][0-9]{{0,2}}$') && int({at}) <= {most}",
+            f"annotation {key} must be a whole number from 1 to {most} in quotes",
+        )
+
+    offline = f"{said(ONLINE, 'true')} == 'false'"
+    return [
+        Validation(f"{said(ONLINE, 'true')} in ['true', 'false']", f'annotation {ONLINE} must be "true" or "false"'),
+        Validation(
+            f"!({offline}) || !variables.containers.exists(c, {names_any((dialect.compute,))})",
+            f'annotation {ONLINE} is "false", so no compute is guaranteed to the pod; remove {dialect.compute}',
+        ),
+        number(WEIGHT, MOST_WEIGHT),
+        number(CORE_LIMIT, FULL_CORE),
+    ]
+
+
 def _has(name: str) -> str:
     return f"c.?resources.?limits[?{text(name)}].hasValue()"
 
@@ -302,6 +339,12 @@ def container_validations(listed: str, dialect: Dialect) -> list[Validation]:
             "use another plain path, such as /run/app",
         ),
         Validation(f"{listed}.all(c, {_seccomp('c')} != {_NONE}) || {_UNISOLATED}", _UNCONFINED),
+        Validation(
+            f"{listed}.all(c, c.?env.orValue([]).all(e, e.name != {text(CGPU_DISABLE_ENV)} || "
+            f"(!has(e.valueFrom) && e.?value.orValue('') in ['', 'false']))) || {_UNISOLATED}",
+            f"{CGPU_DISABLE_ENV} switches the isolation of a container off; remove it, or have an administrator label "
+            f"the namespace {UNISOLATED}=true",
+        ),
     ]
 
 
@@ -352,7 +395,7 @@ def admitted_validations(pod: str, scheduler: str) -> list[Validation]:
 
 def altered(dialect: Dialect) -> str:
     """Whether an update touches records or the labels that count."""
-    kept = [("annotations", key) for key in record_annotations(dialect)] + [
+    kept = [("annotations", key) for key in (*record_annotations(dialect), *COMPUTE_ANNOTATIONS)] + [
         ("labels", SHARED),
         ("labels", dialect.card_count),
         ("annotations", DIALECT),

@@ -12,14 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Mode, Node
-from isolation.placement.node_rules import MODES, kind_of, meets_requirement
+from isolation.contract.model import ComputePolicy, Mode, Node
+from isolation.contract.names import COMPUTE_POLICY
+from isolation.placement.node_rules import MODES, RequestKind, kind_of, meets_requirement, serves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from isolation.contract.model import Request
     from isolation.contract.names import Dialect
+
+
+_MPS: Final = "mps"
+"""A mode of ACK's that gpushare does not serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class NodeSize:
     bytes: int
     """Offered by its largest card."""
     cards: int
+    policy: ComputePolicy = ComputePolicy.FIXED
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,8 @@ UNKNOWN: Final = NodeSizes()
 
 def measure_node(node: Node) -> NodeSize:
     """The size of one node."""
-    return NodeSize(node.mode, max((card.allocatable_bytes for card in node.cards), default=0), len(node.cards))
+    largest = max((card.allocatable_bytes for card in node.cards), default=0)
+    return NodeSize(node.mode, largest, len(node.cards), node.policy)
 
 
 def measure_nodes(nodes: Iterable[Node], *, may_grow: bool = False) -> NodeSizes:
@@ -64,14 +71,16 @@ def explain_misfit(
     coming = growth.sizes if growth is not None else frozenset[NodeSize]()
     if not existing.sizes and not coming:
         return None
-    modes = MODES[kind_of(request)]
-    here, pools = ([size for size in some if size.mode in modes] for some in (existing.sizes, coming))
+    kind = kind_of(request)
+    here, pools = ([s for s in some if serves(kind, s.mode, s.policy)] for some in (existing.sizes, coming))
     each, count = request.card_bytes // unit_bytes, request.cards
     if not here and not pools:
-        wanted = " or ".join(sorted(modes))
+        wanted = f"{dialect.mode_label}={' or '.join(sorted(MODES[kind]))}"
+        if kind is RequestKind.OFFLINE:
+            wanted += f" and {COMPUTE_POLICY}={ComputePolicy.PRIORITY}"
         return (
             f"no node{' and no pool' if growth is not None else ''} supports this kind of GPU share; "
-            f"label a node {dialect.mode_label}={wanted}, or request whole cards"
+            f"label a node {wanted}, or request whole cards"
         )
     if not all(size.cards for size in (*here, *pools)):  # a node whose agent has not published its cards yet
         return None
@@ -97,13 +106,17 @@ def _most(amounts: Sequence[Sequence[int]], *, published: bool) -> str:
 
 def explain_wrong_mode(request: Request, dialect: Dialect) -> str | None:
     """Why the pod's own selectors exclude every node that serves such shares, or None."""
-    modes, terms = MODES[kind_of(request)], request.rules.terms
+    kind, terms = kind_of(request), request.rules.terms
+    # A memory-only pod may also go to such a node under some policies, which the pod's selectors cannot tell.
+    modes = MODES[kind] | ({Mode.CORE_MEM} if kind is RequestKind.MEMORY else frozenset())
     about = [[need for need in term if need.key == dialect.mode_label] for term in terms]
     if not terms or any(
         all(meets_requirement(need, _labelled(mode, dialect)) for need in term) for term in about for mode in modes
     ):
         return None
-    wanted = " or ".join(sorted(modes))
+    wanted = " or ".join(sorted(MODES[kind]))
+    if any(_MPS in need.values for some in about for need in some):
+        wanted += f"; mode {_MPS} has no backend in gpushare yet"
     return (
         "the node selector or affinity allows only nodes that do not support this kind of GPU share; "
         f"set {dialect.mode_label} to {wanted}"

@@ -18,7 +18,7 @@ from isolation.placement.node_rules import ours_of
 from isolation.scheduler.admission.core.pod_security import KINDS, MOST_ANNOTATIONS, SECCOMP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from isolation.contract.codec.cursor import At
     from isolation.contract.handover import Ours
@@ -59,12 +59,18 @@ def patch_pod(metadata: At, spec: At, request: Request, scheduler: str, unit_byt
     yield from _affinity(spec, _needs(request, unit_bytes))
 
 
-def patch_annotations(metadata: At, request: Request, pools: Iterable[tuple[Node, Ours]]) -> Iterator[Change]:
-    """Annotations for cluster-autoscaler, where gpushare buys or drains for the pod; none for a DaemonSet's."""
-    if goes_with_its_node(request.owner):
-        return
+def patch_annotations(
+    metadata: At, request: Request, pools: Iterable[tuple[Node, Ours]], compute: Mapping[str, str]
+) -> Iterator[Change]:
+    """
+    Annotations for cluster-autoscaler, where gpushare buys or drains for the pod; none for a DaemonSet's.
+
+    `compute`: annotations that stand for what the pod says of its compute in another way.
+    """
     said = metadata["annotations"].texts()
-    changed = changes(said, ours_of(request, pools))
+    changed: dict[str, str | None] = dict(compute)
+    if not goes_with_its_node(request.owner):
+        changed |= changes(said, ours_of(request, pools))
     if len(said.keys() | changed.keys()) > MOST_ANNOTATIONS:
         return  # what a policy would refuse; the autoscaler adds them to the stored pod
     if changed and not said:

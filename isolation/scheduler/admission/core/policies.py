@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isolation.contract.dialects import explain_off, time_slices
-from isolation.contract.names import ACK, SCHEDULER, SHARED, WARNS_ONLY
+from isolation.contract.names import ACK, COMPUTE_ANNOTATIONS, SCHEDULER, SHARED, WARNS_ONLY
 from isolation.scheduler.admission.core import account_policies, cel
 from isolation.scheduler.admission.core.cel import Validation
 from isolation.scheduler.admission.core.matching import (
@@ -76,6 +76,7 @@ def _build_for_new_pods(dialect: Dialect, scheduler: str, systems: Serving) -> l
     forged = f"{records} || {cel.carries('object', 'labels', (SHARED,))}"
     validations = (
         cel.amount_validations(dialect)
+        + cel.compute_validations("object", dialect)
         + cel.pod_validations("object")
         + cel.container_validations("variables.containers", dialect)
     )
@@ -117,6 +118,7 @@ def _build_for_workloads(dialect: Dialect) -> list[Manifest]:
         rules = [resource_rule(one, "CREATE", "UPDATE") for one in split_by_group(resources)]
         validations = (
             cel.amount_validations(dialect)
+            + cel.compute_validations(pod, dialect)
             + cel.pod_validations(pod)
             + cel.container_validations("variables.containers", dialect)
         )
@@ -153,7 +155,8 @@ def _build_for_existing_pods(dialect: Dialect) -> list[Manifest]:
     strangers = {"is-not-ours": f"!(request.userInfo.username in {cel.texts(sorted(GPUSHARE_ACCOUNTS))})"}
     kept = Validation(
         f"!({cel.altered(dialect)})",
-        f"allocation records and labels {SHARED} and {dialect.card_count} of a pod are immutable",
+        f"allocation records, labels {SHARED} and {dialect.card_count}, and annotations "
+        f"{', '.join(COMPUTE_ANNOTATIONS)} of a pod are immutable",
     )
     many = Validation(f"!({cel.adds_annotations()})", cel.TOO_MANY_ANNOTATIONS)
     devices = Validation(f"!({cel.adds_runtime_annotations()})", cel.ASKS_RUNTIME)

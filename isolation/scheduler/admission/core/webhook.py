@@ -19,7 +19,17 @@ from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.request import request_of
 from isolation.contract.dialects import SYSTEMS, Offered, Translation, spoken, translate
 from isolation.contract.model import Refusal, Request
-from isolation.contract.names import ACK, AUTOSCALER, DIALECT, NODE_AGENT, SCHEDULER, SHARED, SYSTEM_NAMESPACE, Dialect
+from isolation.contract.names import (
+    ACK,
+    AUTOSCALER,
+    COMPUTE_ANNOTATIONS,
+    DIALECT,
+    NODE_AGENT,
+    SCHEDULER,
+    SHARED,
+    SYSTEM_NAMESPACE,
+    Dialect,
+)
 from isolation.contract.quantity import GIB
 from isolation.scheduler.admission.core import pod_security
 from isolation.scheduler.admission.core.admission_review import (
@@ -33,6 +43,7 @@ from isolation.scheduler.admission.core.admission_review import (
     encode_response,
     read_review,
 )
+from isolation.scheduler.admission.core.compute import compute_annotations, find_compute_problems
 from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, explain_misfit, explain_wrong_mode
 from isolation.scheduler.admission.core.patch import patch_annotations, patch_difference, patch_label, patch_pod
 
@@ -139,7 +150,7 @@ def _review_new_pod(request: AdmissionRequest, context: ReviewContext) -> Admiss
     patch = (
         *translated,
         *patch_pod(metadata, spec, made.request, context.scheduler, context.unit_bytes),
-        *patch_annotations(metadata, made.request, context.pools),
+        *patch_annotations(metadata, made.request, context.pools, compute_annotations(metadata, spec)),
     )
     return AdmissionResponse(allowed=True, patch=patch, warnings=(*found.warnings, *made.warnings))
 
@@ -181,6 +192,7 @@ def _review_template(metadata: At, spec: At, size: int, context: ReviewContext) 
         problems.insert(0, str(request))
     if asks:
         problems += pod_security.find_pod_problems(metadata, spec, frozenset({context.scheduler}), context.dialect)
+        problems += find_compute_problems(metadata, spec)
     if isinstance(request, Refusal):
         return _deny_all(problems, INVALID)
     if wrong := explain_wrong_mode(request, context.dialect):
@@ -264,11 +276,13 @@ def _descend(at: At, path: Path) -> At:
 
 def _review_pod_update(request: AdmissionRequest, context: ReviewContext) -> AdmissionResponse:
     """Only gpushare may change records and the labels of shared pods."""
-    problems = (
-        [] if request.user in GPUSHARE_ACCOUNTS else list(_find_altered(request.old, request.new, context.dialect))
-    )
     spec = request.new["spec"]
     shared = pod_security.asks_for_shares(spec, context.dialect)
+    problems = (
+        []
+        if request.user in GPUSHARE_ACCOUNTS
+        else list(_find_altered(request.old, request.new, context.dialect, shared=shared))
+    )
     if shared and request.user not in GPUSHARE_ACCOUNTS and not request.new["metadata"]["deletionTimestamp"]:
         before, after = request.old["metadata"]["annotations"], request.new["metadata"]["annotations"]
         much = pod_security.explain_too_many_annotations(after, before)
@@ -281,8 +295,9 @@ def _review_pod_update(request: AdmissionRequest, context: ReviewContext) -> Adm
     return _deny_all(problems) if problems else ALLOWED
 
 
-def _find_altered(old: At, new: At, dialect: Dialect) -> Iterable[str]:
+def _find_altered(old: At, new: At, dialect: Dialect, *, shared: bool) -> Iterable[str]:
     kept = [("annotation", key) for key in pod_security.record_annotations(dialect)]
+    kept += [("annotation", key) for key in COMPUTE_ANNOTATIONS if shared]
     kept += [("label", SHARED), ("label", dialect.card_count), ("annotation", DIALECT)]
     for what, key in kept:
         before, after = (pod["metadata"][f"{what}s"][key].value for pod in (old, new))

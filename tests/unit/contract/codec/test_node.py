@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract.codec import CodecError, decode_cards, encode_cards, node_of
-from isolation.contract.model import Card, CardChoice, Mode, Taint
+from isolation.contract.codec.node import policy_of
+from isolation.contract.model import Card, CardChoice, ComputePolicy, Mode, Taint
 from isolation.contract.quantity import GIB, MIB
 
 SAMPLES = Path(__file__).resolve().parents[4].parent / "shared" / "samples"
@@ -236,3 +237,29 @@ def test_amounts_that_no_machine_has_are_errors(states):
     """Never a node that lies."""
     with pytest.raises(CodecError):
         node_of(node(**states))
+
+
+@pytest.mark.parametrize(
+    ("labels", "policy"),
+    [
+        ({}, "fixed"),
+        *(({"gpushare.dev/compute-policy": one.value}, one) for one in ComputePolicy),
+        ({"gpushare.dev/compute-policy": "2"}, "weight"),
+        ({"gpushare.dev/compute-policy": "4"}, "burst"),
+        ({"gpushare.dev/compute-policy": "5"}, "none"),
+        ({"tke.cloud.tencent.com/qgpu-schedule-policy": "best-effort"}, "none"),
+        ({"tke.cloud.tencent.com/qgpu-schedule-policy": "bs"}, "burst"),
+        ({"tke.cloud.tencent.com/qgpu-schedule-policy": "fs", "gpushare.dev/compute-policy": "priority"}, "priority"),
+    ],
+)
+def test_a_label_says_how_compute_is_shared(labels, policy):
+    """Ours, cGPU's numbers, or qGPU's label where ours is not there."""
+    assert policy == node_of(node(labels)).policy == policy_of(labels)
+
+
+@pytest.mark.parametrize("value", ["0", "6", "Burst", ""])
+def test_a_label_that_is_no_policy_means_fixed(value):
+    """Nobody gets more than was promised by a misspelt label, and the doctor can tell."""
+    labels = {"gpushare.dev/compute-policy": value, "tke.cloud.tencent.com/qgpu-schedule-policy": "bs"}
+    assert ComputePolicy.FIXED == node_of(node(labels)).policy
+    assert policy_of(labels) is None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from isolation.contract.codec import CodecError, allocation, node
 from isolation.contract.codec.cursor import decoded
+from isolation.contract.model import Ask, Compute, ComputePolicy, Placement, Request, Slice
 from isolation.contract.quantity import GIB
 
 odd = st.sampled_from([None, 0, 1, -1, 2**62, 2**62 - 1, 63, 64, "GPU-1", "", True, [], {}, 1.0, 1.5, "x" * 80])
@@ -81,3 +83,31 @@ def test_the_records_that_we_write_are_read_in_one_step(monkeypatch, count):
         return
     monkeypatch.setattr(node, "_cards_at", lambda _: pytest.fail("read field by field"))
     assert count == len(node.decode_cards(text))
+
+
+COMPUTES = st.builds(
+    Compute, st.sampled_from(ComputePolicy), st.booleans(), weight=st.integers(0, 100), ceiling=st.integers(0, 100)
+)
+
+
+@given(COMPUTES)
+def test_a_record_keeps_how_compute_is_shared(compute):
+    """Read in one step and field by field; what is fixed and says nothing more stands in no field."""
+    slices = (Slice("GPU-1", 0, GIB, 30),)
+    request = Request(1, GIB, 30, asks=(Ask("main", GIB, 30),), compute=replace(compute, policy=ComputePolicy.NONE))
+    text = allocation.encode_allocation("uid", request, Placement("n", slices), compute.policy)
+
+    assert compute == allocation.decode_allocation(text).compute
+    assert compute == allocation._allocation_at(decoded(text)).compute
+    assert ("compute" in json.loads(text)) == (compute != Compute())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"policy": "fair"}, {"online": "yes"}, {"weight": 101}, {"weight": -1}, {"ceiling": 101}, []]
+)
+def test_a_record_of_another_kind_of_sharing_is_refused(wrong):
+    """It would be obeyed as if it were fixed."""
+    part = {"uuid": "GPU-1", "bytes": 1, "core": 0}
+    record = {"version": 1, "promise": "u", "cards": [part | {"index": 0}], "containers": [], "compute": wrong}
+    with pytest.raises(CodecError, match="compute"):
+        allocation.decode_allocation(json.dumps(record))

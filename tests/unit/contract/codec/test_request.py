@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract.codec import CodecError, request_of
-from isolation.contract.model import Ask, Refusal, Request, Why
+from isolation.contract.model import Ask, Compute, Refusal, Request, Why
+from isolation.contract.names import CORE_LIMIT, ONLINE, WEIGHT
 from isolation.contract.quantity import GIB, MIB
 
 MEM, CORE, WHOLE, COUNT = (
@@ -284,3 +285,37 @@ def test_every_admitted_request_splits_exactly(count, units, core):
     if isinstance(outcome, Request):
         assert (units * GIB, core) == (outcome.card_bytes * count, outcome.card_core * count)
         assert Fraction(outcome.card_core, 5).denominator == 1
+
+
+@pytest.mark.parametrize(
+    ("annotations", "core", "expected"),
+    [
+        ({}, 30, Compute()),
+        ({ONLINE: "true"}, 30, Compute()),
+        ({ONLINE: "false"}, 0, Compute(online=False)),
+        ({WEIGHT: "3"}, 0, Compute(weight=3)),
+        ({CORE_LIMIT: "30"}, 30, Compute(ceiling=30)),
+        ({CORE_LIMIT: "80", WEIGHT: "100"}, 0, Compute(weight=100, ceiling=80)),
+        ({ONLINE: "no"}, 0, 'set "true" or "false"'),
+        ({ONLINE: "false"}, 30, "remove aliyun.com/gpu-core.percentage"),
+        ({WEIGHT: "0"}, 0, "whole number from 1 to 100"),
+        ({WEIGHT: "101"}, 0, "whole number from 1 to 100"),
+        ({WEIGHT: ""}, 0, "whole number from 1 to 100"),
+        ({CORE_LIMIT: "1.5"}, 0, "whole number from 1 to 100"),
+        ({CORE_LIMIT: "25"}, 30, "less than the 30 percent"),
+    ],
+)
+def test_annotations_say_how_compute_is_shared(annotations, core, expected):
+    """The policy is the node's; what contradicts itself is refused with what to write."""
+    limits = {"mem": 2} | ({"core": core} if core else {})
+    found = request_of({"annotations": annotations}, {"containers": [container(**limits)]})
+    if isinstance(expected, str):
+        assert expected in reason(found)
+    else:
+        assert expected == found.compute
+
+
+def test_a_pod_without_shares_may_say_anything_about_compute():
+    """Its annotations are not ours to judge."""
+    found = request_of({"annotations": {ONLINE: "?", WEIGHT: "-1"}}, {"containers": [container()]})
+    assert Compute() == found.compute

@@ -9,11 +9,12 @@ from support.admission_reviews import asked, told, world
 
 SYSTEM = "system:serviceaccount:gpushare-system:"
 RECORDS = ("gpushare.dev/allocation", "gpushare.dev/consumed-reservation", "scheduler.framework.gpushare.allocation")
+COMPUTE = ("gpushare.dev/online", "gpushare.dev/weight", "gpushare.dev/core-limit")
 
 
 @pytest.mark.parametrize("sub", ["", "status", "resize", "ephemeralcontainers"])
 @pytest.mark.parametrize(
-    ("where", "key"), [*(("annotations", key) for key in RECORDS), ("labels", SHARED), ("labels", COUNT)]
+    ("where", "key"), [*(("annotations", key) for key in RECORDS + COMPUTE), ("labels", SHARED), ("labels", COUNT)]
 )
 def test_records_and_labels_that_count_are_kept_by_all_but_us(where, key, sub):
     """

@@ -21,7 +21,7 @@ from support.admission_reviews import asked, told, world
 from support.builders import node
 
 from isolation.contract.codec.pools import PublishedPool, encode_pools
-from isolation.contract.model import Mode
+from isolation.contract.model import ComputePolicy, Mode
 from isolation.scheduler.admission.core.messages import ClusterUpdate, ClusterView
 from isolation.scheduler.admission.core.node_sizes import NodeSizes, measure_nodes
 
@@ -184,3 +184,30 @@ def test_only_a_whole_list_of_pools_closes_the_fleet():
         ClusterUpdate(whole=True, synced=True, pools=encode_pools([PublishedPool("p", POOLS[0])], complete=True))
     )
     assert NodeSizes() == known.growth  # a pool that may have no node brings none
+
+
+def test_a_weight_by_variable_becomes_an_annotation():
+    """Of the pod, once; where the pod says the same by annotation nothing is added."""
+    one = pod()
+    one["spec"]["containers"][0]["env"] = [{"name": "ALIYUN_COM_GPU_SCHD_WEIGHT", "value": "3"}]
+    both = patched(one, told(asked(one), world())["patch"])
+
+    assert {"gpushare.dev/weight": "3"} == both["metadata"]["annotations"]
+    assert [] == told(asked(both), world())["patch"]
+
+
+def test_a_mode_without_a_backend_is_refused_with_what_to_write():
+    """ACK's mps: the pod would wait for ever."""
+    answer = told(asked(pod(nodeSelector={"ack.node.gpu.schedule": "mps"})), world())
+    assert (False, True) == (answer["allowed"], "mode mps has no backend in gpushare yet" in answer["message"])
+
+
+def test_an_offline_pod_needs_a_node_that_makes_it_yield():
+    """No node has policy priority: refused with the label, and admitted once one has it."""
+    shy = pod()
+    shy["metadata"]["annotations"] = {"gpushare.dev/online": "false"}
+    fleets = [measure_nodes([node(policy=policy)]) for policy in (ComputePolicy.FIXED, ComputePolicy.PRIORITY)]
+    fixed, priority = (told(asked(shy), world(fleet=fleet)) for fleet in fleets)
+
+    assert "gpushare.dev/compute-policy=priority" in fixed["message"]
+    assert (False, True) == (fixed["allowed"], priority["allowed"])
