@@ -29,7 +29,7 @@ static int32_t draw(int32_t below)
 
 struct world {
     int64_t cpu[NODES], memory[NODES], offered[NODES * STRIDE], free[NODES * STRIDE];
-    int32_t pods[NODES], cards[NODES], core[NODES * STRIDE], kind[NODES * STRIDE];
+    int32_t pods[NODES], cards[NODES], core[NODES * STRIDE], kind[NODES * STRIDE], offline[NODES * STRIDE];
     uint8_t choice[NODES], eligible[GROUPS * NODES];
     uint32_t version[NODES], seen[NODES], phi_seen[NODES];
     double mix_cpu[SHAPES], mix_memory[SHAPES], host_cpu[2], host_memory[2];
@@ -57,6 +57,7 @@ static void fill_fleet(struct world *w)
             w->offered[cell] = draw(12) ? sizes[k] : 0;
             w->free[cell] = w->offered[cell];
             w->core[cell] = 100;
+            w->offline[cell] = 0;
         }
         for (int32_t g = 0; g < GROUPS; g++)
             w->eligible[g * NODES + n] = draw(4) > 0;
@@ -107,14 +108,14 @@ static void join(struct world *w)
     w->fleet = (struct gs_fleet){.nodes = NODES, .stride = STRIDE, .cpu = w->cpu, .memory = w->memory,
                                  .pods = w->pods, .cards = w->cards, .choice = w->choice,
                                  .offered = w->offered, .free = w->free, .core = w->core,
-                                 .kind = w->kind, .version = w->version};
+                                 .kind = w->kind, .offline = w->offline, .version = w->version};
     w->row = (struct gs_row){w->score, w->mask, w->seen, w->phi, w->phi_seen};
 }
 
 static struct gs_ask some_ask(void)
 {
     struct gs_ask a = {.cpu = draw(20000), .memory = draw(20000), .bytes = 1 + draw(1800), .core = draw(3) ? 0 : draw(100),
-                       .cards = draw(5), .whole = draw(4) == 0, .group = draw(GROUPS)};
+                       .cards = draw(5), .whole = draw(4) == 0, .group = draw(GROUPS), .offline = draw(4) == 0};
     return a;
 }
 
