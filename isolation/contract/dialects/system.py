@@ -159,12 +159,14 @@ def memory_of(container: ForeignContainer, mib: str, percent: str) -> tuple[int,
     return 0, part if part is not None else Fraction(1)
 
 
-def vgpus(pod: ForeignPod, count: str, memory: str, percent: str, cores: str, implied: int = 0) -> dict[str, Want]:
+def vgpus(pod: ForeignPod, names: tuple[str, str, str, str], implied: int = 0) -> dict[str, Want]:
     """
-    What containers ask that count vGPUs by one resource, with amounts for each; `percent` may be empty.
+    What containers ask that count vGPUs by one resource, with amounts for each.
 
-    `implied`: how many they are where amounts stand without a count; 0: that is refused.
+    `names`: of the count, MiB, percent of memory (may be empty) and percent of compute. `implied`: how many they are
+    where amounts stand without a count; 0: that is refused.
     """
+    count, memory, percent, cores = names
     wants: dict[str, Want] = {}
     for container in pod.containers:
         number = container.amount(count)

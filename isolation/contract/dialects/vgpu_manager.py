@@ -41,7 +41,7 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
         f"annotation {key} has no effect: the node's label decides" for key in _CHOICES if pod.annotation(key)
     ]
     pod.copy(_CARDS)
-    return vgpus(pod, COUNT, MEMORY, "", CORES, implied=1)
+    return vgpus(pod, (COUNT, MEMORY, "", CORES), implied=1)
 
 
 SYSTEM: Final = System(
