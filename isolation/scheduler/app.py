@@ -40,6 +40,7 @@ from isolation.scheduler.leader import Leadership
 from isolation.scheduler.leader_tasks import LeaderTasks
 from isolation.scheduler.live_read import LiveRead
 from isolation.scheduler.metrics import Metrics, count
+from isolation.scheduler.ownership import OwnershipWatch
 from isolation.scheduler.writes import ObjectWriter
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Scheduler:
     """One process."""
 
     def __init__(self, settings: SchedulerSettings, access: Access) -> None:
-        self._settings = settings
+        self._settings, self._access = settings, access
         me = settings.identity or f"{settings.pod or settings.host or 'gpushare'}_{secrets.token_hex(4)}"
         self._writer, self._objects = Writer(access, me), ObjectWriter(access)
         store = Store(unit_bytes=settings.unit_bytes)
@@ -124,6 +125,9 @@ class Scheduler:
                 known = ClusterFeed(
                     self.informers, may_grow=settings.allow_oversized_requests, foreign=bool(settings.systems.on)
                 )
+                if settings.systems.on:
+                    watch = OwnershipWatch(self._access, settings.systems, known.set_owned)
+                    await stack.enter_async_context(self.background.keep("dialect-ownership", watch.run))
                 self.admission = AdmissionProcess(settings, known, sock, self.metrics)
                 await stack.enter_async_context(self.background.keep("admission-process", self.admission.run))
             if settings.extender is not None:

@@ -13,6 +13,7 @@ import base64
 import contextlib
 import copy
 import ssl
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -22,7 +23,7 @@ from support.ports import free_port
 
 from isolation.scheduler.admission.core.admission_review import MOST_BYTES
 from isolation.scheduler.admission.core.serving import ONLY_ACK, Serving
-from isolation.scheduler.admission.core.webhook import ReviewContext, review
+from isolation.scheduler.admission.core.webhook import SLICED, ReviewContext, review
 from isolation.scheduler.admission.objects import build_objects
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Stand:
         self.shared: dict[tuple[str, str], bool | None] = {}
         self.world = ReviewContext(lambda namespace, name: self.shared.get((namespace, name), False))
         self.systems = ONLY_ACK
+        self.slices: frozenset[str] = frozenset()
         self._plane = plane
         self._runner: web.AppRunner | None = None
 
@@ -77,7 +79,10 @@ class Stand:
         self.asked.append(request.match_info["what"])
         if self.ill is not None:
             return web.Response(body=await self.ill(), content_type="application/json")
-        return web.Response(body=review(await request.read(), self.world), content_type="application/json")
+        world = self.world
+        if request.match_info["what"] == SLICED:
+            world = replace(world, offered=replace(world.offered, slices=self.slices))
+        return web.Response(body=review(await request.read(), world), content_type="application/json")
 
     def reached_here(self, configuration: dict[str, Any]) -> dict[str, Any]:
         """The webhook configuration, with our port in the place of the Service."""

@@ -233,5 +233,7 @@ class Offered:
     unit_bytes: int = GIB
     left: frozenset[tuple[str, str]] = frozenset()
     """(dialect, namespace) that is left to the system itself."""
+    owned: Mapping[str, str] = field(default_factory=dict)
+    """Dialects that are switched on but not ours to serve, with the webhook that shows their own system."""
     slices: frozenset[str] | None = None
     """Of a pod in a namespace of time slices: values of `names.TIME_SLICES` on nodes; None: it is in none."""

@@ -129,8 +129,7 @@ def explain_off(system: System) -> str:
 def _translate(metadata: At, spec: At, found: tuple[System, ...], offered: Offered) -> Translation:
     _check_mixture(metadata, spec, found)
     (system,) = found
-    if group := explain_group(metadata, spec):
-        raise Unacceptable(group)
+    _check_served(metadata, spec, system, offered)
     pod = ForeignPod(metadata, spec, _containers(spec), written=metadata["annotations"].mapping())
     if offered.slices is not None and len(offered.slices) == 1:
         (pod.slices,) = offered.slices
@@ -176,6 +175,17 @@ def _translate(metadata: At, spec: At, found: tuple[System, ...], offered: Offer
     return Translation(
         At(meta, metadata.path), At(new, spec.path), system.name, text, tuple(lines), tuple(pod.warnings)
     )
+
+
+def _check_served(metadata: At, spec: At, system: System, offered: Offered) -> None:
+    """That the pod is ours to serve, and can be served alone."""
+    if webhook := offered.owned.get(system.name):
+        raise Unacceptable(
+            f"{system.title} itself serves such pods in this cluster (webhook {webhook}), and gpushare does not take "
+            f"them over; an administrator must remove it, or set --leave-to {system.name}=NAMESPACE,..."
+        )
+    if group := explain_group(metadata, spec):
+        raise Unacceptable(group)
 
 
 def _check_mixture(metadata: At, spec: At, found: tuple[System, ...]) -> None:

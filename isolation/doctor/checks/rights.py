@@ -52,6 +52,7 @@ class Right:
 
 
 _LEASES: Final = "coordination.k8s.io"
+_ADMISSION: Final = "admissionregistration.k8s.io"
 _SCHEDULER: Final = (
     Right("nodes", ("list", "watch"), why="cards, modes, readiness"),
     Right("pods", ("get", "list", "watch"), why="allocations; get decides whether a bind happened"),
@@ -61,6 +62,7 @@ _SCHEDULER: Final = (
     Right("pods/eviction", ("create",), why="preemption by cards, under disruption budgets"),
     Right(RESERVATIONS, ("list", "watch", "create", "delete"), GROUP, why="reserve memory for a pod"),
     Right("events", ("create",), "events.k8s.io", why="report reasons"),
+    Right("mutatingwebhookconfigurations", ("list",), _ADMISSION, why="whether a system whose dialect is on runs here"),
     Right("leases", ("create",), _LEASES, local=True, why="one leader (a name cannot be given with create)"),
     Right("leases", ("get", "update"), _LEASES, local=True, names=(SCHEDULER,), why="own lease"),
     Right("leases", ("get",), _LEASES, local=True, names=(KUBE_LEASE,), why="whether the kube-scheduler sidecar leads"),

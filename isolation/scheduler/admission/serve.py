@@ -24,7 +24,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +33,7 @@ from aiohttp import web
 from isolation import logs
 from isolation.contract.dialects import Offered
 from isolation.contract.metrics.scheduler import BUCKETS
+from isolation.contract.names import TIME_SLICES
 from isolation.host.bounded_connections import Bounded, Connection, Limits
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
 from isolation.scheduler.admission.core.admission_review import MOST_BYTES
@@ -45,7 +46,7 @@ from isolation.scheduler.admission.core.messages import (
     decode,
     encode,
 )
-from isolation.scheduler.admission.core.webhook import ReviewContext, review
+from isolation.scheduler.admission.core.webhook import SLICED, ReviewContext, review
 from isolation.scheduler.http_server import connection_of, read_body, serve
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class _PendingReview:
 
     connection: Connection
     number: int
+    name: str = ""
+    """Last step of the path: which webhook sent it."""
     size: int = 0
     whole: bytes | None = None
     response: asyncio.Future[bytes] | None = None
@@ -80,7 +83,7 @@ class _PendingReview:
 class ReviewQueue:
     """Reviews from the first byte of the body to the answer."""
 
-    def __init__(self, judge: Callable[[bytes], bytes], most_held: int = MOST_HELD_BYTES) -> None:
+    def __init__(self, judge: Callable[[bytes, str], bytes], most_held: int = MOST_HELD_BYTES) -> None:
         self._judge, self._most_held = judge, most_held
         self._held: set[_PendingReview] = set()
         self._numbers = itertools.count()
@@ -106,11 +109,11 @@ class ReviewQueue:
             body = min(waiting, key=lambda review: (review.size, review.number))
             self._held.discard(body)
             if body.response is not None and not body.response.done() and body.whole is not None:
-                body.response.set_result(self._judge(body.whole))
+                body.response.set_result(self._judge(body.whole, body.name))
             await asyncio.sleep(0)  # what arrived meanwhile is read, and may be smaller
 
     async def _answer(self, request: web.Request) -> web.Response:
-        body = _PendingReview(connection_of(request), next(self._numbers))
+        body = _PendingReview(connection_of(request), next(self._numbers), request.match_info["name"])
         self._held.add(body)
         try:
             whole = await read_body(request, MOST_BYTES, lambda size: self._limit_bytes(body, size))
@@ -192,7 +195,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     known = scheduler.known
     offered = Offered(configuration.dialects, known.card_sizes, configuration.unit_bytes, configuration.left)
 
-    def judge(body: bytes) -> bytes:
+    def judge(body: bytes, name: str) -> bytes:
         return review(
             body,
             ReviewContext(
@@ -202,7 +205,11 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
                 configuration.scheduler,
                 growth=known.growth if known.synced else None,
                 unit_bytes=configuration.unit_bytes,
-                offered=offered,
+                offered=replace(
+                    offered,
+                    owned=known.owned,
+                    slices=known.labels_of(TIME_SLICES) if name == SLICED else None,
+                ),
             ),
         )
 

@@ -73,14 +73,21 @@ class ClusterFeed:
         self._pools_sent = ""
         self._cards, self._cards_stale, self._cards_sent = CardSizes(), foreign, CardSizes()
         self._synced = False
+        self._owned: dict[str, str] = {}
+        self._owned_sent = self._owned
         self.changed = asyncio.Event()
         informers.store.listen(self._note)
+
+    def set_owned(self, owned: Mapping[str, str]) -> None:
+        """Dialects that are not ours to serve."""
+        self._owned = dict(owned)
+        self.changed.set()
 
     def everything(self) -> list[ClusterUpdate]:
         """The whole content, for a new process; the last update marks the end."""
         self._changes.clear()
         self._fleet_sent, self._pools_sent = self._current_fleet(), self._informers.pools.text
-        self._cards_sent = self._current_cards()
+        self._cards_sent, self._owned_sent = self._current_cards(), self._owned
         self._synced = not self._informers.missing()
         names = list(self._shared)
         batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
@@ -92,6 +99,7 @@ class ClusterFeed:
                 fleet=self._fleet_sent,
                 pools=self._pools_sent,
                 cards=_sent(self._cards_sent),
+                owned=self._owned,
             ),
         ]
 
@@ -101,16 +109,18 @@ class ClusterFeed:
         synced, shapes = not self._informers.missing(), self._current_fleet()
         pools = self._informers.pools.text
         cards = self._current_cards()
-        same = (self._synced, self._fleet_sent, self._pools_sent, self._cards_sent)
-        if not changes and (synced, shapes, pools, cards) == same:
+        same = (self._synced, self._fleet_sent, self._pools_sent, self._cards_sent, self._owned_sent)
+        if not changes and (synced, shapes, pools, cards, self._owned) == same:
             return None
+        owned = self._owned if self._owned != self._owned_sent else None
+        self._owned_sent = self._owned
         kinds = _sent(cards) if cards != self._cards_sent else None
         self._cards_sent = cards
         news = pools if pools != self._pools_sent else None
         self._synced, self._fleet_sent, self._pools_sent = synced, shapes, pools
         shared = [key for key, there in changes.items() if there]
         gone = [key for key, there in changes.items() if not there]
-        return ClusterUpdate(True, synced, shared, gone, shapes, news, kinds)
+        return ClusterUpdate(True, synced, shared, gone, shapes, news, kinds, owned)
 
     def _current_fleet(self) -> node_sizes.NodeSizes:
         if self._fleet_stale and not self._informers.missing():

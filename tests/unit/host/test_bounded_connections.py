@@ -151,7 +151,7 @@ def test_the_smallest_complete_review_is_judged_first():
     """
     judged = []
 
-    def judge(body):
+    def judge(body, _name):
         judged.append(len(body))
         return b"{}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.contract.dialects import SYSTEMS
 from isolation.contract.names import (
     ACK,
     API_VERSION,
@@ -22,12 +23,13 @@ from isolation.contract.names import (
 )
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Unavailable
 from isolation.doctor.checks.cluster.installation import OURS, our_webhooks
-from isolation.doctor.checks.cluster.parse import table
+from isolation.doctor.checks.cluster.parse import table, tables
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from isolation.contract.dialects import System
     from isolation.doctor.checks.cluster.installation import Installation
 
 PROBED: Final = "default"
@@ -51,6 +53,7 @@ def check_admission(facts: ClusterFacts, installation: Installation) -> list[Fin
         else _report_bypass("cluster.admission_denies"),
         _check_policies(facts, installation.apply),
         _check_other_webhooks(facts.webhooks),
+        _check_dialects(facts.webhooks),
         _check_exempt(facts.exempt),
         _check_unisolated(facts.unisolated),
     ]
@@ -213,6 +216,30 @@ def _check_other_webhooks(webhooks: tuple[Mapping[str, Any], ...] | Unavailable)
         fix = "only one owner may serve it: remove the other, or use the overlay without gpushare's scheduler and agent"
         return problem(check, f"{named(named_after)} also handles {ACK.memory}", fix)
     return ok(check, "no other webhook handles these resources")
+
+
+def _check_dialects(webhooks: tuple[Mapping[str, Any], ...] | Unavailable) -> Finding:
+    """Which dialects our webhook is sent, and whether one of them still has its own system here."""
+    check = "cluster.dialects"
+    if isinstance(webhooks, Unavailable):
+        return unknown(check, f"cannot list webhook configurations: {webhooks.why}", _ASK)
+    conditions = "".join(str(one.get("matchConditions")) for one in our_webhooks(webhooks))
+    on = [one for one in SYSTEMS.values() if any(f"'{name}'" in conditions for name in _marks(one))]
+    if not on:
+        return ok(check, f"pods ask in ACK's words alone ({ACK.memory})")
+    names = [str(hook.get("name")) for one in webhooks for hook in tables(one, "webhooks")]
+    living = {one.title: hook for one in on for hook in names if one.webhooks and hook.endswith(one.webhooks)}
+    told = f"pods of {named([one.title for one in on])} are translated"
+    if living:
+        shown = named([f"{title} (webhook {hook})" for title, hook in living.items()])
+        fix = "remove that system, or name the namespaces that are left to it: gpushare scheduler --leave-to"
+        return warning(check, f"{told}, and {shown} runs in this cluster too", fix)
+    return ok(check, told)
+
+
+def _marks(system: System) -> tuple[str, ...]:
+    """Names that stand in the match conditions of our webhook where the dialect is on."""
+    return tuple(name for name in (*system.resources, *system.annotations, system.selector) if name)
 
 
 def _check_exempt(names: tuple[str, ...] | Unavailable) -> Finding:

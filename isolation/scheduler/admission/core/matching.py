@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.contract.names import EXEMPT, SHARED, SYSTEM_NAMESPACE
+from isolation.contract.names import EXEMPT, SHARED, SYSTEM_NAMESPACE, TIME_SLICES
 from isolation.scheduler.admission.core.webhook import EPHEMERAL, TEMPLATES
 
 if TYPE_CHECKING:
@@ -34,6 +34,13 @@ def select_namespaces() -> Manifest:
             {"key": EXEMPT, "operator": "NotIn", "values": ["true"]},
         ]
     }
+
+
+def select_sliced_namespaces() -> Manifest:
+    """Of these, the namespaces in which plain `nvidia.com/gpu` is time slices."""
+    chosen = select_namespaces()
+    chosen["matchExpressions"].append({"key": TIME_SLICES, "operator": "Exists"})
+    return chosen
 
 
 def select_shared_pods() -> Manifest:

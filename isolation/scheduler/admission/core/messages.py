@@ -63,6 +63,8 @@ class ClusterUpdate(msgspec.Struct, frozen=True):
     """What the autoscaler has published (`codec.pools`), empty where that is nothing; None: as before."""
     cards: CardKinds | None = None
     """None: as before, or no dialect asks for parts of cards."""
+    owned: dict[str, str] | None = None
+    """`Offered.owned`; None: as before."""
 
 
 class ProcessReport(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ class ClusterView:
         """Sizes of nodes that the pools can add; None: not known, or not all of them."""
         self._shared: set[tuple[str, str]] = set()
         self._cards, self._sizes = CardSizes(), CardSizes()
+        self.owned: dict[str, str] = {}
 
     def apply(self, update: ClusterUpdate) -> None:
         """Apply one update."""
@@ -101,6 +104,8 @@ class ClusterView:
         self._shared.update(update.shared)
         if update.fleet is not None:
             self.fleet = update.fleet
+        if update.owned is not None:
+            self.owned = update.owned
         if update.pools is not None:
             found = decode_pools(update.pools) if update.pools else PublishedPools()
             growing = (pool.fresh for pool in found.pools if pool.max_nodes)
@@ -114,6 +119,10 @@ class ClusterView:
     def card_sizes(self, rules: Rules, *, compute: bool) -> frozenset[int] | None:
         """Sizes of cards that a pod with such rules could get; None: not known now."""
         return self._sizes.of(rules, compute=compute) if self.synced else None
+
+    def labels_of(self, key: str) -> frozenset[str]:
+        """Values of a label on nodes that have cards."""
+        return frozenset(kind.labels[key] for kind in self._sizes.kinds if key in kind.labels)
 
     @property
     def handed(self) -> list[tuple[Node, Ours]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.dialects import explain_off
+from isolation.contract.dialects import explain_off, time_slices
 from isolation.contract.names import ACK, SCHEDULER, SHARED
 from isolation.scheduler.admission.core import account_policies, cel
 from isolation.scheduler.admission.core.cel import Validation
@@ -24,6 +24,7 @@ from isolation.scheduler.admission.core.matching import (
     resource_rule,
     select_namespaces,
     select_shared_pods,
+    select_sliced_namespaces,
     split_by_group,
     workloads_by_path,
 )
@@ -89,7 +90,18 @@ def _build_for_new_pods(dialect: Dialect, scheduler: str, systems: Serving) -> l
     admitted += cel.not_forged("object", dialect)
     if systems.on:
         admitted.append(cel.translated("object", systems.on, systems.left))
+    sliced = []
+    if any(one.name == time_slices.SYSTEM.name for one in systems.on):
+        named = f"({cel.containers('object')}).exists(c, {cel.names_any(time_slices.SYSTEM.selected)})"
+        left = Validation(
+            "false",
+            "nvidia.com/gpu is time slices in this namespace, and the admission webhook, which translates them, was "
+            "not called; check that the webhook configuration is installed",
+        )
+        where = {"namespaceSelector": select_sliced_namespaces()}
+        sliced = [build_policy("time-slices", new, {"asks-for-slices": named}, [left], **where)]
     return [
+        *sliced,
         build_policy("pods", new, {"asks-for-shares": asks}, validations, cel.variables("object", dialect), **_SHARED),
         build_policy("admitted", new, both, admitted, {"asks": asks}),
     ]

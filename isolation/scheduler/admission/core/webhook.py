@@ -57,6 +57,8 @@ TEMPLATES: Final[dict[str, Path]] = {
 _EVERYWHERE: Final = "daemonsets.apps"
 EPHEMERAL: Final = "ephemeralcontainers"
 BINDING: Final = "binding"
+SLICED: Final = "time-slices"
+"""Last step of the path for pods of namespaces of time slices: a review does not show a namespace's labels."""
 GPUSHARE_ACCOUNTS: Final = frozenset(
     f"system:serviceaccount:{SYSTEM_NAMESPACE}:{name}" for name in (SCHEDULER, NODE_AGENT, AUTOSCALER)
 )
@@ -145,7 +147,8 @@ def _review_new_pod(request: AdmissionRequest, context: ReviewContext) -> Admiss
 def _translate(pod: At, request: AdmissionRequest, context: ReviewContext) -> Translation | AdmissionResponse:
     """The canonical form of a pod or template; a response where that is the end of it."""
     metadata, spec = pod["metadata"], pod["spec"]
-    if spoken(metadata, spec) and (much := pod_security.explain_too_large(spec, request.size)):
+    sliced = context.offered.slices is not None
+    if spoken(metadata, spec, sliced=sliced) and (much := pod_security.explain_too_large(spec, request.size)):
         return deny(much, INVALID)
     found = translate(pod.mapping(), context.offered, request.namespace)
     return deny(found.refusal.reason, INVALID) if found.refusal is not None else found

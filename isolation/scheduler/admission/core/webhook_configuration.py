@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from isolation.contract.dialects import time_slices
 from isolation.contract.names import ACK, GROUP, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.scheduler.admission.core import cel
 from isolation.scheduler.admission.core.matching import (
@@ -19,11 +20,12 @@ from isolation.scheduler.admission.core.matching import (
     resource_rule,
     select_namespaces,
     select_shared_pods,
+    select_sliced_namespaces,
     split_by_group,
     workloads_by_path,
 )
 from isolation.scheduler.admission.core.serving import ONLY_ACK, Serving
-from isolation.scheduler.admission.core.webhook import EPHEMERAL, GPUSHARE_ACCOUNTS, SCHEDULER_ACCOUNT
+from isolation.scheduler.admission.core.webhook import EPHEMERAL, GPUSHARE_ACCOUNTS, SCHEDULER_ACCOUNT, SLICED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +58,11 @@ def build_webhooks(dialect: Dialect = ACK, systems: Serving = ONLY_ACK) -> Manif
         }
         rules = [resource_rule(one, "CREATE", "UPDATE") for one in split_by_group(resources)]
         hooks.append(_build_webhook("templates", rules, conditions, name=f"{resources[0].partition('.')[0]}.templates"))
+    if any(one.name == time_slices.SYSTEM.name for one in systems.on):
+        named = f"({cel.containers('object')}).exists(c, {cel.names_any(time_slices.SYSTEM.selected)})"
+        conditions = {"asks-for-slices": f"{_has_containers('object')} && {named}"}
+        sliced = _build_webhook(SLICED, [resource_rule(["pods"], "CREATE")], conditions)
+        hooks.append(sliced | {"namespaceSelector": select_sliced_namespaces()})
     joins = f"request.?subResource.orValue('') == {cel.text(EPHEMERAL)}"
     others = f"!(request.userInfo.username in {cel.texts(sorted(GPUSHARE_ACCOUNTS))})"
     touches = f"{cel.altered(dialect)} || ({cel.adds_annotations()}) || ({cel.adds_runtime_annotations()})"
