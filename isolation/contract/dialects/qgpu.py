@@ -2,7 +2,8 @@
 """
 qGPU of TKE: `qgpu-core` in percent (a multiple of 100: whole cards), `qgpu-memory` in GiB, and offline pods.
 
-Above 100 and no multiple of it, both amounts are split evenly over as few cards as have that much, rounded down. Offline (`qgpu-core-greedy` and `app-class: offline`): memory is booked, compute is what others leave.
+Above 100 and no multiple of it, both amounts are split evenly over as few cards as have that much, rounded down.
+Offline (`qgpu-core-greedy` and `app-class: offline`): memory is booked, compute is what others leave.
 
 Source: Tencent Cloud TKE documents 457/65734 (2026-01), 457/81034 (2025-09) and 457/127667 (several cards).
 """
