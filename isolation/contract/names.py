@@ -132,6 +132,8 @@ AVOID_UUIDS: Final = f"{GROUP}/avoid-card-uuids"
 """Likewise: none of these is."""
 TIME_SLICES: Final = f"{GROUP}/time-slices"
 """Node label: into how many slices plain `nvidia.com/gpu` divides a card there; also in a pod's nodeSelector."""
+WARNS_ONLY: Final = "gpushare-dialects-off"
+"""Beginning of the names of admission policies that warn of pods in dialects that are off, and refuse nothing."""
 CORE_STEPS: Final = MappingProxyType(
     {
         ACK.name: 5,

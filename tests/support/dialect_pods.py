@@ -96,4 +96,4 @@ CASES = {
     ),
     "time-slices": (asking({WHOLE: "2"}, spec(nodeSelector={TIME_SLICES: "4"})), (1, 7, 0, False)),
 }
-"""Pods of every dialect, and what each is on cards of 15 GiB: cards, GiB and percent of each, whether they are whole."""
+"""Pods of every dialect, and what they ask on cards of 15 GiB: cards, GiB and percent of each, whether whole."""

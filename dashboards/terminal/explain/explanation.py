@@ -40,6 +40,12 @@ class ExplainedPod:
     scheduler: str
     request: Request | Refusal
     slices: tuple[Slice, ...] = ()
+    dialect: str = ""
+    """Of the system in whose words it was written; empty: in ACK's."""
+    foreign: str = ""
+    """Systems whose words it still has."""
+    asked: str = ""
+    """Those words, where admission translated them."""
     record: str = ""
     """Which record names its cards: the annotation's name; empty: none that can be read."""
     record_fault: str = ""

@@ -19,10 +19,11 @@ from isolation.contract.codec import (
     owner_uid_of,
     request_of,
 )
-from isolation.contract.codec.cursor import At
+from isolation.contract.codec.cursor import At, decoded
 from isolation.contract.codec.pod import seconds_of
+from isolation.contract.dialects import SYSTEMS, spoken
 from isolation.contract.model import Refusal, Request
-from isolation.contract.names import ACK, ALLOCATION, EXEMPT, RESERVATION, SCHEDULER, SHARED
+from isolation.contract.names import ACK, ALLOCATION, ASKED, DIALECT, EXEMPT, RESERVATION, SCHEDULER, SHARED
 from isolation.contract.text import printable
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def parse_pod(pod: Any, uuids: Mapping[int, str], unit_bytes: int) -> ExplainedP
         scheduler=spec["schedulerName"].text(),
         request=request,
         slices=slices,
+        dialect=annotations.get(DIALECT, "") if annotations.get(DIALECT) in SYSTEMS else "",
+        foreign=" and ".join(one.title for one in spoken(metadata, spec)),
+        asked=_asked(annotations.get(ASKED, "")),
         record=record,
         record_fault=fault,
         promise=promise,
@@ -66,6 +70,20 @@ def parse_pod(pod: Any, uuids: Mapping[int, str], unit_bytes: int) -> ExplainedP
         owner_uid=owner_uid_of(metadata.value),
         refused=tuple(_refused((*status["initContainerStatuses"].items(), *status["containerStatuses"].items()))),
     )
+
+
+def _asked(text: str) -> str:
+    """What admission noted of a pod's own words, on one line; anybody may have written it: nothing follows from it."""
+    try:
+        said = decoded(text) if text else At(None)
+        parts = [
+            f"container {name}: {', '.join(f'{key} {value}' for key, value in words.texts().items())}"
+            for name, words in said["containers"].fields()
+        ]
+        parts += [f"annotation {key}: {value}" for key, value in said["annotations"].texts().items()]
+        return printable("; ".join(parts), _LONGEST_MESSAGE)
+    except CodecError:
+        return ""
 
 
 def _refused(statuses: Iterable[At]) -> Iterator[str]:
@@ -94,11 +112,20 @@ def _recorded(
     return (), "", "", ""
 
 
+def _untranslated(pod: ExplainedPod) -> Iterator[str]:
+    if pod.foreign and not pod.dialect:
+        yield (
+            f"it asks for GPUs in the words of {pod.foreign}, and admission did not translate it: it gets none. Its "
+            "dialect was off, or the webhook was not called; switch the dialect on and recreate the pod"
+        )
+
+
 def find_faults(pod: ExplainedPod) -> tuple[str, ...]:
     """What keeps the pod waiting, or wrong, whatever room there is; each with what to do."""
     faults: list[str] = []
     if pod.ended:
         return ()
+    faults += _untranslated(pod)
     if isinstance(pod.request, Refusal):
         faults.append(f"invalid request: {pod.request.reason}")
     shared = isinstance(pod.request, Request) and pod.request.shared

@@ -23,7 +23,7 @@ from dashboards.terminal.explain.remedies import find_remedies
 from dashboards.terminal.read.api_server import NODES, PODS, ask_exporters, first_page, items, read_into, reservations
 from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.model import Placement, Request
-from isolation.contract.names import ALLOCATION
+from isolation.contract.names import ACK, ALLOCATION
 from isolation.kube.core.errors import MalformedError, NotFoundError, RefusedError
 from isolation.kube.informer import NOT_ENDED
 from isolation.kube.store import Store
@@ -129,7 +129,8 @@ def explain_pending(
     if isinstance(verdict, Placement):
         return PendingReason(verdict, whys, (), mine)
     pods = {pod.uid: pod for pod in cluster.pods}
-    return PendingReason(verdict, whys, find_remedies(engine, request, whys, pods, unit_bytes), mine)
+    dialect = subject.dialect or ACK.name
+    return PendingReason(verdict, whys, find_remedies(engine, request, whys, pods, unit_bytes, dialect), mine)
 
 
 def _without_agent(engine: Engine, request: Request) -> frozenset[str]:

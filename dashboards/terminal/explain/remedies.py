@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from dashboards.terminal.explain.explanation import Remedy
 from dashboards.terminal.explain.node_reasons import NO_AGENT
 from dashboards.terminal.text_format import count
+from isolation.contract.codec.request import core_step
+from isolation.contract.dialects import SYSTEMS, Words
 from isolation.contract.model import Mode, Placement, Refusal, Why
 from isolation.contract.names import ACK
 from isolation.contract.quantity import show_bytes
@@ -31,21 +33,35 @@ MOST_CARDS_TRIED: Final = 16
 _MOST_POOLS: Final = 8
 _MOST_NODES_FOR_MOVES: Final = 16
 _MOST_MOVES: Final = 3
-_CORE_STEP: Final = 5
 _WAITING: Final = "the pod that waits"
 _MOVABLE: Final = frozenset({Why.CARDS, Why.FRAGMENTED})
 
 
-def find_remedies(
-    engine: Engine, request: Request, whys: Sequence[NodeReason], pods: Mapping[str, Pod], unit_bytes: int
+def find_remedies(  # noqa: PLR0917 (what there is to try, and in whose words)
+    engine: Engine,
+    request: Request,
+    whys: Sequence[NodeReason],
+    pods: Mapping[str, Pod],
+    unit_bytes: int,
+    dialect: str = ACK.name,
 ) -> tuple[Remedy, ...]:
-    """Every remedy that was tried and works."""
+    """Every remedy that was tried and works, in the words of the pod's own dialect."""
     if not request.cards:
         return ()
-    found = [*_split(engine, request, unit_bytes), *_smaller(engine, request, unit_bytes)]
-    found += [*_mode(engine, request), *_moves(engine, request, whys, pods), *_nodes(engine, request, whys)]
+    words = SYSTEMS[dialect].words if dialect in SYSTEMS else _ack_words(unit_bytes)
+    step = core_step(dialect)
+    found = [*_split(engine, request, unit_bytes, words, step), *_smaller(engine, request, unit_bytes, words)]
+    found += [
+        *_mode(engine, request, words, step),
+        *_moves(engine, request, whys, pods),
+        *_nodes(engine, request, whys),
+    ]
     found += _pools(engine, request, whys)
     return tuple(found)
+
+
+def _ack_words(unit_bytes: int) -> Words:
+    return Words(ACK.memory, unit_bytes, ACK.compute, f"pod label {ACK.card_count}", total=True)
 
 
 def _at(placement: Placement) -> str:
@@ -53,7 +69,7 @@ def _at(placement: Placement) -> str:
     return f"{placement.node} (card{'s' if len(placement.slices) > 1 else ''} {cards})"
 
 
-def _smaller(engine: Engine, request: Request, unit: int) -> Iterator[Remedy]:
+def _smaller(engine: Engine, request: Request, unit: int, words: Words) -> Iterator[Remedy]:
     """The most per card that would fit now, by halving."""
     if request.whole:
         return
@@ -68,37 +84,38 @@ def _smaller(engine: Engine, request: Request, unit: int) -> Iterator[Remedy]:
     if best is not None:
         units, found = best
         each = " per card" if request.cards > 1 else ""
-        text = f"request {show_bytes(units * unit)}{each} ({ACK.memory}: {units * request.cards}): fits {_at(found)}"
+        own = words.show_memory(units * unit, request.cards)
+        text = f"request {show_bytes(units * unit)}{each} ({own}): fits {_at(found)}"
         yield Remedy("smaller", text)
 
 
-def _split(engine: Engine, request: Request, unit: int) -> Iterator[Remedy]:
+def _split(engine: Engine, request: Request, unit: int, words: Words, step: int) -> Iterator[Remedy]:
     """The same memory over another number of cards."""
-    if request.whole:
+    if request.whole or not words.count:
         return
     units = request.card_bytes * request.cards // unit
     core = request.card_core * request.cards
     for cards in range(1, MOST_CARDS_TRIED + 1):
-        if cards == request.cards or units % cards or core % (cards * _CORE_STEP):
+        if cards == request.cards or units % cards or core % (cards * step):
             continue
         found = engine.place(replace(request, cards=cards, card_bytes=units // cards * unit, card_core=core // cards))
         if isinstance(found, Placement):
             each = show_bytes(units // cards * unit)
-            what = f"{count(cards, 'card')} (pod label {ACK.card_count}: {cards}) with {each} each"
+            what = f"{count(cards, 'card')} ({words.count}: {cards}) with {each} each"
             yield Remedy("split", f"request {what}: fits {_at(found)}")
             return
 
 
-def _mode(engine: Engine, request: Request) -> Iterator[Remedy]:
+def _mode(engine: Engine, request: Request, words: Words, step: int) -> Iterator[Remedy]:
     """With or without a share of compute, which other nodes serve."""
     if kind_of(request) is RequestKind.COMPUTE:
         found = engine.place(replace(request, card_core=0))
         if isinstance(found, Placement):
-            yield Remedy("mode", f"request no compute share (omit {ACK.compute}): fits {_at(found)}")
-    elif kind_of(request) is RequestKind.MEMORY:
-        found = engine.place(replace(request, card_core=_CORE_STEP))
+            yield Remedy("mode", f"request no compute share (omit {words.compute}): fits {_at(found)}")
+    elif kind_of(request) is RequestKind.MEMORY and words.compute:
+        found = engine.place(replace(request, card_core=step))
         if isinstance(found, Placement):
-            text = f"also request a compute share ({ACK.compute}: {_CORE_STEP * request.cards}): fits {_at(found)}"
+            text = f"also request a compute share ({words.show_compute(step, request.cards)}): fits {_at(found)}"
             yield Remedy("mode", text)
 
 

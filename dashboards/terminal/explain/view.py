@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dashboards.terminal.json_output import FORMAT
 from dashboards.terminal.table import BAD, DIM, STRONG, WARN, Column, sentence, table
 from dashboards.terminal.text_format import clock, count, gib, indexes
+from isolation.contract.dialects import SYSTEMS
 from isolation.contract.model import FULL_CORE, Mode, Placement, Refusal, Why
 from isolation.contract.quantity import show_bytes
 from isolation.placement.explain import describe_request
@@ -85,7 +86,8 @@ def _asks(pod: ExplainedPod) -> str:
         return "requests no cards" + (
             "" if pod.node or pod.ended else ": see its scheduler and its Events for why it is pending"
         )
-    return f"requests {describe_request(pod.request)}"
+    own = f", written for {SYSTEMS[pod.dialect].title}: {pod.asked or 'its words were not kept'}" if pod.dialect else ""
+    return f"requests {describe_request(pod.request)}{own}"
 
 
 # Bound.
@@ -239,6 +241,8 @@ def explain_document(explanation: Explanation) -> dict[str, Any]:
         "phase": pod.phase,
         "node": pod.node or None,
         "request": asked,
+        "dialect": pod.dialect or None,
+        "asked": pod.asked or None,
         "problems": list(explanation.faults),
         "bound": None if bound is None else _bound_document(pod, bound),
         "pending": None if waits is None else _waits_document(waits),

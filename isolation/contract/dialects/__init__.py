@@ -9,8 +9,8 @@ pods ask; to add one, write the module, name it in `SYSTEMS` and give its step i
 policies, `gpushare place` and `explain` follow from the table.
 """
 
-from isolation.contract.dialects.system import Offered, System
+from isolation.contract.dialects.system import Offered, System, Words
 from isolation.contract.dialects.systems import SYSTEMS
 from isolation.contract.dialects.translate import Line, Translation, explain_off, spoken, translate
 
-__all__ = ["SYSTEMS", "Line", "Offered", "System", "Translation", "explain_off", "spoken", "translate"]
+__all__ = ["SYSTEMS", "Line", "Offered", "System", "Translation", "Words", "explain_off", "spoken", "translate"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable
-from isolation.contract.dialects.system import ForeignPod, System, Want
+from isolation.contract.dialects.system import ForeignPod, System, Want, Words
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import CORE_LIMIT
 from isolation.contract.quantity import MIB
@@ -55,6 +55,7 @@ SYSTEM: Final = System(
     name="gpu-manager",
     title="gpu-manager",
     read=_read,
+    words=Words(MEMORY, _UNIT, CORE),
     better=f"{MEMORY} (units of 256 MiB)",
     resources=(CORE, MEMORY),
     webhooks=(),

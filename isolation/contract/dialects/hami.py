@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable, show
-from isolation.contract.dialects.system import ForeignPod, System, Want, memory_of
+from isolation.contract.dialects.system import ForeignPod, System, Want, Words, memory_of
 from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, ONLINE, USE_MODELS, USE_UUIDS
+from isolation.contract.quantity import MIB
 
 COUNT: Final = "nvidia.com/gpu"
 MEMORY: Final = "nvidia.com/gpumem"
@@ -77,6 +78,7 @@ SYSTEM: Final = System(
     name="hami",
     title="HAMi",
     read=_read,
+    words=Words(MEMORY, MIB, CORES, COUNT),
     better=f"{MEMORY} (MiB)",
     resources=(MEMORY, PERCENT, CORES, PRIORITY),
     implied=(COUNT,),

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable, show
-from isolation.contract.dialects.system import ForeignContainer, ForeignPod, System, Want, amount_bytes
+from isolation.contract.dialects.system import ForeignContainer, ForeignPod, System, Want, Words, amount_bytes
 from isolation.contract.quantity import MIB
 
 FRACTION: Final = "gpu-fraction"
@@ -103,6 +103,7 @@ SYSTEM: Final = System(
     name="kai",
     title="KAI",
     read=_read,
+    words=Words(f"annotation {MEMORY}", MIB, count=f"annotation {DEVICES}"),
     better=f"annotation {MEMORY} (MiB)",
     annotations=(FRACTION, MEMORY),
     container_annotations=(_REQUEST, _LIMIT),

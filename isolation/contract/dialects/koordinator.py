@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.cursor import Unacceptable
 from isolation.contract.dialects.gpu_manager import whole_cards
-from isolation.contract.dialects.system import ForeignPod, System, Want
+from isolation.contract.dialects.system import ForeignPod, System, Want, Words
 from isolation.contract.model import FULL_CORE
 from isolation.contract.quantity import MIB
 
@@ -77,6 +77,7 @@ SYSTEM: Final = System(
     name="koordinator",
     title="Koordinator",
     read=_read,
+    words=Words(MEMORY, 1, CORE, SHARED, total=True),
     better=f"{MEMORY} (a quantity such as 8Gi)",
     resources=(SHARED, BOTH, CORE, RATIO, MEMORY),
     schedulers=("koord-scheduler",),

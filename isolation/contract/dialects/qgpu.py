@@ -14,7 +14,7 @@ from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable, show
 from isolation.contract.dialects.gpu_manager import whole_cards
-from isolation.contract.dialects.system import ForeignPod, System, Want
+from isolation.contract.dialects.system import ForeignPod, System, Want, Words
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import ONLINE
 from isolation.contract.quantity import GIB
@@ -59,6 +59,7 @@ SYSTEM: Final = System(
     name="qgpu",
     title="qGPU",
     read=_read,
+    words=Words(MEMORY, GIB, CORE),
     better=f"{MEMORY} (GiB)",
     resources=(CORE, MEMORY, GREEDY),
     node_resources=(CORE,),

@@ -181,6 +181,29 @@ def vgpus(pod: ForeignPod, names: tuple[str, str, str, str], implied: int = 0) -
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """How a system's users write an amount, for advice about a pod of theirs."""
+
+    memory: str
+    unit: int
+    """Bytes of one."""
+    compute: str = ""
+    """Empty: it cannot be asked for."""
+    count: str = ""
+    """The number of cards; empty: always one."""
+    total: bool = False
+    """Whether amounts are those of all cards together, and not of each."""
+
+    def show_memory(self, card_bytes: int, cards: int) -> str:
+        """An amount on each of so many cards, rounded down to what can be written."""
+        return f"{self.memory}: {card_bytes * (cards if self.total else 1) // self.unit}"
+
+    def show_compute(self, card_core: int, cards: int) -> str:
+        """Percent of each of so many cards."""
+        return f"{self.compute}: {card_core * (cards if self.total else 1)}"
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """One system's words."""
 
@@ -190,6 +213,7 @@ class System:
     """For people."""
     read: Callable[[ForeignPod], dict[str, Want]]
     """What each container asks, by name; raises Unacceptable, CodecError."""
+    words: Words
     better: str
     """An amount to write where a percentage of a card cannot be resolved."""
     resources: tuple[str, ...] = ()

@@ -16,8 +16,9 @@ from fractions import Fraction
 from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable, show
-from isolation.contract.dialects.system import ForeignPod, System, Want
+from isolation.contract.dialects.system import ForeignPod, System, Want, Words
 from isolation.contract.names import TIME_SLICES
+from isolation.contract.quantity import GIB
 
 COUNT: Final = "nvidia.com/gpu"
 _REPLICAS: Final = re.compile(r"[1-9][0-9]{0,2}")
@@ -47,6 +48,7 @@ SYSTEM: Final = System(
     name="time-slices",
     title="time slices",
     read=_read,
+    words=Words("aliyun.com/gpu-mem", GIB),
     better="aliyun.com/gpu-mem (GiB)",
     implied=(COUNT,),
     selector=TIME_SLICES,

@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable
-from isolation.contract.dialects.system import ForeignPod, System, Want, vgpus
+from isolation.contract.dialects.system import ForeignPod, System, Want, Words, vgpus
 from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, USE_MODELS, USE_UUIDS
+from isolation.contract.quantity import MIB
 
 COUNT: Final = "nvidia.com/vgpu-number"
 MEMORY: Final = "nvidia.com/vgpu-memory"
@@ -48,6 +49,7 @@ SYSTEM: Final = System(
     name="vgpu-manager",
     title="vgpu-manager",
     read=_read,
+    words=Words(MEMORY, MIB, CORES, COUNT),
     better=f"{MEMORY} (MiB)",
     resources=(COUNT, MEMORY, CORES),
     schedulers=("vgpu-scheduler",),

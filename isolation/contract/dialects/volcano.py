@@ -11,8 +11,9 @@ from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable
 from isolation.contract.dialects.hami import check_mode
-from isolation.contract.dialects.system import ForeignPod, System, Want, vgpus
+from isolation.contract.dialects.system import ForeignPod, System, Want, Words, vgpus
 from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, USE_MODELS, USE_UUIDS
+from isolation.contract.quantity import MIB
 
 COUNT: Final = "volcano.sh/vgpu-number"
 MEMORY: Final = "volcano.sh/vgpu-memory"
@@ -49,6 +50,7 @@ SYSTEM: Final = System(
     name="volcano",
     title="Volcano",
     read=_read,
+    words=Words(MEMORY, MIB, CORES, COUNT),
     better=f"{MEMORY} (MiB)",
     resources=(COUNT, MEMORY, PERCENT, CORES, OLD_MEMORY, OLD_COUNT),
     schedulers=("volcano",),

@@ -39,6 +39,12 @@ POLICY = (
 )
 
 
+SPEAKS_HAMI = {
+    **WEBHOOK,
+    "webhooks": [{**WEBHOOK["webhooks"][0], "matchConditions": [{"expression": "'nvidia.com/gpumem' in c.x"}]}],
+}
+
+
 @pytest.mark.parametrize(
     ("words", "state", "fix"),
     [
@@ -107,6 +113,13 @@ def webhook_serves(pem):
             "cluster.other_webhooks",
             State.PROBLEM,
         ),
+        ({"webhooks": (SPEAKS_HAMI,)}, "cluster.dialects", State.OK),
+        (
+            {"webhooks": (SPEAKS_HAMI, {"metadata": {"name": "h"}, "webhooks": [{"name": "vgpu.hami.io"}]})},
+            "cluster.dialects",
+            State.WARNING,
+        ),
+        ({"webhooks": Unavailable("403")}, "cluster.dialects", State.UNKNOWN),
         ({"good": Probe()}, "cluster.admission", State.PROBLEM),
         (
             {"good": Probe('failed calling webhook "pods.gpushare.dev": x509: certificate has expired')},

@@ -20,6 +20,7 @@ from isolation.contract.names import (
     SCHEDULER,
     SYSTEM_NAMESPACE,
     UNISOLATED,
+    WARNS_ONLY,
 )
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Unavailable
 from isolation.doctor.checks.cluster.installation import OURS, our_webhooks
@@ -186,7 +187,7 @@ def _check_policies(facts: ClusterFacts, apply: str) -> Finding:
             "gpushare's admission policies are missing: agents may write to any node, and only the webhook checks pods"
         )
         return problem(check, told, apply)
-    loose = mine - bound
+    loose = {name for name in mine - bound if not name.startswith(WARNS_ONLY)}
     if loose:
         return problem(check, f"{named(loose)} has no binding with action Deny", apply)
     broken = [str(table(one, "metadata").get("name")) for one in facts.policies if _warned(one)]

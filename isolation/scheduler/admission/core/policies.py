@@ -10,10 +10,10 @@ Source: Kubernetes, "Validating Admission Policy" (1.30).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from isolation.contract.dialects import explain_off, time_slices
-from isolation.contract.names import ACK, SCHEDULER, SHARED
+from isolation.contract.names import ACK, SCHEDULER, SHARED, WARNS_ONLY
 from isolation.scheduler.admission.core import account_policies, cel
 from isolation.scheduler.admission.core.cel import Validation
 from isolation.scheduler.admission.core.matching import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from isolation.scheduler.admission.core.matching import Manifest
 
 
-_WARNS: Final = "gpushare-dialects-off"
 _SHARED = {"namespaceSelector": select_namespaces(), "objectSelector": select_shared_pods()}
 
 
@@ -63,7 +62,7 @@ def build_bindings(made: Sequence[Manifest]) -> list[Manifest]:
             "metadata": {"name": policy["metadata"]["name"]},
             "spec": {
                 "policyName": policy["metadata"]["name"],
-                "validationActions": ["Warn" if policy["metadata"]["name"].startswith(_WARNS) else "Deny"],
+                "validationActions": ["Warn" if policy["metadata"]["name"].startswith(WARNS_ONLY) else "Deny"],
             },
         }
         for policy in made
@@ -142,7 +141,7 @@ def _build_for_others(systems: Serving) -> list[Manifest]:
         conditions = {"speaks-another-dialect": f"has({pod}.spec) && {cel.speaks(pod, systems.off)}"}
         rules = [resource_rule(one, "CREATE") for one in split_by_group(resources)]
         warnings = [Validation(f"!{cel.speaks(pod, [one])}", explain_off(one)) for one in systems.off]
-        name = f"{_WARNS.removeprefix('gpushare-')}-{resources[0].partition('.')[0]}"
+        name = f"{WARNS_ONLY.removeprefix('gpushare-')}-{resources[0].partition('.')[0]}"
         policy = build_policy(name, rules, conditions, warnings)
         policy["spec"]["failurePolicy"] = "Ignore"
         found.append(policy)

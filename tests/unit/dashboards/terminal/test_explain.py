@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
+from support.dialect_pods import hami
 from support.views_stage import node_json, pod_json
 
 from dashboards.terminal.explain.explanation import Explanation
@@ -18,8 +19,9 @@ from dashboards.terminal.explain.pod import find_faults, parse_events, parse_pod
 from dashboards.terminal.explain.read import explain_pending
 from dashboards.terminal.explain.view import explain_document, explain_lines
 from dashboards.terminal.table import TextOutput
+from isolation.contract.dialects import Offered, translate
 from isolation.contract.model import Placement, Slice, Why
-from isolation.contract.names import ALLOCATION, POOL, SCHEDULER, SHARED
+from isolation.contract.names import ALLOCATION, ASKED, DIALECT, POOL, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import Reservation
 from isolation.kube.store import Store
@@ -251,3 +253,34 @@ def test_the_story_in_words_and_as_data():
     assert "card_too_small" == document["pending"]["why"]
     assert [one.text for one in told.waits.remedies] == [one["text"] for one in document["pending"]["remedies"]]
     assert json.loads(json.dumps(document)) == document
+
+
+def test_a_pod_of_another_system_is_explained_in_its_own_words():
+    """
+    What it asked for as its owner wrote it, and advice that can be typed; what was not translated gets nothing, and
+    says so.
+    """
+    known = Offered(frozenset({"ack", "hami"}))
+    found = translate(hami(gpumem="20000", gpucores=None), known)
+    made = pod_json("p") | {"metadata": {**pod_json("p")["metadata"], "annotations": {}}}
+    made["metadata"]["annotations"] = found.metadata.value["annotations"]
+    made["spec"]["containers"] = found.spec.value["containers"]
+    subject = parse_pod(made, {}, GIB)
+    waiting = explain_pending(cluster_of([node_json("n", 1, 15)], []), [], subject, GIB, 1000.0)
+    lines = "\n".join(explain_lines(Explanation(subject, (), waiting), 1000.0, TextOutput(200), wide=False))
+    assert "written for HAMi: container main: nvidia.com/gpu 1, nvidia.com/gpumem 20000" in " ".join(lines.split())
+    assert "nvidia.com/gpumem: 15360" in lines
+    assert "aliyun.com/gpu-mem" not in lines
+    raw = hami()
+    raw["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert "words of HAMi" in find_faults(parse_pod(raw, {}, GIB))[0]
+
+
+@pytest.mark.parametrize("asked", ["", "{", "[]", '{"containers": 1}', '{"containers": {"a": {"b": 1}}}', "\x1b[2J"])
+def test_a_forged_note_of_what_was_asked_harms_nobody(asked):
+    """
+    Anybody may write it.
+    """
+    made = pod_json("p")
+    made["metadata"]["annotations"] = {ASKED: asked, DIALECT: "hami"}
+    assert "" == parse_pod(made, {}, GIB).asked
