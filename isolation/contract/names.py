@@ -64,6 +64,11 @@ ACK: Final = Dialect(
 
 DIALECTS: Final = MappingProxyType({ACK.name: ACK})
 
+CLASSIC_CARD: Final = "ALIYUN_COM_GPU_MEM_IDX"
+"""Pod annotation of the classic gpushare-scheduler-extender: index of its card; read, never written."""
+CLASSIC_UNITS: Final = "ALIYUN_COM_GPU_MEM_POD"
+"""Likewise: units of memory that the pod has of that card."""
+
 # Ours, the same in every dialect.
 GROUP: Final = "gpushare.dev"
 """API group of our own objects, and prefix of our labels and annotations."""

@@ -20,7 +20,7 @@ import msgspec
 from isolation.contract.codec import CodecError, node_of, owner_of, pod_of, request_of
 from isolation.contract.codec.request import READ_ANNOTATIONS
 from isolation.contract.model import Cluster, Node, Pod, Refusal
-from isolation.contract.names import ACK, ALLOCATION, EVICT, MIRROR, Dialect
+from isolation.contract.names import ACK, ALLOCATION, CLASSIC_CARD, CLASSIC_UNITS, EVICT, MIRROR, Dialect
 from isolation.contract.quantity import GIB
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of, node_wire, pod_wire
@@ -84,7 +84,10 @@ class Store:
         """By node and UID, pods whose record names cards by index: read again when the node's cards change."""
         self._requests: dict[bytes, Request | Refusal] = {}
         """What templates ask for: replicas are read once and share one request."""
-        self._read_annotations = READ_ANNOTATIONS | {ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation}
+        self._read_annotations = READ_ANNOTATIONS | {
+            *(ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation),
+            *(CLASSIC_CARD, CLASSIC_UNITS),
+        }
         self._listeners: list[Callable[[ClusterChange], None]] = []
         self._generation = 0
         self._view: StoreView | None = None
@@ -202,7 +205,8 @@ class Store:
         """Remember a pod whose record counts cards, as little of it as can be read again."""
         self._forget_record(uid)
         record = wire["metadata"].get("annotations") or {}
-        if pod.placement is None or self._dialect.allocation_annotation not in record or ALLOCATION in record:
+        by_index = self._dialect.allocation_annotation in record or CLASSIC_CARD in record
+        if pod.placement is None or not by_index or ALLOCATION in record:
             return
         few = {key: value for key, value in record.items() if key in self._read_annotations}
         small = {**wire, "metadata": {**wire["metadata"], "annotations": few}}

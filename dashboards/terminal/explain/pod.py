@@ -15,6 +15,7 @@ from dashboards.terminal.explain.explanation import ExplainedPod, PodEvent
 from isolation.contract.codec import (
     CodecError,
     decode_allocation,
+    decode_classic,
     decode_vendor,
     owner_uid_of,
     request_of,
@@ -23,7 +24,17 @@ from isolation.contract.codec.cursor import At, decoded
 from isolation.contract.codec.pod import seconds_of
 from isolation.contract.dialects import SYSTEMS, spoken
 from isolation.contract.model import Refusal, Request
-from isolation.contract.names import ACK, ALLOCATION, ASKED, DIALECT, EXEMPT, RESERVATION, SCHEDULER, SHARED
+from isolation.contract.names import (
+    ACK,
+    ALLOCATION,
+    ASKED,
+    CLASSIC_CARD,
+    DIALECT,
+    EXEMPT,
+    RESERVATION,
+    SCHEDULER,
+    SHARED,
+)
 from isolation.contract.text import printable
 
 if TYPE_CHECKING:
@@ -107,8 +118,11 @@ def _recorded(
         if vendor is not None:
             slices = decode_vendor(vendor, uuids, node, unit_bytes=unit_bytes)
             return slices, ACK.allocation_annotation, "", ""
+        if CLASSIC_CARD in annotations:
+            return decode_classic(annotations, uuids, node, unit_bytes=unit_bytes), CLASSIC_CARD, "", ""
     except CodecError as exc:
-        return (), "", f"{ALLOCATION if ours is not None else ACK.allocation_annotation}: {exc}", ""
+        where = ALLOCATION if ours is not None else ACK.allocation_annotation if vendor is not None else CLASSIC_CARD
+        return (), "", f"{where}: {exc}", ""
     return (), "", "", ""
 
 

@@ -9,6 +9,7 @@ Refusal, or raises CodecError with the path of what has the wrong shape; nothing
 from isolation.contract.codec.allocation import (
     Allocation,
     decode_allocation,
+    decode_classic,
     decode_vendor,
     encode_allocation,
     encode_vendor,
@@ -26,6 +27,7 @@ __all__ = [
     "Skipped",
     "decode_allocation",
     "decode_cards",
+    "decode_classic",
     "decode_vendor",
     "encode_allocation",
     "encode_cards",

@@ -26,6 +26,7 @@ import msgspec
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, is_label_name, show
 from isolation.contract.codec.request import MOST_CARDS
 from isolation.contract.model import FULL_CORE, Part, Slice, parts_of
+from isolation.contract.names import CLASSIC_CARD, CLASSIC_UNITS
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 ALLOCATION_VERSION: Final = 1
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,3}")
+_UNITS: Final = re.compile(r"[1-9][0-9]{0,12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,22 @@ def decode_vendor(text: str, uuids: Mapping[int, str], node: str, *, unit_bytes:
     return tuple(
         Slice(uuids.get(index) or f"{node}/{index}", index, taken[index] * unit_bytes) for index in sorted(taken)
     )
+
+
+def decode_classic(
+    annotations: Mapping[str, str], uuids: Mapping[int, str], node: str, *, unit_bytes: int = GIB
+) -> tuple[Slice, ...]:
+    """
+    The one slice by the annotations of the classic gpushare-scheduler-extender; CodecError where they make no sense.
+
+    Source: AliyunContainerService/gpushare-scheduler-extender, pkg/utils/const.go and pkg/utils/pod.go.
+    """
+    card, units = annotations.get(CLASSIC_CARD, ""), annotations.get(CLASSIC_UNITS, "")
+    if not _INDEX.fullmatch(card) or int(card) >= MOST_CARDS:
+        raise CodecError((), f"{CLASSIC_CARD} is {show(card)}, which is not a card index")
+    if not _UNITS.fullmatch(units) or int(units) * unit_bytes >= LARGEST:
+        raise CodecError((), f"{CLASSIC_UNITS} is {show(units)}, which is not a number of units")
+    return (Slice(uuids.get(int(card)) or f"{node}/{card}", int(card), int(units) * unit_bytes),)
 
 
 def _part(item: At, whole: Mapping[str, Slice]) -> Slice:

@@ -13,13 +13,14 @@ import datetime as dt
 import re
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.codec.allocation import decode_allocation, decode_vendor
+from isolation.contract.codec.allocation import decode_allocation, decode_classic, decode_vendor
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.request import controller_of, goes_with_its_node, request_of
 from isolation.contract.model import Ask, Phase, Placement, Pod, Refusal, Request, Slice
 from isolation.contract.names import (
     ACK,
     ALLOCATION,
+    CLASSIC_CARD,
     EVICT,
     MIRROR,
     RESERVATION,
@@ -63,6 +64,9 @@ def pod_of(
     if request is None:
         request = request_of(metadata.value, spec.value, dialect=dialect, unit_bytes=unit_bytes)
     slices = _recorded(annotations, node, nodes or {}, dialect, unit_bytes) if node else ()
+    if node and not slices and isinstance(request, Request) and CLASSIC_CARD in annotations:
+        # Anybody may write these: they place a pod that asks for as much, and give none anything.
+        slices = _classic(annotations, node, nodes or {}, unit_bytes)
     if isinstance(request, Refusal):
         if not slices:
             return request
@@ -126,18 +130,30 @@ def _recorded(
     annotations: Mapping[str, str], node: str, nodes: Mapping[str, Node], dialect: Dialect, unit_bytes: int
 ) -> tuple[Slice, ...]:
     """The cards that a record names, ours before the vendor's; none where no record can be read."""
-    if ALLOCATION in annotations:
-        try:
+    try:
+        if ALLOCATION in annotations:
             return decode_allocation(annotations[ALLOCATION]).slices
-        except CodecError:
-            return ()
-    if dialect.allocation_annotation in annotations:
-        uuids = {card.index: card.uuid for card in nodes[node].cards} if node in nodes else {}
-        try:
-            return decode_vendor(annotations[dialect.allocation_annotation], uuids, node, unit_bytes=unit_bytes)
-        except CodecError:
-            return ()
+        if dialect.allocation_annotation in annotations:
+            record = annotations[dialect.allocation_annotation]
+            return decode_vendor(record, _uuids(node, nodes), node, unit_bytes=unit_bytes)
+    except CodecError:
+        pass
     return ()
+
+
+def _classic(
+    annotations: Mapping[str, str], node: str, nodes: Mapping[str, Node], unit_bytes: int
+) -> tuple[Slice, ...]:
+    """The card that the classic extender chose; none where that cannot be read."""
+    try:
+        return decode_classic(annotations, _uuids(node, nodes), node, unit_bytes=unit_bytes)
+    except CodecError:
+        return ()
+
+
+def _uuids(node: str, nodes: Mapping[str, Node]) -> dict[int, str]:
+    """Of the node's cards, by index."""
+    return {card.index: card.uuid for card in nodes[node].cards} if node in nodes else {}
 
 
 def _as_recorded(slices: tuple[Slice, ...], owner: str) -> Request:

@@ -30,14 +30,19 @@ _SIZES: Final = (
 )
 """Each says how many of a group must start together; a group of one is none."""
 
+_NAMES: Final = frozenset(key for _, key in (*_GROUPS, *_SIZES))
+_FIELDS: Final = frozenset({"workloadRef", "schedulingGroup"})
+
 
 def explain_group(metadata: At, spec: At) -> str | None:
     """Why the pod cannot be served alone, or None."""
     parts = {what: metadata[what].mapping() for what in ("annotations", "labels")}
+    if all(_NAMES.isdisjoint(part) for part in parts.values()) and _FIELDS.isdisjoint(spec.mapping()):
+        return None
     found = next((f"{what[:-1]} {key}" for what, key in _GROUPS if parts[what].get(key)), "")
     sizes = [str(parts[what][key]) for what, key in _SIZES if parts[what].get(key)]
     if not found:
-        found = next((f"spec.{key}" for key in ("workloadRef", "schedulingGroup") if spec.mapping().get(key)), "")
+        found = next((f"spec.{key}" for key in sorted(_FIELDS) if spec.mapping().get(key)), "")
     if sizes and all(size == "1" for size in sizes):
         return None
     if not found and not sizes:

@@ -129,14 +129,17 @@ class ForeignPod:
     def refuse_env(self, name: str) -> None:
         """Refuse a variable that switches a system's limits off."""
         for container in self.containers:
-            for item in container.at["env"].items():
-                if item.mapping().get("name") == name:
+            listed = container.at.mapping().get("env")
+            for item in listed if isinstance(listed, list) else ():
+                if isinstance(item, dict) and item.get("name") == name:
                     raise Unacceptable(
                         f"{container.where} sets {name}, which would switch limits off; remove it: no pod may do that"
                     )
 
     def copy(self, names: Mapping[str, str]) -> None:
         """Copy annotations under their canonical names."""
+        if self.written.keys().isdisjoint(names):
+            return
         for foreign, canonical in names.items():
             if value := self.annotation(foreign):
                 self.annotations[canonical] = value

@@ -11,9 +11,11 @@ A percentage of a card is that of the whole units the card offers, rounded down,
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from isolation.contract.codec.cursor import At, Unacceptable, show
 from isolation.contract.codec.rules import rules_of
@@ -26,7 +28,7 @@ from isolation.contract.quantity import MIB, show_bytes
 from isolation.contract.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from isolation.contract.dialects.system import Offered, Want
 
@@ -40,6 +42,7 @@ _BY_CONTAINER: Final = [
     (*name.partition(CONTAINER)[::2], one) for one in SYSTEMS.values() for name in one.container_annotations
 ]
 _BY_SELECTOR: Final = [one for one in SYSTEMS.values() if one.selector]
+_BOOKED: Final = "its request is in the amounts now"
 _OWN: Final = frozenset({ACK.memory, ACK.compute})
 
 
@@ -64,10 +67,15 @@ class Translation:
     """Of a pod that was translated or refused; empty: it is canonical, or asks nothing."""
     asked: str = ""
     """JSON, for people: the words that were removed."""
-    lines: tuple[Line, ...] = ()
+    changes: tuple[Callable[[], Line], ...] = ()
     warnings: tuple[str, ...] = ()
     refusal: Refusal | None = None
     """Then the pod is as it was."""
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """What has changed, for people: put into words only where somebody reads them."""
+        return tuple(change() for change in self.changes)
 
 
 def spoken(metadata: At, spec: At, *, sliced: bool = False) -> tuple[System, ...]:
@@ -141,7 +149,7 @@ def _translate(metadata: At, spec: At, found: tuple[System, ...], offered: Offer
     count = _one_set(wants, system)
     whole = next(iter(wants.values())).whole
     card_bytes = _card_size(wants, pod, system, offered)
-    lines: list[Line] = []
+    lines: list[Callable[[], Line]] = []
     new = dict(spec.mapping())
     removed = frozenset((*system.resources, *system.implied))
     asked: dict[str, dict[str, str]] = {}
@@ -153,22 +161,20 @@ def _translate(metadata: At, spec: At, found: tuple[System, ...], offered: Offer
     said: dict[str, Any] = {"containers": asked}
     if any(spec["nodeSelector"].mapping().get(key) != value for key, value in pod.selector.items()):
         new["nodeSelector"] = {**spec["nodeSelector"].mapping(), **pod.selector}
-        lines += [Line("", f"nodeSelector {key}: {value}", "its namespace") for key, value in pod.selector.items()]
+        shown = ", ".join(f"{key}: {value}" for key, value in pod.selector.items())
+        lines.append(lambda: Line("", f"nodeSelector {shown}", "its namespace"))
     scheduler = spec["schedulerName"].text()
     if scheduler in SCHEDULERS:
-        new["schedulerName"] = said["schedulerName"] = scheduler
-        new["schedulerName"] = DEFAULT_SCHEDULER
-        lines.append(
-            Line(f"schedulerName {scheduler}", "", "gpushare's scheduler places shares, the default one whole cards")
-        )
+        said["schedulerName"], new["schedulerName"] = scheduler, DEFAULT_SCHEDULER
+        why = "gpushare's scheduler places shares, the default one whole cards"
+        lines.append(lambda: Line(f"schedulerName {scheduler}", "", why))
     annotations = _annotations(pod, system, said, lines)
-    text = json.dumps(said, separators=(",", ":"), sort_keys=True)
+    text = msgspec.json.encode(said, order="sorted").decode()
     labels = dict(metadata["labels"].mapping())
     if count > 1 and not whole:
         labels[ACK.card_count] = str(count)
-        lines.append(
-            Line("", f"label {ACK.card_count}: {count}", "cards over which the memory is spread, the same on each")
-        )
+        spread = "cards over which the memory is spread, the same on each"
+        lines.append(lambda: Line("", f"label {ACK.card_count}: {count}", spread))
     meta = {**metadata.mapping(), "annotations": {**annotations, DIALECT: system.name, ASKED: text}}
     if labels:
         meta["labels"] = labels
@@ -195,7 +201,7 @@ def _check_mixture(metadata: At, spec: At, found: tuple[System, ...]) -> None:
             if name in _BY_RESOURCE:
                 raise Unacceptable(f"{name} is set under pod-level resources.{part}; move it to a container")
     titles = [one.title for one in found]
-    own = any(name in part for resources in _resources(spec) for part in _named(resources) for name in _OWN)
+    own = not all(_OWN.isdisjoint(part) for resources in _resources(spec) for part in _named(resources))
     if own or ACK.card_count in metadata["labels"].mapping():
         titles.append("ACK")
     if len(titles) > 1:
@@ -261,14 +267,14 @@ def _container(
     want: Want | None,
     units: _Units,
     said: dict[str, dict[str, str]],
-    lines: list[Line],
+    lines: list[Callable[[], Line]],
 ) -> object:
     """One container with canonical amounts in the place of foreign ones; `said` gets what they were."""
     was = {name: value for part in (one.requests, one.limits) for name, value in part.items() if name in units.removed}
     if want is None and not was:
         return one.at.value
     words = said[one.name] = {key: _plain(value) for key, value in was.items()} if was else {}
-    amounts, why = _amounts(want, units) if want is not None else ({}, "asks for nothing")
+    amounts = _amounts(want, units) if want is not None else {}
     resources = dict(one.at["resources"].mapping())
     for part, before in zip(_PARTS, (one.limits, one.requests), strict=True):
         kept = {key: value for key, value in before.items() if key not in units.removed}
@@ -276,8 +282,9 @@ def _container(
             resources[part] = {**kept, **amounts}
         else:
             resources.pop(part, None)
-    where = f"container {one.name}: " + ", ".join(f"{key} {value}" for key, value in words.items())
-    lines.append(Line(where, ", ".join(f"{key} {value}" for key, value in amounts.items()), why))
+    lines.append(
+        lambda: Line(f"container {one.name}: {_listed(words)}", _listed(amounts), _explain_amounts(want, units))
+    )
     return {**one.at.mapping(), "resources": resources}
 
 
@@ -287,28 +294,50 @@ def _plain(value: object) -> str:
     return text if len(text) <= _SHOWN and text.isprintable() else printable(text, _SHOWN)
 
 
-def _amounts(want: Want, units: _Units) -> tuple[dict[str, str], str]:
-    """Canonical amounts of one container, and why these."""
+def _listed(amounts: Mapping[str, str]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in amounts.items())
+
+
+def _units_of(want: Want, units: _Units) -> int:
+    """Units of memory on each card."""
+    if want.part is None:
+        return -(-want.bytes // units.unit_bytes)
+    return max(1, want.part.numerator * (units.card_bytes // units.unit_bytes) // want.part.denominator)
+
+
+def _amounts(want: Want, units: _Units) -> dict[str, str]:
+    """Canonical amounts of one container."""
     if want.whole:
-        return {ACK.whole: str(want.cards)}, "whole cards, exclusively"
-    unit, cards = show_bytes(units.unit_bytes), "" if units.count == 1 else f" on each of {units.count} cards"
-    if want.part is not None:
-        offered = units.card_bytes // units.unit_bytes
-        each = max(1, want.part.numerator * offered // want.part.denominator)
-        percent = f"{float(want.part * FULL_CORE):g}"
-        why = f"{percent} % of the {offered} units of {unit} that a card offers, rounded down{cards}"
-    else:
-        each = -(-want.bytes // units.unit_bytes)
-        rounded = "" if each * units.unit_bytes == want.bytes else ", rounded up"
-        why = f"{want.bytes // MIB} MiB in units of {unit}{rounded}{cards}"
-    amounts = {ACK.memory: str(each * units.count)}
+        return {ACK.whole: str(want.cards)}
+    amounts = {ACK.memory: str(_units_of(want, units) * units.count)}
     if want.core:
         amounts[ACK.compute] = str(want.core * units.count)
-        why += f"; {want.core} % of the compute of each card"
-    return amounts, why
+    return amounts
 
 
-def _annotations(pod: ForeignPod, system: System, said: dict[str, Any], lines: list[Line]) -> dict[str, object]:
+def _explain_amounts(want: Want | None, units: _Units) -> str:
+    """Why these amounts."""
+    if want is None:
+        return "asks for nothing"
+    if want.whole:
+        return "whole cards, exclusively"
+    unit, cards = show_bytes(units.unit_bytes), "" if units.count == 1 else f" on each of {units.count} cards"
+    if want.part is not None:
+        offered, percent = units.card_bytes // units.unit_bytes, f"{float(want.part * FULL_CORE):g}"
+        why = f"{percent} % of the {offered} units of {unit} that a card offers, rounded down{cards}"
+    else:
+        rounded = "" if want.bytes % units.unit_bytes == 0 else ", rounded up"
+        why = f"{want.bytes // MIB} MiB in units of {unit}{rounded}{cards}"
+    return f"{why}; {want.core} % of the compute of each card" if want.core else why
+
+
+def _added(system: System, key: str, value: str) -> Line:
+    return Line("", f"annotation {key}: {value}", f"as {system.title} has it")
+
+
+def _annotations(
+    pod: ForeignPod, system: System, said: dict[str, Any], lines: list[Callable[[], Line]]
+) -> dict[str, object]:
     """The pod's annotations without those that ask, and with canonical ones."""
     before = pod.written
     gone = [key for key in (*system.annotations, *system.also_removed) if key in before]
@@ -317,12 +346,8 @@ def _annotations(pod: ForeignPod, system: System, said: dict[str, Any], lines: l
         gone += [key for one in pod.containers if (key := f"{start}{one.name}{end}") in before]
     if gone:
         said["annotations"] = {key: _plain(before[key]) for key in gone}
-        lines += [
-            Line(f"annotation {key}: {said['annotations'][key]}", "", "its request is in the amounts now")
-            for key in gone
-        ]
-    for key, value in pod.annotations.items():
-        lines.append(Line("", f"annotation {key}: {value}", f"as {system.title} has it"))
+        lines += [partial(Line, f"annotation {key}: {said['annotations'][key]}", "", _BOOKED) for key in gone]
+    lines += [partial(_added, system, key, value) for key, value in pod.annotations.items()]
     kept = {key: value for key, value in before.items() if key not in gone} if gone else dict(before)
     return {**kept, **pod.annotations}
 
