@@ -12,11 +12,13 @@ from e2e.test_admission_dialects import serving
 from support.dialect_corpus import CARD_GIB, CORPUS, Refused, Share, Untouched, Whole
 
 from isolation.contract.codec import request_of
+from isolation.contract.codec.cursor import At
 from isolation.contract.dialects import SYSTEMS, Offered
 from isolation.contract.model import Request
 from isolation.contract.names import ACK, DIALECT
 from isolation.contract.quantity import GIB
 from isolation.scheduler.admission.core.serving import parse_serving
+from isolation.simulator.migrate.changes import change
 
 ALL = parse_serving(",".join((ACK.name, *SYSTEMS)), [])
 OFFERED = Offered(ALL.dialects, lambda _rules, **_compute: frozenset({CARD_GIB * GIB}))
@@ -32,6 +34,8 @@ def answers(plane):
             for row in CORPUS:
                 try:
                     said[row.name] = await client.call("POST", PODS, row.pod, dryRun="All")
+                    written = change(At(row.pod), OFFERED).value
+                    said[f"{row.name} written"] = await client.call("POST", PODS, written, dryRun="All")
                 except RefusedError as exc:
                     said[row.name] = str(exc)
         return said
@@ -70,3 +74,5 @@ def test_an_example_is_stored_as_the_table_says(answers, row):
     assert (expected.cards, expected.gib, expected.percent, False) == got
     assert expected.notes == {key: metadata["annotations"].get(key) for key in expected.notes}
     assert "gpushare-scheduler" == spec["schedulerName"]
+    written = answers[f"{row.name} written"]  # by gpushare migrate -o yaml: the same pod
+    assert request == request_of(written["metadata"], written["spec"])

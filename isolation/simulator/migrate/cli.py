@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,10 @@ class _Files(click.Group):
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = ["manifests", *args]
         return super().parse_args(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """What a first word means: a file is one for `manifests`."""
+        return super().get_command(ctx, cmd_name) or self.commands["manifests"]
 
 
 @click.group(cls=_Files, context_settings={"help_option_names": ["-h", "--help"]})
@@ -100,8 +105,8 @@ def manifests(  # noqa: PLR0917 (click calls by name)
         _echo(((one, entry) for one, entry in rows if entry.state in _FAILED), err=True)
     else:
         _echo(rows)
-        counts = [f"{sum(entry.state is state for _, entry in rows)} {state}" for state in State]
-        click.echo("; ".join(counts))
+        counts = Counter(entry.state for _, entry in rows)
+        click.echo("; ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no pods")
     ctx.exit(1 if any(entry.state in _FAILED for _, entry in rows) else 0)
 
 
