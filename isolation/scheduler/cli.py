@@ -109,7 +109,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     default=ACK.name,
     show_default=True,
     metavar="NAME,...",
-    help=f"Systems in whose words pods may ask for shares: {', '.join((ACK.name, *SYSTEMS))}. Admission translates "
+    help=f"Systems for which pods may be written: {', '.join((ACK.name, *SYSTEMS))}. Admission translates "
     "them into ACK's. The webhook configuration must be made for the same ones.",
 )
 @click.option(
@@ -117,7 +117,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "left",
     multiple=True,
     metavar="DIALECT=NAMESPACE,...",
-    help="Namespaces whose pods in this dialect are left to the system itself, where it still runs in the cluster; "
+    help="Namespaces with pods in this dialect that are left to the system itself, where it still runs in the cluster; "
     "none after = for no namespace. Repeat for several.",
 )
 @process_options(metrics=METRICS, lease=SCHEDULER)

@@ -299,6 +299,7 @@ OTHER_ROWS: Final = (
         },
     ),
     _delete("our admission policies", f"{RULES}/validatingadmissionpolicybindings/gpushare-agent-nodes"),
+    _get("all webhook configurations", f"{RULES}/mutatingwebhookconfigurations", S),
     _delete("webhooks", f"{RULES}/mutatingwebhookconfigurations/{S}"),
     _patch("a Deployment", f"/apis/apps/v1/namespaces/{SYSTEM_NAMESPACE}/deployments/{S}", {"spec": {"replicas": 0}}),
     _patch("`claimRef` of a free volume", f"{VOLUMES}/table-free", claim_ref("mine"), K),

@@ -259,8 +259,8 @@ def test_what_is_not_theirs_is_refused_to_scheduler_and_agent(plane, tmp_path):
                     "scheduler: roles": await scheduler.says(
                         "GET", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
                     ),
-                    "scheduler: webhooks": await scheduler.says(
-                        "GET", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+                    "scheduler: policies": await scheduler.says(
+                        "GET", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
                     ),
                     "scheduler: others' leases": await scheduler.says(
                         "GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager"

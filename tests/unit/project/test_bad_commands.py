@@ -211,7 +211,7 @@ spec: {containers: [{name: main, resources: {limits: {NAME: "1"}}}]}
         ("nvidia.com/mig-1g.10gb", 1),
         ("amd.com/gpu", 1),
         ("aliyun.com/gpu-memory", 1),
-        ("volcano.sh/vgpu-memory", 1),
+        ("metax-tech.com/sgpu", 1),
         ("huawei.com/Ascend910", 1),
         ("example.com/licence", 0),
         ("aliyun.com/gpu-mem", 0),

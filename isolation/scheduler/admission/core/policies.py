@@ -94,7 +94,7 @@ def _build_for_new_pods(dialect: Dialect, scheduler: str, systems: Serving) -> l
         named = f"({cel.containers('object')}).exists(c, {cel.names_any(time_slices.SYSTEM.selected)})"
         left = Validation(
             "false",
-            "nvidia.com/gpu is time slices in this namespace, and the admission webhook, which translates them, was "
+            f"{dialect.whole} is time slices in this namespace, and the admission webhook, which translates them, was "
             "not called; check that the webhook configuration is installed",
         )
         where = {"namespaceSelector": select_sliced_namespaces()}
