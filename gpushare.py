@@ -40,6 +40,11 @@ COMMANDS: Final = MappingProxyType(
         ),
         "completion": ("isolation.completion:completion", "", "Print the completion script of a shell."),
         "dashboards": ("dashboards.cli:dashboards", "dashboards", "Build the Grafana dashboards."),
+        "device-plugin": (
+            "isolation.node.device_plugin.cli:device_plugin",
+            "node",
+            "Serve the kubelet for the node agent, also while that restarts.",
+        ),
         "doctor": ("isolation.doctor.cli:doctor", "doctor", "Check whether this machine or cluster can share cards."),
         "explain": (
             "dashboards.terminal.cli:explain",

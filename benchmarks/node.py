@@ -3,8 +3,8 @@
 How long kubelet and container runtime wait for the node agent: with 100 pods on the node, and with the API server away.
 
 A real API server, a stand-in kubelet over real gRPC, a stand-in container runtime that speaks NRI, `gpushare node` as
-a process on 16 simulated cards. The clock of whoever asks decides, from question to answer: Allocate and
-PreStartContainer of the kubelet, CreateContainer of the runtime. Pods are admitted one after another, as a kubelet
+a process on 16 simulated cards. The clock of whoever asks decides, from question to answer: Allocate
+of the kubelet, CreateContainer of the runtime. Pods are admitted one after another, as a kubelet
 does, and started beside each other. Prints a table, or with --json one object. Needs the control plane of the tests:
 `make controlplane`.
 """
@@ -30,7 +30,7 @@ BARS_MS = {"median": 20.0, "p99": 200.0}
 PODS = 100
 CARDS = 16
 LONGEST_SECONDS = 60.0
-QUESTIONS = ("Allocate", "PreStartContainer", "CreateContainer")
+QUESTIONS = ("Allocate", "CreateContainer")
 
 
 def figures(asked: list[tuple[str, float]]) -> dict[str, dict[str, float]]:
@@ -118,8 +118,7 @@ async def measure(plane: Any, folder: Path) -> dict[str, Any]:
             results["API server frozen, all bound before"] = await bench.timed(down, admit)
             stage.agent.kill()
             stage.agent.start()
-            await stage.until(lambda: stage.kubelet.status()[1] == 0)
-            await stage.until(lambda: stage.kubelet.status()[1] > 0)
+            await stage.until(lambda: stage.kubelet.runtime.nri.connected(count=2))
             crash = functools.partial(bench.kubelet.crash, name="main")
             results["API server frozen, agent new, containers start again"] = await bench.timed(down, crash)
         finally:

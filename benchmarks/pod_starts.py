@@ -10,8 +10,9 @@ that saw another card or more than it was promised counts as wrong. As root; nee
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import functools
 import json
+import math
 import sys
 import tempfile
 from importlib import import_module
@@ -31,6 +32,7 @@ def main() -> int:
     """1 where more failed than may, or one was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pods", type=int, default=10_000, help="default: %(default)s")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no more pods after so long")
     parser.add_argument("--agent-seconds", type=float, default=30.0, help="between two kills (default: %(default)s)")
     parser.add_argument("--runtime-seconds", type=float, default=300.0, help="the same of containerd (%(default)s)")
     parser.add_argument("--rolling-update", action="store_true", help="replace the agent, kill nothing")
@@ -48,12 +50,14 @@ def main() -> int:
         plane.start()
         try:
             with stages.real_stage(plane, Path(folder) / "n") as stage:
-                found = stages.play(stage, lambda client: churn.starts(stage, client, args.pods, faults, progress))
+                many = functools.partial(churn.starts, count=args.pods, faults=faults, show=progress)
+                found = stages.play(stage, lambda client: many(stage, client, seconds=60 * args.minutes))
         finally:
             plane.stop()
     failed = found.failed.total()
+    count = found.succeeded + found.cut_short + failed + len(found.wrong)
     if args.json:
-        print(json.dumps(dataclasses.asdict(found)))
+        print(json.dumps(vars(found)))
     else:
         ran = f"{found.succeeded} succeeded, {found.cut_short} ended before they had said everything"
         print(f"\n{ran}, {len(found.wrong)} wrong, {failed} failed; {dict(found.faults)}")
@@ -61,7 +65,7 @@ def main() -> int:
             print(f"{number:6}  {cause}")
         for one in found.wrong:
             print(f" wrong  {one}")
-    return int(bool(found.wrong) or failed > (0 if args.rolling_update else MOST_FAILED * args.pods))
+    return int(bool(found.wrong) or failed > (0 if args.rolling_update else MOST_FAILED * count))
 
 
 if __name__ == "__main__":

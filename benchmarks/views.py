@@ -32,7 +32,8 @@ CARDS_EACH = 8
 def node(i: int) -> dict[str, Any]:
     """One node of eight cards, named by its agent."""
     name = f"node-{i:05}"
-    made: dict[str, Any] = node_json(name, CARDS_EACH, **{"kubernetes.io/hostname": name, "zone": f"z{i % 3}"})
+    made = node_json(name, CARDS_EACH)
+    made["metadata"]["labels"] |= {"kubernetes.io/hostname": name, "zone": f"z{i % 3}"}
     made["metadata"]["annotations"]["filler"] = "x" * FILLER_BYTES
     return made
 
@@ -40,7 +41,7 @@ def node(i: int) -> dict[str, Any]:
 def pod(i: int, nodes: int) -> dict[str, Any]:
     """One bound pod of a Deployment of a hundred, with our record."""
     name, where = f"app-{i // 100}-{i:06d}", f"node-{i % nodes:05}"
-    made: dict[str, Any] = pod_json(name, where, cards=(i // nodes % CARDS_EACH,), namespace=f"team-{i % 40}")
+    made = pod_json(name, where, cards=(i // nodes % CARDS_EACH,), namespace=f"team-{i % 40}")
     meta = made["metadata"]
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "app", "uid": f"rs-{i // 100}", "controller": True}
     meta |= {"ownerReferences": [owner]}
@@ -51,8 +52,7 @@ def pod(i: int, nodes: int) -> dict[str, Any]:
 
 def waiting() -> dict[str, Any]:
     """A pod that wants nearly a whole card, of which there is none empty."""
-    made: dict[str, Any] = pod_json("waits", units=75, namespace="team-0")
-    return made
+    return pod_json("waits", units=75, namespace="team-0")
 
 
 def serve(nodes: int, pods: int, ready: Any) -> None:

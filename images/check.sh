@@ -52,6 +52,7 @@ inside 0:0 sh -ec "$SBOM; $ABSENT"
 begin node
 inside 0:0 python -c "$EVERY" isolation.node isolation.doctor isolation.simgpu isolation.host
 inside 0:0 gpushare node --help >/dev/null
+inside 0:0 gpushare device-plugin --help >/dev/null
 inside 65532:65532 gpushare lib
 inside 65532:65532 gpushare lib --strict
 inside 65532:65532 sh -ec "$SBOM; $ABSENT"

@@ -24,10 +24,14 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "tests"
@@ -345,14 +349,15 @@ def failure_text(log: str) -> str:
     return "\n".join(lines)
 
 
-def chosen(words: list[str], without: str | None) -> list[list[str]]:
-    """Lanes of stage names; raises ValueError for a word that is none."""
-    known = {name for lane in GROUPS["all"] for name in lane}
+def chosen(words: list[str], without: str | None, known: Collection[str]) -> list[list[str]]:
+    """Lanes of names of the known stages; raises ValueError for a word that is neither a stage nor a group."""
     unknown = [word for word in (*words, *([without] if without else [])) if word not in known and word not in GROUPS]
     if unknown:
         raise ValueError(f"unknown stage {', '.join(unknown)}; choose from {', '.join([*GROUPS, *sorted(known)])}")
     wanted = expanded(words) - expanded([without] if without else [])
-    return [[name for name in lane if name in wanted] for lane in GROUPS["all"]]
+    # A stage that no group has follows those that have one: it is there only because its name was given.
+    alone = tuple(sorted(set(known) - expanded(["all"])))
+    return [[name for name in lane if name in wanted] for lane in (*GROUPS["all"], alone)]
 
 
 def expanded(words: list[str]) -> set[str]:
@@ -371,13 +376,13 @@ def main() -> int:
         "--budget", type=int, default=1, metavar="N", help="run random tests N times as long (default: 1)"
     )
     options = parser.parse_args()
+    known = stages(max(1, options.budget))
     try:
-        lanes = chosen(options.stages, options.without)
+        lanes = chosen(options.stages, options.without, known)
     except ValueError as exc:
         parser.error(str(exc))
     if options.budget < 1:
         parser.error("--budget must be a whole number of 1 or more")
-    known = stages(options.budget)
     LOGS.mkdir(parents=True, exist_ok=True)
     made = [[Run(known[name], LOGS / f"{name}.log") for name in lane] for lane in lanes]
     runs = [run for lane in made for run in lane]

@@ -143,7 +143,7 @@ class Allocations:
     def in_force(self, but: str = "") -> list[InForce]:
         """What containers may use now; `but`: without this promise."""
         return [
-            InForce(known.key, part.uuid, part.bytes)
+            InForce(part.uuid, part.bytes)
             for known in self.all()
             if known.id != but and self.is_in_force(known)
             for part in known.slices

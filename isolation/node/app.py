@@ -2,10 +2,10 @@
 """
 The node agent as one process: its parts joined, started and stopped in the right order.
 
-Decides the order: the lock, the cards, the book, then the kubelet; at the end first the word to the
-schedulers, then a moment for pods that are already on their way, then the kubelet. It waits for nobody whom
-running pods do not need: a node agent that comes back while the API server is away serves at once what it
-served before.
+Decides the order: the lock, the cards, the runtime, then the offer; at the end first the word to the schedulers, then
+time for pods that are already on their way. It waits for nobody whom running pods do not need: a node agent that comes
+back while the API server is away serves at once what it served before. What the kubelet is connected to is a process of
+its own, the device plugin, which outlives this one.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from isolation.node.allocations import Allocations
 from isolation.node.cgroups import KernelCgroups
 from isolation.node.checkpoint import Checkpoint
 from isolation.node.containers import Containers, Parts
-from isolation.node.core.judge import SERVED
+from isolation.node.core.judge import offers_shares
 from isolation.node.core.units import foreign_ids, offer
 from isolation.node.delivery import Delivery
-from isolation.node.gate import Gate, GateError
+from isolation.node.device_plugin.exchange import Exchange, Offer
+from isolation.node.gate import Gate
 from isolation.node.inventory import NodeInventory
 from isolation.node.lock import LockError, alone
 from isolation.node.metrics import NodeMetrics
 from isolation.node.nri.session import Session
-from isolation.node.plugin import Plugin, PluginError
-from isolation.node.register import Registrar
 from isolation.node.status import NodeStatus, NodeWatch
 from isolation.node.watch import NodePods
 from isolation.node.web import serving
@@ -51,10 +50,10 @@ if TYPE_CHECKING:
     from isolation.contract.metrics import MetricSpec
     from isolation.kube.gauges import Rows
     from isolation.node.core.units import Device
+    from isolation.node.device_plugin.exchange import Report
     from isolation.node.settings import Settings
 
 log = logging.getLogger(__name__)
-ENDPOINT: Final = "gpushare.sock"
 LOCK: Final = "agent.lock"
 TICK_SECONDS: Final = 1.0
 _CARDS_SECONDS: Final = 5.0
@@ -65,9 +64,14 @@ _LATE_SECONDS: Final = 5.0
 _CARDS_LIMIT_SECONDS: Final = 300.0
 """A driver that is being reset answers again; restarting the agent earlier would only take containers their starts."""
 LEAVE_SECONDS: Final = 1.5
-"""Pods whose binding was under way when we said that we leave are admitted in this time."""
+"""Bindings that were under way when we said that we leave have come in this time."""
+ADMIT_SECONDS: Final = 10.0
+"""At most, for the kubelet to admit the pods that are bound here: without a device plugin it fails them for good."""
 _WORD_SECONDS: Final = 3.0
-_GRACE_SECONDS: Final = 2.0
+NO_DEVICE_PLUGIN: Final = (
+    "the device plugin does not run on this node: start `gpushare device-plugin` with the same directories (in the "
+    "DaemonSet gpushare-node it is the container device-plugin)"
+)
 
 
 class NodeError(Exception):
@@ -83,7 +87,7 @@ class NodeAgent:
         self._settings = settings
         self.metrics = NodeMetrics()
         machine = NvmlMachine(settings.simgpu)
-        self._alarms, self._card_news = alarms_of(settings), asyncio.Event()
+        self._alarms, self._card_news, self._offer_news = alarms_of(settings), asyncio.Event(), asyncio.Event()
         self.inventory = NodeInventory(machine, settings.terms, settings.run_dir / "node.json", self._alarms.sick)
         self.pods = NodePods(access, node)
         self.allocations = Allocations(KernelCgroups(settings.cgroup))
@@ -94,8 +98,8 @@ class NodeAgent:
         self.session = Session(settings.nri_socket, self.containers, self.metrics.took)
         self._checkpoint = Checkpoint(settings.plugins, ACK.memory)
         self._feeding = feeding_of(settings, self.allocations)
-        self.plugin = Plugin(self, settings.plugins / ENDPOINT, self._gate.device, self.metrics)
-        self.registrar = Registrar(self.plugin, settings.plugins, ACK.memory, self._old_units)
+        self._exchange = Exchange(settings.run_dir)
+        self._report: Report | None = None
         self._node = NodeWatch(node, self.inventory)
         what = Selection("/api/v1/nodes", fields=f"metadata.name={node}")
         self._node_follower = Reflector(access, what, self._node)
@@ -103,6 +107,8 @@ class NodeAgent:
         self.background = Background()
         self._reading: asyncio.Task[bool] | None = None
         self._cards_read = False
+        self._registered = False
+        """Whether the device plugin was, at any time since our start."""
         self._unregistered = self._unseen = time.monotonic()
         self._leaving = False
         self.metrics.watch(self._rows)
@@ -112,7 +118,6 @@ class NodeAgent:
         """Until told to stop."""
         async with contextlib.AsyncExitStack() as stack:
             enter, tasks = stack.enter_async_context, self.background
-            await asyncio.to_thread(self._gate.install)
             await asyncio.to_thread(self.containers.load)
             await enter(serving(self._settings, self.metrics.page, tasks.problems, self.not_ready))
             for name, follower in (*self.pods.followers.items(), ("watch-node", self._node_follower)):
@@ -128,10 +133,8 @@ class NodeAgent:
             await enter(tasks.cycles("node-status", self.status.cycle, news=self._node.news))
             if not await self._usable(stop):
                 return
-            stack.push_async_callback(self.plugin.stop, _GRACE_SECONDS)
             await enter(tasks.cycles("sweep", self._sweep))
-            await enter(tasks.cycles("registration", self.registrar.cycle))
-            await enter(tasks.cycles("reconcile", self._tick))
+            await enter(tasks.cycles("reconcile", self._tick, news=self._offer_news))
             stack.enter_context(tasks.thread("gpu-time", self._feeding.cycle))
             await stop.wait()
             await self._leave()
@@ -158,7 +161,7 @@ class NodeAgent:
         return True
 
     async def _leave(self) -> None:
-        """Tell the schedulers, wait for what is on its way; the kubelet hears last."""
+        """Tell the schedulers, wait for what is on its way: the device plugin ends after us."""
         log.info("shutting down: running pods continue")
         self._leaving = True
         self.status.ready(yes=False)
@@ -166,17 +169,38 @@ class NodeAgent:
             async with asyncio.timeout(_WORD_SECONDS):
                 if await self.status.turn():
                     await asyncio.sleep(LEAVE_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ADMIT_SECONDS):
+                while not self.pods.uids() <= self._checkpoint.pods():  # noqa: ASYNC110 (a file of the kubelet's)
+                    await asyncio.sleep(0.1)
 
     # What is done over and over; each returns the seconds until the next time.
 
     async def _tick(self) -> float:
         await asyncio.to_thread(self.containers.tidy)
+        await asyncio.to_thread(self._exchange_news)
         now = time.monotonic()
-        self._unregistered = now if self.registrar.standing.registered else self._unregistered
-        self._unseen = now if not self._runtime_trouble() else self._unseen
+        report = self._report
+        if report is not None and report.registered:
+            self._unregistered, self._registered = now, True
+        if report is not None and report.connected and not self._runtime_trouble():
+            self._unseen = now
         self.status.ready(yes=not self._leaving and not self.not_ready())
-        self.plugin.changed()
         return TICK_SECONDS
+
+    def _exchange_news(self) -> None:
+        """Hear of the device plugin, and tell it what has changed."""
+        self._report = self._exchange.reported()
+        exempt = self.pods.exempt()
+        now = Offer(
+            devices=tuple(sorted(self.devices(), key=lambda one: not one.healthy)),  # as they stand in the file
+            obstacle=self._old_units(),
+            shares=offers_shares(self.inventory.mode(), whole=self.inventory.whole()),
+            # While they are not known, those that were known before are.
+            exempt=self._exchange.offer().exempt if exempt is None else exempt,
+        )
+        if now != self._exchange.offer():
+            self._exchange.say(now)
 
     async def _read_cards(self) -> float:
         """In a thread: a driver may take its time, or hang. Then no second thread is sent after the first."""
@@ -186,7 +210,7 @@ class NodeAgent:
         if not done:
             raise TimeoutError(f"NVML did not answer within {_NVML_SECONDS:.0f} s")
         if self._reading.result():
-            self.plugin.changed()
+            self._offer_news.set()
             self.status.look()
         self._cards_read = True
         return _CARDS_SECONDS
@@ -202,24 +226,16 @@ class NodeAgent:
         return news
 
     async def _sweep(self) -> float:
-        await asyncio.to_thread(self._gate.install)
         await asyncio.to_thread(self._delivery.sweep_libraries)
         return _SWEEP_SECONDS
 
-    # What the kubelet asks (`plugin.Node`).
+    # What is offered.
 
     def devices(self) -> Sequence[Device]:
-        """See `plugin.Node`."""
-        shares = self.inventory.mode() in SERVED and not self.inventory.whole() and not self._unseen_for_long()
+        """Every unit as it is now."""
+        shares = offers_shares(self.inventory.mode(), whole=self.inventory.whole()) and not self._unseen_for_long()
         cards, unit = self.inventory.cards(), self._settings.terms.unit_bytes
         return offer(cards, unit, self._checkpoint.used(), self.allocations.bytes_by_card(), shares=shares)
-
-    def closed(self) -> str:
-        """See `plugin.Node`."""
-        if self._leaving:
-            return "the node agent is shutting down: the kubelet will retry"
-        why = self._runtime_trouble()
-        return f"{why}: the kubelet will retry" if why else ""
 
     def _runtime_trouble(self) -> str:
         """Why a container that is created now would not get its share."""
@@ -247,22 +263,27 @@ class NodeAgent:
         """Why no pods should be bound here; empty: they may."""
         if self._leaving:
             return "the node agent is shutting down"
-        if not self.registrar.standing.times:
-            return self.registrar.standing.trouble or self.inventory.trouble or "not registered with the kubelet yet"
-        if not self.registrar.standing.registered and time.monotonic() - self._unregistered > _LATE_SECONDS:
-            return self.registrar.standing.trouble
+        report = self._report
+        if report is None:
+            return NO_DEVICE_PLUGIN
+        if not self._registered:
+            return self.inventory.trouble or report.trouble or "not registered with the kubelet yet"
+        if not report.registered and time.monotonic() - self._unregistered > _LATE_SECONDS:
+            return report.trouble
         if not self.session.times or self._unseen_for_long():
-            return self._runtime_trouble()
+            return self._runtime_trouble() or report.trouble
         return self.containers.fault
 
     def _rows(self) -> Rows:
         devices = self.devices()
         healthy = sum(1 for one in devices if one.healthy)
         heard = self.pods.follower.heard
+        report = self._report
         alone: dict[MetricSpec, float | None] = {
             catalogue.READY: not self.not_ready(),
-            catalogue.REGISTERED: self.registrar.standing.registered,
-            catalogue.REGISTRATIONS: self.registrar.standing.times,
+            catalogue.REGISTERED: report is not None and report.registered,
+            catalogue.REGISTRATIONS: None if report is None else report.registrations,
+            catalogue.UNPREPARED: None if report is None else report.refused,
             catalogue.HELD: len(self._checkpoint.used()),
             catalogue.HOLDERS: len(self.allocations),
             catalogue.CONNECTED: self.session.in_force,
@@ -294,9 +315,12 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     except OSError as exc:
         raise NodeError(f"cannot create {exc.filename}: {exc.strerror}: run the agent as root on its node") from None
     try:
-        async with alone(settings.run_dir / LOCK, stop), Access(settings.kubeconfig, settings.context) as access:
+        async with (
+            alone(settings.run_dir / LOCK, stop, "node agent"),
+            Access(settings.kubeconfig, settings.context) as access,
+        ):
             await NodeAgent(settings, access).run(stop)
     except CredentialsError as exc:
         raise NodeError(f"{exc}: use a service account inside a cluster, or set --kubeconfig") from None
-    except (GateError, LockError, PluginError, WiringError) as exc:
+    except (LockError, WiringError) as exc:
         raise NodeError(str(exc)) from None

@@ -22,15 +22,19 @@ from isolation.kube.options import Address, AddressType
 from isolation.node.containers import ALLOW, REFUSE
 from isolation.node.inventory import Terms
 from isolation.node.overlimit import KILL, REPORT, OverLimit
-from isolation.node.settings import CGROUP, KUBELET_DIR, PORT, Settings
+from isolation.node.paths import PREFIX, options, paths_of
+from isolation.node.settings import CGROUP, PORT, Settings
 
-PREFIX: Final = "GPUSHARE_NODE"
 _PATH: Final = click.Path(path_type=Path)
 _USUAL: Final = Settings(node="")
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": PREFIX, "max_content_width": 110}
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": PREFIX,
+        "max_content_width": 110,
+    }
 )
 @click.option(
     "--node",
@@ -41,46 +45,7 @@ _USUAL: Final = Settings(node="")
     metavar="NAME",
     help="Name of this Kubernetes node. Default: environment variable NODE_NAME.",
 )
-@click.option(
-    "--kubelet-dir",
-    type=_PATH,
-    default=KUBELET_DIR,
-    show_default=True,
-    metavar="DIR",
-    help="Root directory of the kubelet (its --root-dir).",
-)
-@click.option(
-    "--state-dir",
-    type=_PATH,
-    default=_USUAL.run_dir,
-    show_default=True,
-    metavar="DIR",
-    help="Directory for allocations, limits and the library. Must have the same path on the host.",
-)
-@click.option(
-    "--cdi-dir",
-    type=_PATH,
-    default=_USUAL.cdi_dir,
-    show_default=True,
-    metavar="DIR",
-    help="Directory where the container runtime reads CDI specs.",
-)
-@click.option(
-    "--marks-dir",
-    type=_PATH,
-    default=_USUAL.marks_dir,
-    show_default=True,
-    metavar="DIR",
-    help="Directory, in memory, for the marks of containers that may start. Must have the same path on the host.",
-)
-@click.option(
-    "--nri-socket",
-    type=_PATH,
-    default=_USUAL.nri_socket,
-    show_default=True,
-    metavar="FILE",
-    help="Socket on which the container runtime serves NRI plugins.",
-)
+@options
 @click.option(
     "--unsupported-images",
     type=click.Choice([REFUSE, ALLOW]),
@@ -217,11 +182,6 @@ def _settings(given: dict[str, Any]) -> Settings:
         raise click.BadParameter("the kubelet probes the agent there: use HOST:PORT", param_hint="--listen")
     return Settings(
         node=given["node_name"],
-        kubelet_dir=given["kubelet_dir"],
-        run_dir=given["state_dir"].absolute(),
-        cdi_dir=given["cdi_dir"].absolute(),
-        marks_dir=given["marks_dir"].absolute(),
-        nri_socket=given["nri_socket"],
         unsupported_images=given["unsupported_images"],
         cgroup=given["cgroup"],
         simgpu=simulated.absolute() if simulated else None,
@@ -233,5 +193,6 @@ def _settings(given: dict[str, Any]) -> Settings:
         context=given["context"],
         ignore_xids=given["ignore_xids"].replace(" ", ""),
         well_after_minutes=given["healthy_after"],
+        **paths_of(given),
         over_limit=OverLimit(given["over_limit"], given["over_limit_samples"], given["over_limit_tolerance"] * MIB),
     )

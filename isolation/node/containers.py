@@ -21,19 +21,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from isolation.contract.abi import Policy
-from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.host_allocation import Tenant
 from isolation.contract.model import Mode
-from isolation.contract.names import ACK, ALLOCATION, START_NONCE
+from isolation.contract.names import ACK, START_NONCE
 from isolation.contract.nri_api import VOID
 from isolation.node.backend import UndeliverableError
 from isolation.node.core.judge import (
     NOTHING,
     Given,
     NodeFacts,
+    check_room,
     judge_other,
     judge_share,
     may_see_cards,
+    record_of,
     share_of,
 )
 from isolation.node.delivery import promise_id
@@ -158,7 +159,8 @@ class Containers:
         record, guarded = self._record(sandbox), self._gate.is_guarded(container.hooks)
         node = self._node()
         if not guarded and share_of(container, record) is None:
-            return Adjustment(env={ACK.env_visible: VOID}) if judge_other(container, node) else None
+            closes = node.shares and judge_other(container, node.exempt)
+            return Adjustment(env={ACK.env_visible: VOID}) if closes else None
         if not _UID.fullmatch(sandbox.uid) or not _NAME.fullmatch(container.name):
             raise RefusedError(f"{container.key}: the container runtime names the pod by an invalid UID or container")
         tenant = _tenant(container)
@@ -255,29 +257,22 @@ class Containers:
         pod = self._pods.get(sandbox.uid)
         if pod is not None:
             return pod.allocation
-        text = sandbox.annotations.get(ALLOCATION)
-        if text is None:
-            return None
-        try:
-            record = decode_allocation(text)
-        except CodecError:
-            return None
-        return record if record.promise == sandbox.uid else None
+        return record_of(sandbox)
 
     def _judge(
         self, container: Container, record: codec.Allocation | None, node: NodeFacts, before: Allocation | None
     ) -> Given:
         had = Given(before.slices, before.policy) if before is not None else None
         others = self._allocations.in_force(but=promise_id(_tenant(container)))
-        given = judge_share(container, record, node, had, others)
         older = self._older is None or container.sandbox.id in self._older
         if not older or self._pods.synced() or self._pods.get(container.sandbox.uid) is not None:
-            return given
+            return judge_share(container, record, node, had, others)
         if had is None:
             raise RefusedError(
                 f"{container.key}: the pod is older than this node agent, which has not reached the API server since "
                 "it started: its allocation may have changed; the kubelet will retry"
             )
+        check_room(container.key, had.slices, node.cards, others)
         return had
 
     def _node(self) -> NodeFacts:
@@ -302,7 +297,7 @@ class Containers:
 
     def _end(self, container: Container) -> None:
         """What may see a card must not run without limits; what sees none is left to its owner."""
-        advice = "the kubelet admitted the pod before it knew of shared memory: delete the pod"
+        advice = "the kubelet started it before it knew of shared memory; its next start gets its share"
         if not may_see_cards(container):
             _log.warning("container %s runs without its card: %s", container.key, advice)
             return
@@ -329,12 +324,14 @@ class Containers:
             return  # other cards come with the next start
         cards = {card.uuid: card for card in self._inventory.cards()}
         try:
-            self._delivery.change(allocation.tenant, Given(wanted, allocation.policy), cards)
-        except UndeliverableError as exc:
+            with self._judging:
+                check_room(allocation.key, wanted, cards, self._allocations.in_force(but=allocation.id))
+                self._delivery.change(allocation.tenant, Given(wanted, allocation.policy), cards)
+                allocation.slices = wanted
+        except (RefusedError, UndeliverableError) as exc:
             _log.error("cannot change the limits of %s: %s", allocation.key, exc)
             return
         _log.info("changed the limits of %s", allocation.key)
-        allocation.slices = wanted
 
     def _restore(self, allocation: Allocation) -> None:
         """Files that somebody removed, so that the exporter sees the promise of a container that runs."""

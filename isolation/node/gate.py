@@ -8,7 +8,7 @@ unless a mark for that container and an annotation in its specification have the
 the same for ever: the kubelet keeps the name over restarts, and specifications of containers name the file.
 
     <run-dir>/bin/gpushare-guard        replaced as a whole by another version
-    <cdi-dir>/gpushare-gate.json        device gpushare.dev/gate=closed
+    <cdi-dir>/gpushare-gate.json        device gpushare.dev/gate=closed; not there while nobody is shown the creates
     <marks-dir>/<container id>          nonce and mounts; in memory, gone with the boot
 """
 
@@ -68,7 +68,7 @@ class Gate:
         return any(path == str(self._program) for path in hooks)
 
     def install(self) -> None:
-        """Everything in its place, as often as asked; GateError."""
+        """The program and the folder of marks in their place, as often as asked; GateError."""
         try:
             if not self._program.is_file() or self._program.read_bytes() != self._built.read_bytes():
                 self._program.parent.mkdir(parents=True, exist_ok=True)
@@ -80,12 +80,29 @@ class Gate:
                 raise GateError(f"{self._program} is on a file system mounted noexec: set --state-dir to another one")
             self._marks.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._marks.chmod(0o700)
+        except OSError as exc:
+            raise GateError(f"cannot write {exc.filename}: {exc.strerror}") from None
+
+    def offer(self) -> None:
+        """Containers that ask for shares can be created; GateError."""
+        try:
             self._spec.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(self._document(), indent=1) + "\n"
             if not self._spec.is_file() or self._spec.read_text("utf-8") != text:
                 replace_file(self._spec, text)
         except OSError as exc:
             raise GateError(f"cannot write {exc.filename}: {exc.strerror}") from None
+
+    def withdraw(self) -> None:
+        """
+        No container that asks for shares can be created: the runtime does not find the device. GateError.
+
+        The kubelet repeats a create, also for pods that never restart; a start that the guard refuses fails them.
+        """
+        try:
+            self._spec.unlink(missing_ok=True)
+        except OSError as exc:
+            raise GateError(f"cannot remove {exc.filename}: {exc.strerror}") from None
 
     def mark(self, container: str, mounts: Iterable[Mount]) -> dict[str, str]:
         """Let this container start once, with these mounts on top; the annotation that it must carry. OSError."""

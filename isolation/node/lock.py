@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One agent on a node: two would give the same devices away twice.
+One agent and one device plugin on a node: two would give the same devices away twice.
 
 Decides who may work with a run directory: whoever has the lock, which the kernel takes back from the dead.
 """
@@ -27,18 +27,27 @@ class LockError(Exception):
 
 
 @contextlib.asynccontextmanager
-async def alone(path: Path, stop: asyncio.Event) -> AsyncIterator[None]:
-    """Nobody else while the block lasts: the second waits a little, then is refused."""
+async def alone(path: Path, stop: asyncio.Event, what: str) -> AsyncIterator[None]:
+    """Nobody else while the block lasts: the second waits a little, then is refused. `what`: they are, for people."""
     with _opened(path) as fd:
         end = time.monotonic() + _PATIENCE_SECONDS
         while not _locked(fd):
             if time.monotonic() >= end or stop.is_set():
                 holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
-                raise LockError(f"another node agent (PID {holder or '?'}) uses {path.parent}")
+                raise LockError(f"another {what} (PID {holder or '?'}) uses {path.parent}")
             await asyncio.sleep(0.1)
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         yield
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody works there now. Whoever takes the lock at this very moment tries again a little later."""
+    try:
+        with _opened(path) as fd:
+            return not _locked(fd)
+    except LockError:
+        return False
 
 
 def _locked(fd: int) -> bool:

@@ -28,7 +28,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 
 
 class NodeMetrics:
-    """The registry of one agent; fulfils `plugin.Times`."""
+    """The registry of one agent."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -41,7 +41,7 @@ class NodeMetrics:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
 
     def took(self, method: str, seconds: float, outcome: str) -> None:
-        """See `plugin.Times`."""
+        """One answer; the outcome is ok, refused, timeout or error."""
         self._duration.labels(method).observe(seconds)
         self._answers.labels(method, outcome).inc()
 

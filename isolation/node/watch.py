@@ -100,6 +100,10 @@ class NodePods:
         """See `containers.Pods`."""
         return self._pods.known.get(uid)
 
+    def uids(self) -> frozenset[str]:
+        """Of all of them."""
+        return frozenset(self._pods.known)
+
     def synced(self) -> bool:
         """See `containers.Pods`."""
         heard = self.follower.heard

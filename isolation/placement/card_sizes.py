@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import NAME_FIELD, Card, Mode, Node
+from isolation.contract.model import NAME_FIELD, Card, Mode, Node, Taint
 from isolation.placement.node_rules import MODES, RequestKind, find_barrier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from isolation.contract.model import Rules, Taint
+    from isolation.contract.model import Rules
 
 MOST_VALUES: Final = (64, 8, 1, 0)
 """Values of a label that is kept, tried one after another until few enough kinds of nodes are left."""
@@ -28,10 +29,29 @@ _MOST_ANSWERS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class CardSizes:
-    """Kinds of nodes, each as a node with one card."""
+class CardKind:
+    """What nodes alike have in common, for one size of their cards."""
 
-    kinds: tuple[Node, ...] = ()
+    mode: Mode
+    labels: frozenset[tuple[str, str]]
+    taints: tuple[Taint, ...]
+    bytes: int
+    unit_bytes: int
+    model: str
+
+
+@lru_cache(4 * MOST_KINDS)
+def _node(kind: CardKind) -> Node:
+    """The kind as a node with one card."""
+    card = Card("", 0, kind.bytes, unit_bytes=kind.unit_bytes, model=kind.model)
+    return Node("", (card,), kind.mode, labels=dict(kind.labels), taints=kind.taints)
+
+
+@dataclass(frozen=True, slots=True)
+class CardSizes:
+    """Kinds of nodes."""
+
+    kinds: tuple[CardKind, ...] = ()
     dropped: frozenset[str] = frozenset({NAME_FIELD})
     """Labels that are not known here."""
     _answers: dict[tuple[Rules, RequestKind], frozenset[int]] = field(default_factory=dict, compare=False, repr=False)
@@ -45,8 +65,8 @@ class CardSizes:
             free = any(not term for term in terms)
             cards = replace(rules.cards, uuids=frozenset(), not_uuids=frozenset())
             told = replace(rules, terms=() if free else terms, cards=cards)
-            fitting = (one for one in self.kinds if find_barrier(kind, told, one) is None)
-            known = frozenset(card.allocatable_bytes for one in fitting for card in one.cards)
+            fitting = (one for one in self.kinds if find_barrier(kind, told, _node(one)) is None)
+            known = frozenset(one.bytes for one in fitting)
             if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
             self._answers[rules, kind] = known
@@ -65,31 +85,15 @@ def measure_cards(nodes: Iterable[Node]) -> CardSizes:
         kinds = {key: None for node in listed for key in _kinds(node, dropped)}
         if len(kinds) <= MOST_KINDS:
             break
-    return CardSizes(tuple(kind.node() for kind in kinds), dropped)
+    return CardSizes(tuple(kinds), dropped)
 
 
 _MODES: Final = MODES[RequestKind.MEMORY] | MODES[RequestKind.COMPUTE]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """What nodes alike have in common, for one size of their cards."""
-
-    mode: Mode
-    labels: frozenset[tuple[str, str]]
-    taints: tuple[Taint, ...]
-    bytes: int
-    unit_bytes: int
-    model: str
-
-    def node(self) -> Node:
-        card = Card("", 0, self.bytes, unit_bytes=self.unit_bytes, model=self.model)
-        return Node("", (card,), self.mode, labels=dict(sorted(self.labels)), taints=self.taints)
-
-
-def _kinds(node: Node, dropped: frozenset[str]) -> set[_Kind]:
+def _kinds(node: Node, dropped: frozenset[str]) -> set[CardKind]:
     labels = frozenset((key, value) for key, value in node.labels.items() if key not in dropped)
     return {
-        _Kind(node.mode, labels, node.taints, card.allocatable_bytes, card.unit_bytes, card.model)
+        CardKind(node.mode, labels, node.taints, card.allocatable_bytes, card.unit_bytes, card.model)
         for card in node.cards
     }

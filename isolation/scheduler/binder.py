@@ -4,10 +4,10 @@ Bind one pod, until it is certain whether it is bound, whatever the API server a
 
 Cards are taken before the first await, and given back only when it is certain that the pod was not bound. A time-out
 or a server error (5xx) is an unknown outcome: the write may have happened, or may still happen. So the pod is read by
-UID. While it is unbound and kube-scheduler still wants it there, the same binding is sent again, to the same node with
-the same records, so that it does not matter which of the requests arrives. A request that may still be under way
-keeps its cards for `HORIZON_SECONDS`. Bindings do not wait for each other, not even on one node; a pod has one at a
-time. Which cards a pod gets is the cache's decision.
+UID. While it is unbound, its cards are still free and kube-scheduler still wants it there, the same binding is sent
+again, to the same node with the same records, so that it does not matter which of the requests arrives. A request that
+may still be under way keeps its cards for `HORIZON_SECONDS`. Bindings do not wait for each other, not even on one
+node; a pod has one at a time. Which cards a pod gets is the cache's decision.
 """
 
 from __future__ import annotations
@@ -190,6 +190,10 @@ class Binder:
         now, fence = self._clock(), self._fence()
         if fence is None or now - job.requested > WANTED_SECONDS:
             job.message = job.message or "this replica is no longer the leader"
+            return 0.0
+        if job.unanswered is not None and not self._cache.still_fits(job.target.uid):
+            # The Lease was another replica's meanwhile, and it knew nothing of a request that had not arrived.
+            job.refused, job.message = True, "its cards are no longer free: another pod was bound to them"
             return 0.0
         job.refused = False
         try:

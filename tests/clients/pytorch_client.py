@@ -44,8 +44,19 @@ def let_go() -> int:
     return torch.cuda.memory_allocated()
 
 
+def pause() -> None:
+    """Answer each line of input with the bytes that are charged, until an empty one."""
+    torch.cuda.synchronize()
+    while sys.stdin.readline().strip():
+        free, total = torch.cuda.mem_get_info()
+        print(total - free, flush=True)  # noqa: T201
+
+
 def memory() -> dict:
-    """Out of memory, and again after all of it was freed; a copy there and back."""
+    """A pause once there is a context; out of memory, and again after all was freed; a copy there and back."""
+    torch.ones(1, device="cuda")
+    let_go()
+    pause()
     first, left = len(fill()), let_go()
     second = len(fill())
     numbers = torch.arange(1000)
@@ -172,14 +183,6 @@ def unavailable() -> dict:
         "cudnn": refusal(lambda: convolution(x.view(1, 1, 8, 8))),
         "nccl": refusal(reduce),
     }
-
-
-def pause() -> None:
-    """Answer each line of input with the bytes that are charged, until an empty one."""
-    torch.cuda.synchronize()
-    while sys.stdin.readline().strip():
-        free, total = torch.cuda.mem_get_info()
-        print(total - free, flush=True)  # noqa: T201
 
 
 def libraries() -> dict:

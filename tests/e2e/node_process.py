@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from support.device_manager import DeviceManager
 
 # PR_SET_PDEATHSIG, SIGKILL: nothing outlives a test that is killed.
-_CODE = "import ctypes; ctypes.CDLL(None).prctl(1, 9); from isolation.node.cli import node; node()"
-COMMAND = (sys.executable, "-c", _CODE)
+_TIED = "import ctypes; ctypes.CDLL(None).prctl(1, 9); "
+COMMAND = (sys.executable, "-c", f"{_TIED}from isolation.node.cli import node; node()")
+_DEVICE_PLUGIN = f"{_TIED}from isolation.node.device_plugin.cli import device_plugin; device_plugin()"
 
 
 def cards(path: Path, number: int = 2, model: str = "t4") -> Path:
@@ -36,19 +37,26 @@ def cards(path: Path, number: int = 2, model: str = "t4") -> Path:
 
 
 class NodeProcess:
-    """One agent; start it again with `start`, kill it with `kill`, end it well with `stop`."""
+    """
+    One agent; start it again with `start`, kill it with `kill`, end it well with `stop`.
+
+    Its device plugin is started with the first of them and lives on as `device_plugin`, until the block ends.
+    """
 
     def __init__(self, folder: Path, kubelet: DeviceManager, node: str, kubeconfig: Path, simgpu: Path, *more: str):
         self.run_dir, self.log = folder / "run", folder / "node.log"
-        self._command = [
-            *COMMAND,
-            f"--node-name={node}",
+        paths = [
             f"--kubelet-dir={kubelet.folder}",
             f"--state-dir={self.run_dir}",
             f"--cdi-dir={kubelet.cdi}",
-            f"--cgroup={kubelet.cgroups}",
             f"--marks-dir={kubelet.runtime.marks}",
             f"--nri-socket={kubelet.runtime.nri.path}",
+        ]
+        self._command = [
+            *COMMAND,
+            *paths,
+            f"--node-name={node}",
+            f"--cgroup={kubelet.cgroups}",
             f"--kubeconfig={kubeconfig}",
             f"--simgpu={simgpu}",
             "--metrics-host=127.0.0.1",
@@ -56,7 +64,9 @@ class NodeProcess:
             "--log-level=info",
             *more,
         ]
+        self._plugin_command = [sys.executable, "-c", _DEVICE_PLUGIN, *paths, "--log-level=info"]
         self.process: subprocess.Popen[bytes] | None = None
+        self.device_plugin: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -64,10 +74,17 @@ class NodeProcess:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        if self.device_plugin is not None:
+            self.device_plugin.kill()
+            self.device_plugin.wait(PATIENCE_SECONDS)
 
     def start(self) -> None:
         """Begin; what it says is added to the log."""
         with self.log.open("ab") as log:
+            if self.device_plugin is None or self.device_plugin.poll() is not None:
+                self.device_plugin = subprocess.Popen(
+                    self._plugin_command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def again(self, log: Path) -> subprocess.Popen[bytes]:
@@ -85,6 +102,11 @@ class NodeProcess:
         """SIGTERM; the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_SECONDS)
+
+    def end_device_plugin(self) -> int:
+        """SIGTERM, as the kubelet does when the agent has ended; the exit status."""
+        self.device_plugin.send_signal(signal.SIGTERM)
+        return self.device_plugin.wait(PATIENCE_SECONDS)
 
     def words(self) -> str:
         """All that it said."""

@@ -40,11 +40,12 @@ def test_the_node_says_what_it_has(plane, tmp_path):
                 at.node.path,
             )
             status = await asyncio.to_thread(at.agent.stop)
-            left = await at.client.until(
-                lambda n: (
-                    n["metadata"]["annotations"][AGENT] == "stopping" and n["status"]["allocatable"][MEMORY] == "0"
-                ),
-                at.node.path,
+            told = await at.client.get(at.node.path)
+            status += await asyncio.to_thread(at.agent.end_device_plugin)
+            left = await at.client.until(lambda n: n["status"]["allocatable"][MEMORY] == "0", at.node.path)
+            assert ("stopping", str(2 * units)) == (
+                told["metadata"]["annotations"][AGENT],
+                told["status"]["allocatable"][MEMORY],
             )
             return (
                 said,

@@ -8,7 +8,7 @@ import json
 import pytest
 from realkubelet.plugin import RESOURCE, Plugin
 from realkubelet.pods import GIB, PODS, container, pod_of
-from realkubelet.stage import play, real_stage
+from realkubelet.stage import DEVICE_PLUGIN, play, real_stage
 
 KIND = "test.dev/thing"
 
@@ -173,17 +173,19 @@ def test_a_device_that_two_files_name_is_refused(stage, plugin):
     assert "unresolvable CDI devices" in play(stage, story)
 
 
-def test_a_pod_bound_before_any_plugin_has_registered_runs_with_nothing_unless_it_could_see_cards(stage):
+def test_a_pod_bound_before_any_plugin_has_registered_runs_with_nothing_until_its_next_start(stage):
     """
     A kubelet that never heard of a resource admits whoever asks for it and runs it without devices and without
-    edits. Of two such pods the agent ends the container of the one whose image asks NVIDIA's runtime for all cards,
-    and says of both what to do; it deletes none. A pod made again gets what its record says.
+    edits. Of two such pods the agent ends the container of the one whose image asks NVIDIA's runtime for all cards;
+    it deletes none. The next start of either gets units from the kubelet and from us what its record says, since
+    nothing asks us before a start: a kubelet that did would have "no devices found allocated in local cache", for ever.
     """
     wants = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     quick = {"terminationGracePeriodSeconds": 0}
 
     async def story(client):
         stage.stop_agent()
+        stage.node.kill(DEVICE_PLUGIN)
         stage.node.kill("kubelet")
         stage.node.machine.path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").unlink()
         stage.node.start_kubelet()
@@ -197,17 +199,20 @@ def test_a_pod_bound_before_any_plugin_has_registered_runs_with_nothing_unless_i
         finally:
             stage.start_agent()
         await stage.ready(client)
-        await client.until(lambda p: not p["status"]["containerStatuses"][0]["ready"], f"{PODS}/greedy")
         kept = await client.get(f"{PODS}/early")
         for name in ("early", "greedy"):
             await stage.agent_says(f"default/{name}/main")
-            await client.delete(f"{PODS}/{name}")
-        await client.until(lambda pods: not pods["items"], PODS)
-        await stage.place(client, pod_of("early", container("main", 2)), 0)
-        again = await stage.running_pod(client, "early")
-        return *found, kept["status"]["containerStatuses"][0]["restartCount"], stage.limits(again)
+        stage.node.ctr("tasks", "kill", "-s", "SIGKILL", box)
+        pods = [await client.until(_again, f"{PODS}/{name}") for name in ("early", "greedy")]
+        given = [(len(stage.devices(pod)["main"]), stage.limits(pod)) for pod in pods]
+        return *found, kept["status"]["containerStatuses"][0]["restartCount"], given
 
-    devices, etc, restarts, limits = play(stage, story)
+    devices, etc, restarts, given = play(stage, story)
     assert {"main": []} == devices
     assert "ld.so.preload" not in etc
-    assert (0, {"main": {stage.cards[0]: 2 * GIB}}) == (restarts, limits)
+    assert (0, [(2, {"main": {stage.cards[0]: 2 * GIB}})] * 2) == (restarts, given)
+
+
+def _again(pod):
+    (status,) = pod["status"]["containerStatuses"]
+    return status["restartCount"] > 0 and status["ready"]

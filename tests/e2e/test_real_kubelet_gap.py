@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The moments in which a container runtime would start a container as it is: the guard does not let it, and the kubelet's
-own next try is served.
+The moments in which a container runtime would start a container as it is: it is refused, and the kubelet's own next try
+is served, also of a pod that never restarts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import secrets
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from realkubelet.neighbour import AFTER, BEFORE, neighbour
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
-from realkubelet.stage import play, real_stage
+from realkubelet.stage import DEVICE_PLUGIN, play, real_stage
+from support.waiting import PATIENCE_SECONDS
 
 NONCE = "gpushare.dev/start-nonce"
-REFUSED = "container start refused"
+REFUSED, AWAY = "container start refused", "the node agent did not answer"
+AGENT, BOTH = "the agent", "the agent and its device plugin"
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +61,14 @@ def agent_pid(stage):
     raise AssertionError("the agent does not run")
 
 
-def through_a_gap(stage, index, then, after, **annotations):
-    """A pod whose container is created while `then` happens; what became of it once `after` has been done."""
+def through_a_gap(stage, index, then, after, *, starts=1, **annotations):
+    """
+    A pod whose container is created while `then` happens; its Events once `after` has been done and it runs.
+
+    Where it starts once, it is a pod that never restarts.
+    """
     name = f"gap-{secrets.token_hex(3)}"
-    pod = pod_of(name, container("main", 2, "1536", "1024"))
+    pod = pod_of(name, container("main", 2, "1536", "1024"), restartPolicy="Never" if starts == 1 else "Always")
     pod["metadata"]["annotations"] = annotations
 
     async def story(client):
@@ -70,7 +77,7 @@ def through_a_gap(stage, index, then, after, **annotations):
             made = await stage.place(client, pod, 1)
             assert await asyncio.to_thread(asked.wait, 60)
             await asyncio.to_thread(after)
-        found = await (restarted(client, name) if index == BEFORE else stage.running_pod(client, name))
+        found = await (restarted(client, name) if starts > 1 else stage.running_pod(client, name))
         assert found["metadata"]["uid"] == made["metadata"]["uid"]
         return facts(stage.said(found)), await said_in_events(client, name), stage.limits(found)
 
@@ -80,34 +87,49 @@ def through_a_gap(stage, index, then, after, **annotations):
     return events
 
 
-def test_an_agent_that_is_killed_before_it_answers(stage):
-    """
-    The runtime creates the container as it is; the guard refuses to start it.
-    """
-    events = through_a_gap(stage, BEFORE, lambda _: stage.stop_agent(signal.SIGKILL), stage.start_agent)
-    assert any(REFUSED in message for message in events)
+@pytest.fixture(params=[AGENT, BOTH])
+def gone(stage, request):
+    """Who is killed: the kubelet's next create is served, or a later start that the guard has refused once."""
+
+    def kill():
+        stage.stop_agent(signal.SIGKILL)
+        if request.param == BOTH:
+            stage.node.kill(DEVICE_PLUGIN)
+
+    return SimpleNamespace(
+        kill=kill, starts=1 if request.param == AGENT else 2, said=AWAY if request.param == AGENT else REFUSED
+    )
 
 
-def test_an_agent_that_is_killed_after_its_answer(stage):
+def test_an_agent_that_is_killed_before_it_answers(stage, gone):
+    """
+    The plugin after it refuses; where that is gone too the runtime creates the container as it is, for the guard.
+    """
+    events = through_a_gap(stage, BEFORE, lambda _: gone.kill(), stage.start_agent, starts=gone.starts)
+    assert any(gone.said in message for message in events), events
+    assert gone.said == REFUSED or not any(REFUSED in message for message in events)
+
+
+def test_an_agent_that_is_killed_after_its_answer(stage, gone):
     """
     The container is prepared and starts with its limits, though nobody is there.
     """
-    events = through_a_gap(stage, AFTER, lambda _: stage.stop_agent(signal.SIGKILL), stage.start_agent)
-    assert not any(REFUSED in message for message in events)
+    events = through_a_gap(stage, AFTER, lambda _: gone.kill(), stage.start_agent)
+    assert not any(said in message for message in events for said in (REFUSED, AWAY))
 
 
-def test_a_mark_without_the_answer_opens_nothing(stage):
+def test_a_mark_without_the_answer_opens_nothing(stage, gone):
     """
     The agent dies after the mark was written and before its answer: the specification has no nonce.
     """
 
     def then(one):
-        stage.stop_agent(signal.SIGKILL)
+        gone.kill()
         mark = stage.node.machine.path(f"/run/gpushare/marks/{one.id}")
         mark.write_text(f"{secrets.token_hex(16)}\n")
 
-    events = through_a_gap(stage, BEFORE, then, stage.start_agent)
-    assert any(REFUSED in message for message in events)
+    events = through_a_gap(stage, BEFORE, then, stage.start_agent, starts=gone.starts)
+    assert any(gone.said in message for message in events), events
 
 
 def test_an_answer_that_comes_too_late_opens_nothing(stage):
@@ -121,16 +143,43 @@ def test_an_answer_that_comes_too_late_opens_nothing(stage):
         os.kill(pid, signal.SIGCONT)
 
     events = through_a_gap(stage, BEFORE, lambda _: os.kill(pid, signal.SIGSTOP), resume)
-    assert any(REFUSED in message for message in events)
+    assert any(AWAY in message for message in events), events
 
 
-def test_a_nonce_that_the_tenant_wrote_opens_nothing(stage):
+def test_a_nonce_that_the_tenant_wrote_opens_nothing(stage, gone):
     """
-    The runtime copies the pod's annotation; there is no mark of that container.
+    The runtime copies the pod's annotation into the specification, after its plugins; there is no mark.
     """
     forged = {NONCE: "0" * 32}
-    events = through_a_gap(stage, BEFORE, lambda _: stage.stop_agent(signal.SIGKILL), stage.start_agent, **forged)
-    assert any(REFUSED in message for message in events)
+    events = through_a_gap(stage, BEFORE, lambda _: gone.kill(), stage.start_agent, starts=gone.starts, **forged)
+    assert any(gone.said in message for message in events), events
+
+
+def test_without_a_device_plugin_nothing_can_be_created_and_nothing_fails(stage):
+    """
+    As between the two pods of a rolling update: the runtime does not find the gate's device, the kubelet tries again.
+    """
+
+    async def story(client):
+        await stage.place(client, pod_of("stays", container("main", 2, "100")), 0)
+        pod = await stage.running_pod(client, "stays")
+        stage.node.kill(DEVICE_PLUGIN, signal.SIGTERM)
+        assert not stage.node.machine.path("/run/cdi/gpushare-gate.json").exists()
+        stage.node.ctr("tasks", "kill", "-s", "SIGKILL", stage.node.containers(pod["metadata"]["uid"])["main"])
+        await until_event(client, "stays", "unresolvable CDI devices")
+        stage.start_device_plugin()
+        await restarted(client, "stays")
+        return await said_in_events(client, "stays")
+
+    assert not any(REFUSED in message for message in play(stage, story))
+
+
+async def until_event(client, name, text):
+    """Until that was said of the pod."""
+    end = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not any(text in message for message in await said_in_events(client, name)):
+        assert asyncio.get_running_loop().time() < end, await said_in_events(client, name)
+        await asyncio.sleep(0.2)
 
 
 def test_a_restarted_runtime_starts_nothing_without_limits(stage):

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from interleave.loop import Process, touch_world
+from interleave.loop import Process
 from interleave.machine import Files
-from interleave.plug import Link, Plug
+from interleave.plug import Link
 from interleave.runtime import CARD, GUARD
 from interleave.server import EPOCH
 from interleave.strands import pause
@@ -32,6 +31,8 @@ from isolation.node.cdi import Edits, Mount
 from isolation.node.containers import Containers, Parts
 from isolation.node.core.units import offer
 from isolation.node.delivery import Delivered, promise_id
+from isolation.node.device_plugin.exchange import Offer
+from isolation.node.nri.session import AGENT
 from isolation.node.watch import NodePods
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from isolation.contract.host_allocation import HostAllocation, Tenant
     from isolation.contract.model import Card
     from isolation.node.core.judge import Given
-    from isolation.node.core.units import Device
 
 TICK_SECONDS = 1.0
 UNSEEN_SECONDS = 5.0
@@ -228,23 +228,18 @@ class Root:
 class NodeAgent:
     """One machine's agent through all its lives; `make` puts other deciders in the place of the real ones."""
 
-    path = Path("/device-plugins/gpushare.sock")
-
     def __init__(self, net: Net, kubelet: Kubelet, make: Callable[[Net, Parts], Containers] | None = None) -> None:
         self._net, self._kubelet, self._machine = net, kubelet, kubelet.machine
         self._make = make or (lambda _net, parts: Containers(parts))
         self.process = Process(f"agent {self._machine.name}")
         self.process.alive = False
         self.allocations: Allocations | None = None
-        self._link: Link | None = None
         self._seen = 0.0
-        self.slowest = 0.0
-        """Seconds that PreStartContainer was held back at most."""
 
     def start(self) -> None:
         """A new life."""
         self.process = Process(f"agent {self._machine.name}")
-        self._link, self._seen = None, self._net.loop.time()
+        self._seen = self._net.loop.time()
         self._net.loop.spawn(self.process, self._live(), self.process.name)
 
     def stop(self) -> None:
@@ -261,43 +256,18 @@ class NodeAgent:
             background = Background()
             for name, follower in pods.followers.items():
                 await stack.enter_async_context(background.keep(name, follower.run))
-            link = self._link = Link(net, self.process, self._kubelet.runtime, containers)
+            link = Link(net, self.process, self._kubelet.runtime, containers, AGENT)
             net.loop.create_task(link.run())
-            plug = Plug(net, self.process, self)
-            net.loop.create_task(self._keep_registered(plug))
             while True:
                 await asyncio.to_thread(containers.tidy)
-                if link.in_force:
+                if link.in_force and machine.gate:
                     self._seen = net.loop.time()
-                self._kubelet.list_devices(plug)
+                await asyncio.to_thread(self._publish)
                 await asyncio.sleep(TICK_SECONDS)
 
-    async def _keep_registered(self, plug: Plug) -> None:
-        """At the start, and within 0.3 s of another socket of the kubelet's."""
-        kubelet, draw = self._kubelet, self._net.draw
-        news = asyncio.Event()
-        kubelet.socket_made.append(news.set)
-        self.process.mourners.append(lambda: kubelet.socket_made.remove(news.set))
-        while True:
-            await asyncio.sleep(0.02 + draw.random() * 0.28)
-            touch_world()
-            if kubelet.process.alive:
-                kubelet.register(plug)
-            await news.wait()
-            news.clear()
-
-    # As `isolation.node.app` answers the plugin.
-
-    def devices(self) -> Sequence[Device]:
-        """See `plugin.Node`."""
+    def _publish(self) -> None:
+        """As `isolation.node.app` does: what the device plugin is to say."""
         shares = self._net.loop.time() - self._seen <= UNSEEN_SECONDS
         in_force = self.allocations.bytes_by_card() if self.allocations is not None else {}
-        return offer(self._machine.cards, GIB, self._kubelet.units.used(), in_force, shares=shares)
-
-    def closed(self) -> str:
-        """See `plugin.Node`."""
-        return "" if self._link is not None and self._link.in_force else "not connected: the kubelet will retry"
-
-    def took(self, _method: str, seconds: float, _outcome: str) -> None:
-        """See `plugin.Times`."""
-        self.slowest = max(self.slowest, seconds)
+        devices = offer(self._machine.cards, GIB, self._kubelet.units.used(), in_force, shares=shares)
+        self._machine.offer = Offer(tuple(devices), "", shares=True, exempt=frozenset())

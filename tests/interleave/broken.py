@@ -20,6 +20,7 @@ from isolation.kube.election import Fence
 from isolation.kube.writes import Outcome, PodLocation, WriteResult
 from isolation.node.containers import Containers
 from isolation.node.core import judge
+from isolation.node.device_plugin.last_look import LastLook
 from isolation.node.nri.model import RefusedError
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core.cache import SchedulerCache
@@ -214,6 +215,8 @@ def _mark_alone(machine: Machine, container: Container) -> bool:
 BOOKED: Final = frozenset({"double_booking", "double_allocation"})
 TWICE, WRONG, BARE = (frozenset({word}) for word in ("double_allocation", "wrong_card", "without_limits"))
 STORM: Final = frozenset({"agent_pause", "slow_disk", "runtime_restart"})
+NO_LAST_LOOK: Final = (LastLook, "create", lambda *_: None)
+"""The guard is a wall of its own."""
 VARIANTS: Final = {
     "no_assumption": Variant(BOOKED, Parts(cache=Forgetful)),
     "released_on_delete": Variant(BOOKED, Parts(cache=Hasty)),
@@ -224,8 +227,8 @@ VARIANTS: Final = {
     "no_look_at_the_card": Variant(TWICE, patched=(judge, "_fits", lambda *_: None)),
     "pods_by_name": Variant(WRONG, make=_by_name),
     "records_not_followed": Variant(WRONG, make=lambda _, parts: Stubborn(parts), extra=frozenset({"record_changed"})),
-    "no_guard": Variant(BARE, opens=_open, extra=STORM),
-    "mark_alone": Variant(BARE, opens=_mark_alone, extra=STORM),
+    "no_guard": Variant(BARE, opens=_open, extra=STORM, patched=NO_LAST_LOOK),
+    "mark_alone": Variant(BARE, opens=_mark_alone, extra=STORM, patched=NO_LAST_LOOK),
     "ends_not_heard": Variant(frozenset({"wedged"}), make=lambda _, parts: Deaf(parts)),
     "nothing_tidied": Variant(frozenset({"leaked"}), make=lambda _, parts: Untidy(parts)),
     "marks_swept": Variant(frozenset({"spoilt"}), make=lambda _, parts: Sweeping(parts)),

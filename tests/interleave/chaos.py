@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from interleave.agent import NodeAgent
+    from interleave.device_plugin import DevicePlugin
     from interleave.kubelet import Kubelet
     from interleave.kubescheduler import KubeScheduler
     from interleave.replica import Replica
     from interleave.runtime import Runtime
     from interleave.wire import Net
 
-    Anybody = Replica | KubeScheduler | NodeAgent | Kubelet | Runtime
+    Anybody = Replica | KubeScheduler | NodeAgent | DevicePlugin | Kubelet | Runtime
 
 STROKES: Final = {
     "scheduler_crash": 10,
@@ -40,6 +41,7 @@ STROKES: Final = {
     "agent_crash": 14,
     "agent_upgrade": 5,
     "agent_pause": 6,
+    "device_plugin_crash": 4,
     "slow_disk": 6,
     "runtime_restart": 8,
     "sandbox_lost": 6,
@@ -64,6 +66,7 @@ class Cast:
     schedulers: Sequence[KubeScheduler]
     kubelets: Sequence[Kubelet]
     agents: Sequence[NodeAgent]
+    device_plugins: Sequence[DevicePlugin]
 
 
 @dataclass(slots=True)
@@ -120,7 +123,7 @@ class Storm:
         for kubelet in cast.kubelets:
             kubelet.machine.slow_until = 0.0
         runtimes = [kubelet.runtime for kubelet in cast.kubelets]
-        for things in (runtimes, cast.kubelets, cast.agents, cast.replicas, cast.schedulers):
+        for things in (runtimes, cast.kubelets, cast.device_plugins, cast.agents, cast.replicas, cast.schedulers):
             for thing in things:
                 thing.process.fuse = None
                 thing.process.frozen = 0.0
@@ -152,9 +155,16 @@ class Storm:
         self._light(cast, self.draw.choice(cast.agents), self.draw.uniform(0.2, 6.0))
 
     def _agent_upgrade(self, cast: Cast) -> None:
-        agent = self.draw.choice(cast.agents)
-        agent.stop()
-        self._restart(cast, agent, self.draw.uniform(0.2, 3.0))
+        """The agent ends, then its device plugin; the new ones come in the other order."""
+        at = self.draw.randrange(len(cast.agents))
+        cast.agents[at].stop()
+        cast.device_plugins[at].stop()
+        down = self.draw.uniform(0.2, 3.0)
+        self._restart(cast, cast.device_plugins[at], down)
+        self._restart(cast, cast.agents[at], down + self.draw.uniform(0.1, 2.0))
+
+    def _device_plugin_crash(self, cast: Cast) -> None:
+        self._light(cast, self.draw.choice(cast.device_plugins), self.draw.uniform(0.2, 3.0))
 
     def _agent_pause(self, cast: Cast) -> None:
         self._freeze(cast, self.draw.choice(cast.agents), 5.0)
@@ -203,11 +213,13 @@ class Storm:
         kubelet, agent = cast.kubelets[at], cast.agents[at]
         kubelet.stop()
         agent.stop()
+        cast.device_plugins[at].process.die()
         kubelet.machine.reboot()
         kubelet.runtime.reboot()
         self._restart(cast, kubelet.runtime, self.draw.uniform(1.0, 3.0))
         self._restart(cast, kubelet, self.draw.uniform(2.0, 6.0))
         self._restart(cast, agent, self.draw.uniform(2.0, 6.0))
+        self._restart(cast, cast.device_plugins[at], self.draw.uniform(2.0, 6.0))
 
     def _outage(self, cast: Cast) -> None:
         cast.net.weather.down = True

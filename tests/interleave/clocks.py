@@ -19,7 +19,7 @@ from interleave.server import EPOCH
 
 from isolation.kube import listwatch
 from isolation.kube.election import Election
-from isolation.node import containers, plugin, watch
+from isolation.node import containers, watch
 from isolation.scheduler import informers, leader
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run_time(loop: VirtualLoop, draw: random.Random) -> Iterator[None]:
     election = functools.partial(Election, clock=loop.time, draw=draw.random)
     follower = functools.partial(listwatch.Reflector, draw=draw.random)
     with contextlib.ExitStack() as stack:
-        for module in (listwatch, watch, informers, containers, plugin):
+        for module in (listwatch, watch, informers, containers):
             stack.enter_context(patch.object(module, "time", clock))
         for module in (watch, informers):
             stack.enter_context(patch.object(module, "Reflector", follower))

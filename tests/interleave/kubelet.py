@@ -35,8 +35,8 @@ COLLECT_TURNS = 10
 """20 s; a real one collects old containers once a minute."""
 
 
-class RejectedError(Exception):
-    """The pod has failed for good."""
+class RejectedError(RuntimeError):
+    """There are no units for it; at its admission the pod has failed for good."""
 
 
 class Units:
@@ -212,20 +212,24 @@ class Kubelet:
         try:
             for box in (*plan.inits, *plan.apps):
                 if box.units and box.name not in running:
-                    self.units.keep([*self._active(), worker.uid])
-                    if self.units.give(worker.uid, box, reusable):
-                        await self.plugged().allocate()
+                    await self.allocate(worker, box, reusable)
                 mine = self.units.pods.get(worker.uid, {}).get(box.name, ())
                 if box.name in plan.init_names:
                     reusable.update(mine)
                 else:
                     reusable.difference_update(mine)
-        except (RejectedError, RuntimeError) as exc:
+        except RuntimeError as exc:
             self.units.pods.pop(worker.uid, None)
             self.say(f"{plan.name} is rejected by {self.machine.name}: {exc}")
             self.rejected.append((worker.uid, str(exc)))
             return False
         return True
+
+    async def allocate(self, worker: Worker, box: Box, reusable: set[str]) -> None:
+        """Units for a container that has none; RejectedError, RuntimeError."""
+        self.units.keep([*self._active(), worker.uid])
+        if self.units.give(worker.uid, box, reusable):
+            await self.plugged().allocate()
 
     # What it writes.
 

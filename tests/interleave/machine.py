@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from isolation.contract.nri_api import State
+from isolation.node.device_plugin.exchange import Offer
 
 if TYPE_CHECKING:
     import random
@@ -80,6 +81,10 @@ class Machine:
     """By promise id."""
     marks: dict[str, str] = field(default_factory=dict)
     """Nonces by container id; in memory."""
+    gate: bool = False
+    """Whether the runtime finds the gate's device; in memory."""
+    offer: Offer = Offer()  # noqa: RUF009 (frozen)
+    """The agent's last one; on the disk."""
     grouped: bool = True
     """Whether the tree of pods' control groups is there: after a boot the kubelet makes it."""
     slow_until: float = 0.0
@@ -124,7 +129,7 @@ class Machine:
     def reboot(self) -> None:
         """Nothing runs any more."""
         self.boots += 1
-        self.grouped = False
+        self.grouped = self.gate = False
         self.marks.clear()
         for container in list(self.containers):
             self._end(container)

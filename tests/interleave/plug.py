@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The agent's two connections without their wire formats: to the container runtime (NRI) and to the kubelet.
+Connections of our processes without their wire formats: to the container runtime (NRI) and to the kubelet.
 
 `Link` answers as `nri.session` does: one message at a time, in a thread, an error in the place of what is not there in
-time; when it is thrown out it connects again after a moment. `Plug` is the real device plugin below its gRPC server.
+time; when it is thrown out it connects again after a moment. `Plug` answers the kubelet as the device plugin does.
 """
 
 from __future__ import annotations
@@ -15,27 +15,37 @@ from typing import TYPE_CHECKING, Any
 from interleave.calls import AwayError, SaidError, call
 from interleave.runtime import ANSWER_SECONDS
 
-from isolation.contract.names import GATE_DEVICE
 from isolation.node.nri.model import RefusedError
 from isolation.node.nri.session import ANSWER_PART, CONNECT_SECONDS
-from isolation.node.plugin import Plugin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from interleave.loop import Process
     from interleave.runtime import Runtime
     from interleave.wire import Net
 
+    from isolation.node.core.units import Device
     from isolation.node.nri.model import Handler
-
-PRESTART_SECONDS = 30.0
-"""The kubelet's patience."""
+    from isolation.node.nri.session import Subscription
 
 
 class Link:
-    """One agent's connection to its runtime, over and over."""
+    """One process's connection to its runtime, over and over."""
 
-    def __init__(self, net: Net, process: Process, runtime: Runtime, handler: Handler) -> None:
+    def __init__(
+        self,
+        net: Net,
+        process: Process,
+        runtime: Runtime,
+        handler: Handler,
+        plugin: Subscription,
+        *,
+        changed: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """`changed` is told whether we are in force now."""
         self._net, self.process, self._runtime, self._handler = net, process, runtime, handler
+        self.plugin, self._changed = plugin, changed
         self._busy = asyncio.Lock()
         self._closed = asyncio.Event()
         self._line = 0
@@ -51,7 +61,7 @@ class Link:
                 await self._closed.wait()
             except (SaidError, AwayError):
                 pass
-            self.in_force = False
+            self._now(in_force=False)
             await asyncio.sleep(CONNECT_SECONDS * self._net.draw.uniform(1.0, 2.0))
 
     async def _registered(self) -> None:
@@ -80,27 +90,24 @@ class Link:
             except RefusedError as exc:
                 raise SaidError(str(exc)) from None
             if what == "synchronize" and not self._closed.is_set():
-                self.in_force = True
+                self._now(in_force=True)
             return said
 
-
-class _Context:
-    """Of one call, as gRPC has it."""
-
-    async def abort(self, _code: Any, text: str) -> None:
-        raise SaidError(text)
+    def _now(self, *, in_force: bool) -> None:
+        if in_force != self.in_force:
+            self.in_force = in_force
+            self._changed(in_force)
 
 
 class Plug:
-    """What the kubelet is connected to; `node` is asked as the agent is."""
+    """What the kubelet is connected to."""
 
-    def __init__(self, net: Net, process: Process, node: Any) -> None:
-        self._net, self.process, self._node = net, process, node
-        self._plugin = Plugin(node, node.path, GATE_DEVICE, node)
+    def __init__(self, net: Net, process: Process, devices: Callable[[], Sequence[Device]]) -> None:
+        self._net, self.process, self._devices = net, process, devices
 
     def devices(self) -> list[tuple[str, bool]]:
         """ListAndWatch."""
-        return [(device.id, device.healthy) for device in self._node.devices()]
+        return [(device.id, device.healthy) for device in self._devices()]
 
     async def allocate(self) -> None:
         """Whatever the IDs are, the answer is the same."""
@@ -108,11 +115,3 @@ class Plug:
 
     async def _answered(self) -> None:
         return
-
-    async def prestart(self) -> None:
-        """SaidError, AwayError."""
-        try:
-            async with asyncio.timeout(PRESTART_SECONDS):
-                await call(self._net, self.process, lambda: self._plugin._prestart(None, _Context()), "PreStart")
-        except TimeoutError:
-            raise SaidError("PreStartContainer: deadline exceeded") from None

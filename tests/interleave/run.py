@@ -20,6 +20,7 @@ from interleave.agent import NodeAgent
 from interleave.case import Result, Setup
 from interleave.chaos import Cast, Storm
 from interleave.clocks import run_time
+from interleave.device_plugin import DevicePlugin
 from interleave.judge import Judge
 from interleave.kubelet import Kubelet
 from interleave.kubescheduler import KubeScheduler
@@ -29,7 +30,7 @@ from interleave.objects import PROTECTED, cards_of, drawn_crowd, drawn_plan, nod
 from interleave.replica import Replica
 from interleave.runtime import Runtime
 from interleave.server import Route, Server
-from interleave.tally import ANSWER, IDLE, counts, left
+from interleave.tally import IDLE, counts, left
 from interleave.wire import Net
 
 from isolation.contract.names import POOL, SCHEDULER, SYSTEM_NAMESPACE
@@ -82,7 +83,7 @@ class Run:
         met = Counter(pods=len(self._plans), bound=judge.bound, containers=judge.started)
         met["purchases"] = self._purchases.stored if self._purchases is not None else 0
         count = self._storm.count + counts(self._cast) + met
-        longest = {ANSWER: max(agent.slowest for agent in self._cast.agents), IDLE: judge.longest}
+        longest = {IDLE: judge.longest}
         return Result(self._setup.seed, judge.findings, count, self._loop.steps, longest, self._trace)
 
     # The stage.
@@ -109,7 +110,8 @@ class Run:
         schedulers = [KubeScheduler(net, f"host{at}", replica, self._say) for at, replica in enumerate(replicas)]
         for one in schedulers:
             one.filters = "shortlist" if self._setup.seed % 2 else "filter"
-        return Cast(net, replicas, schedulers, kubelets, agents)
+        plugins = [DevicePlugin(net, kubelet) for kubelet in kubelets]
+        return Cast(net, replicas, schedulers, kubelets, agents, plugins)
 
     def _say(self, text: str) -> None:
         if self._setup.trace:
@@ -130,8 +132,8 @@ class Run:
         for kubelet in cast.kubelets:
             kubelet.runtime.start()
             kubelet.start()
-        for agent in cast.agents:
-            agent.start()
+        for ours in (*cast.device_plugins, *cast.agents):
+            ours.start()
         for one in (*cast.replicas, *cast.schedulers):
             self._loop.later(self._draw.uniform(0.0, 1.0), one.start)
         most = max(len(kubelet.machine.cards) for kubelet in cast.kubelets)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A container runtime as containerd is with NRI: sandboxes, containers, and a plugin that it asks and does not wait for.
+A container runtime as containerd is with NRI: sandboxes, containers, and plugins that it asks and does not wait for.
 
-Kept of the real one: a sandbox's annotations are those of its making; one event at a time over all pods; an answer
-that is an error refuses, and the plugin is told that the container is gone; a plugin that is away, slow (2 s), dead
-amid the call or not yet synchronised is not missed: the container is created as it is, and the slow one is thrown out.
-A start runs the guard first, then asks the plugin a second time. Containers survive the runtime, who learns of the
+Kept of the real one: a sandbox's annotations are those of its making; one event at a time over all pods; plugins are
+asked in their order, and each sees what those before it have changed; an answer that is an error refuses, and the
+plugin is told that the container is gone; a plugin that is away, slow (2 s), dead amid the call or not yet synchronised
+is not missed, and the slow one is thrown out. A device that is not there cannot be had. A start runs the guard first,
+then asks the plugin a second time. Containers survive the runtime, who learns of the
 ended ones when it comes back. The guard is the rule of `guard.c`: it takes the mark away and compares the nonces.
 """
 
@@ -20,7 +21,7 @@ from interleave.loop import Process
 from interleave.machine import Container
 
 from isolation.contract.names import START_NONCE
-from isolation.contract.nri_api import State
+from isolation.contract.nri_api import Event, State
 from isolation.node.nri import model
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class Runtime:
         self._net, self.machine, self._say, self._opens = net, machine, say, opens
         self.process = Process(f"runtime {machine.name}")
         self.process.alive = False
-        self.plugin: Link | None = None
-        self._line = 0
+        self.plugins: dict[str, tuple[Link, int]] = {}
+        """By index, in which order they are asked; and which of its connections this is."""
         self.sandboxes: dict[str, model.Sandbox] = {}
         self.lost: set[str] = set()
         """Sandboxes that run no more."""
@@ -112,23 +113,30 @@ class Runtime:
         made = Container(f"{number:064x}", name, self.sandboxes[sandbox], guarded, 100_000 + number)
         try:
             async with self._turn:
-                answered, adjustment = await self._asked("create", _told(made, State.UNKNOWN))
+                await self._adjust(made)
         except SaidError as exc:
             self._say(f"{made.sandbox.name}/{name} is refused: {exc}")
             await self._tell(made, removed=True)
             raise
         await self._moment()
-        if adjustment is not None:
-            made.annotations |= adjustment.annotations
-            made.cards = frozenset(one.removeprefix(CARD) for one in adjustment.cdi_devices)
-            made.promise = next((one.host for one in adjustment.mounts), "")
-        self.unadjusted += guarded and not answered
+        self.unadjusted += guarded and START_NONCE not in made.annotations
         there = sandbox in self.sandboxes and sandbox not in self.lost
         if self._net.draw.random() < self._net.weather.spoilt or not there:
             await self._tell(made, removed=True)
             raise SaidError("failed to create containerd container")
         self.containers[made.cid] = made
         return made.cid
+
+    async def _adjust(self, made: Container) -> None:
+        """Each plugin sees what those before it have changed; SaidError."""
+        if made.guarded and not self.machine.gate:
+            raise SaidError("unresolvable CDI devices gpushare.dev/gate=closed")
+        for link in self._subscribed(Event.CREATE_CONTAINER):
+            _, adjustment = await self._asked(link, "create", _told(made, State.UNKNOWN))
+            if adjustment is not None:
+                made.annotations |= adjustment.annotations
+                made.cards |= {one.removeprefix(CARD) for one in adjustment.cdi_devices}
+                made.promise = next((one.host for one in adjustment.mounts), made.promise)
 
     async def start_container(self, cid: str, seconds: float | None) -> None:
         """It runs; where it does not, it has ended."""
@@ -155,7 +163,8 @@ class Runtime:
                 self.machine.spoilt(self.machine, container)
             raise SaidError("hook createRuntime failed: not prepared by the node agent")
         async with self._turn:
-            await self._asked("start", replace(_told(container), pid=container.pid))
+            for link in self._subscribed(Event.START_CONTAINER):
+                await self._asked(link, "start", replace(_told(container), pid=container.pid))
         if boots != self.machine.boots or container.state != State.CREATED:
             raise SaidError("the task is gone")
 
@@ -192,16 +201,19 @@ class Runtime:
     async def register(self, link: Link, line: int) -> None:
         """It is told all there is, and asked from then on; `line`: which of its connections this is."""
         async with self._turn:
-            self.plugin, self._line = link, line
+            self.plugins[link.plugin.index] = link, line
             found = [_told(one) for one in self.containers.values()]
-            answered, _ = await self._asked("synchronize", tuple(self.sandboxes.values()), found)
+            answered, _ = await self._asked(link, "synchronize", tuple(self.sandboxes.values()), found)
         if not answered:
             raise SaidError("the plugin did not answer")
 
-    async def _asked(self, what: str, *about: Any) -> tuple[bool, Any]:
+    def _subscribed(self, event: Event) -> list[Link]:
+        return [link for _, (link, _) in sorted(self.plugins.items()) if event in link.plugin.events]
+
+    async def _asked(self, link: Link, what: str, *about: Any) -> tuple[bool, Any]:
         """Whether the plugin answered, and what; SaidError where that is an error."""
-        link, line = self.plugin, self._line
-        if link is None:
+        known, line = self.plugins.get(link.plugin.index, (None, 0))
+        if known is not link:
             return False, None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -209,22 +221,23 @@ class Runtime:
         except (TimeoutError, AwayError):
             self._say(f"{self.machine.name}: no answer to {what}: the plugin is thrown out")
             link.close()
-            if self.plugin is link:
-                self.plugin = None
+            if self.plugins.get(link.plugin.index) == (link, line):
+                del self.plugins[link.plugin.index]
             return False, None
 
     async def _tell(self, container: Container, *, removed: bool = False) -> None:
         """An error of the plugin's is only logged."""
         async with self._turn:
-            try:
-                await self._asked("gone", _told(container), removed)
-            except SaidError as exc:
-                self._say(str(exc))
+            for link in self._subscribed(Event.REMOVE_CONTAINER):
+                try:
+                    await self._asked(link, "gone", _told(container), removed)
+                except SaidError as exc:
+                    self._say(str(exc))
 
     def _drop(self) -> None:
-        if self.plugin is not None:
-            self.plugin.close()
-            self.plugin = None
+        for link, _ in self.plugins.values():
+            link.close()
+        self.plugins.clear()
 
     # What happens to containers.
 

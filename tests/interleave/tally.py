@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from interleave.chaos import Cast
 
-ANSWER, IDLE = "PreStart held back", "bound and not running"
+IDLE = "bound and not running"
 
 
 def left(cast: Cast) -> Iterator[tuple[str, str]]:
@@ -56,6 +56,7 @@ def counts(cast: Cast) -> Counter[str]:
     return Counter(
         rejected=sum(len(kubelet.rejected) for kubelet in cast.kubelets),
         unadjusted=sum(kubelet.runtime.unadjusted for kubelet in cast.kubelets),
+        refused_unprepared=sum(plugin.refused for plugin in cast.device_plugins),
         refused_by_guard=sum(kubelet.runtime.refused for kubelet in cast.kubelets),
         bindings_sent=written("scheduler", "POST pods/binding"),
         scheduler_patches=written("scheduler", "PATCH pods"),

@@ -2,7 +2,7 @@
 """
 One pod as its kubelet acts it out: sandbox, init containers, apps, restarts, the end, and what is reported.
 
-Every start asks the plugin's PreStart, then the runtime to create and to start. What fails before the start is tried
+Every start asks the runtime to create and to start. What fails before the start is tried
 again after about 12 s; a start that fails leaves an ended container, and the next one waits 10 s, twice as long each
 time. A sandbox that runs no more is replaced, with the pod's annotations as they are by then.
 """
@@ -177,11 +177,10 @@ class Worker:
 
     async def _create(self, name: str) -> str:
         kubelet = self._kubelet
+        box = self.plan.boxes[name]
+        if box.units and not kubelet.units.pods.get(self.uid, {}).get(name):
+            await kubelet.allocate(self, box, set())  # lost over a restart: asked for again
         ids = kubelet.units.pods.get(self.uid, {}).get(name, ())
-        if self.plan.boxes[name].units and not ids:
-            raise RuntimeError("no devices found allocated in local cache")
-        if ids:
-            await kubelet.plugged().prestart()
         sandbox = await self._sandbox()
         await asyncio.sleep(self._draw.uniform(0.0, 0.2))
         if self.told.is_set() or self.ended:

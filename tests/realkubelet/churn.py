@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import signal
 import time
@@ -130,11 +131,22 @@ class Churn:
                 return
             await asyncio.sleep(0.2)
 
+    async def ended(self, name: str) -> dict[str, Any]:
+        """The pod when it has ended, or as it is after a long time."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            pod: dict[str, Any] = await self._client.get(f"{PODS}/{name}")
+            if pod["status"].get("phase") in {"Succeeded", "Failed"} or time.monotonic() > end:
+                return pod
+            await asyncio.sleep(0.2)
+
     async def break_with(self, fault: str) -> None:
         """At a moment of its own within the way of the pods that were bound just now."""
         await asyncio.sleep(self._draw.random())
         stage = self._stage
-        if fault.startswith("agent"):
+        if fault == "rolling-update":
+            await asyncio.to_thread(stage.replace_pod)
+        elif fault.startswith("agent"):
             how = signal.SIGKILL if fault == "agent-killed" else signal.SIGTERM
             await asyncio.to_thread(stage.stop_agent, how)
             await asyncio.to_thread(stage.start_agent)
@@ -164,25 +176,37 @@ class Starts:
     faults: Counter[str] = field(default_factory=Counter)
 
 
-async def starts(stage: Stage, client: ApiClient, count: int, faults: Mapping[str, float], show: Show) -> Starts:
+async def starts(
+    stage: Stage,
+    client: ApiClient,
+    count: int,
+    faults: Mapping[str, float],
+    show: Show,
+    *,
+    seconds: float = math.inf,
+) -> Starts:
     """
-    So many pods that run once, `AT_ONCE` at a time.
+    So many pods that run once, `AT_ONCE` at a time; after so many seconds no more of them.
 
     `faults`: seconds between two of a kind (as `FAULTS`, or `rolling-update`); `show` is told of the progress.
     """
-    churn, found = Churn(stage, client, 1), Starts()
+    churn, found, end = Churn(stage, client, 1), Starts(), time.monotonic() + seconds
     over = asyncio.Event()
     numbers = iter(range(count))
 
     async def one_after_another() -> None:
         for number in numbers:
+            if time.monotonic() > end:
+                return
             name, card = f"once-{number}", number % 2
             box = container("main", 1, "/bin/sh", "-c", "/bin/client 512 1024 & sleep 0.5")
             made = await client.create(pod_of(name, box, restartPolicy="Never", terminationGracePeriodSeconds=0))
             await churn.until_ready()
             await stage.bind_to(client, made, card)
-            pod = await client.until(lambda p: p["status"].get("phase") in {"Succeeded", "Failed"}, f"{PODS}/{name}")
-            if pod["status"]["phase"] == "Failed":
+            pod = await churn.ended(name)
+            if pod["status"].get("phase") not in {"Succeeded", "Failed"}:
+                found.failed[f"stuck: {_cause(pod)}"] += 1
+            elif pod["status"]["phase"] == "Failed":
                 found.failed[_cause(pod)] += 1
             else:
                 told = facts(await asyncio.to_thread(stage.said, pod))
@@ -204,7 +228,7 @@ async def starts(stage: Stage, client: ApiClient, count: int, faults: Mapping[st
                 return
             async with churn.breaking:
                 found.faults[kind] += 1
-                await churn.break_with("agent-told" if kind == "rolling-update" else kind)
+                await churn.break_with(kind)
 
     troubles = [asyncio.create_task(every(kind, seconds)) for kind, seconds in faults.items()]
     await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
@@ -214,8 +238,8 @@ async def starts(stage: Stage, client: ApiClient, count: int, faults: Mapping[st
 
 
 def _cause(pod: dict[str, Any]) -> str:
-    """Why a pod failed, in a few words."""
-    ended = [one["state"].get("terminated", {}) for one in pod["status"].get("containerStatuses", ())]
-    text = next((one["message"] for one in ended if one.get("message")), pod["status"].get("message", ""))
-    reason = next((one["reason"] for one in ended if one.get("reason")), pod["status"].get("reason", "?"))
-    return f"{reason}: {text.rpartition('gpushare: ')[2][:120]}"
+    """Why a pod failed, or waits, in a few words."""
+    states = [state for one in pod["status"].get("containerStatuses", ()) for state in one["state"].values()]
+    text = next((one["message"] for one in states if one.get("message")), pod["status"].get("message", ""))
+    reason = next((one["reason"] for one in states if one.get("reason")), pod["status"].get("reason", "?"))
+    return f"{reason}: {text.rpartition('gpushare: ')[2][:200]}"

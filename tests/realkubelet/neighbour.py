@@ -3,7 +3,7 @@
 Another plugin of the container runtime, before or after the agent's: it stops time at a moment of a container's way.
 
 The runtime asks its plugins one after the other. What a test does while this one is asked happens after the kubelet's
-PreStartContainer and before (index below the agent's) or after (above it) the agent's answer.
+admission and before (index below the agent's) or after (above it) the agent's answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from isolation.node.nri.session import Session
+from isolation.contract.nri_api import Event
+from isolation.node.nri.session import Session, Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ class _Handler:
 def neighbour(socket: Path, index: str, pod: str, then: Callable[[Container], None]) -> Iterator[threading.Event]:
     """While the block lasts; the event is set when the moment has come."""
     handler = _Handler(pod, then)
-    session = Session(socket, handler, lambda *_: None, index)
+    session = Session(socket, handler, plugin=Subscription("neighbour", index, tuple(Event)))
     over = threading.Event()
 
     def forever() -> None:

@@ -39,6 +39,9 @@ T = TypeVar("T")
 REPOSITORY = Path(__file__).parents[2]
 ALLOCATION = "gpushare.dev/allocation"
 _AGENT = "from isolation.node.cli import node; node()"
+_DEVICE_PLUGIN = "from isolation.node.device_plugin.cli import device_plugin; device_plugin()"
+DEVICE_PLUGIN = "device-plugin"
+_CONNECTED = "session: connected to the container runtime: "
 
 
 @contextlib.contextmanager
@@ -91,6 +94,8 @@ class Stage:
         self.file = root / "cards"
         create(self.file, models or ["t4", "t4"], {})
         self.box = Box(self.file)
+        self._begun = 0
+        """Characters of the agent's log before its latest start."""
         self.cards = tuple(f"GPU-{UUID(bytes=bytes(card.model.uuid))}" for card in self.box.cards())
 
     @contextlib.contextmanager
@@ -112,27 +117,51 @@ class Stage:
         await self.ready(client)
 
     async def ready(self, client: ApiClient) -> None:
-        """Until the agent says that it is ready and the kubelet counts its units."""
+        """
+        Until the agent says that it is ready and the kubelet counts its units.
+
+        Both outlive an agent that was killed, so what the new one logs counts too.
+        """
         path, end = f"/api/v1/nodes/{self.node.name}", time.monotonic() + PATIENCE_SECONDS
         while True:
             node = await client.get(path)
             said = node["metadata"].get("annotations", {}).get("gpushare.dev/agent")
-            if said == "ready" and int(node["status"]["allocatable"].get(MEMORY, "0")) > 0:
+            connected = _CONNECTED in self.node.log("agent")[self._begun :]
+            if said == "ready" and connected and int(node["status"]["allocatable"].get(MEMORY, "0")) > 0:
                 return
             if time.monotonic() > end or not self.node.alive("agent"):
-                raise AssertionError(f"the node is not served: {said}\n{self.node.log('agent')[-3000:]}")
+                logs = "\n".join(self.node.log(name)[-3000:] for name in (DEVICE_PLUGIN, "agent"))
+                raise AssertionError(f"the node is not served: {said}\n{logs}")
             await asyncio.sleep(0.1)
 
     def start_agent(self, packages: Path = REPOSITORY) -> None:
-        """As the DaemonSet would, with every path at its default; `packages`: where its code lies."""
+        """
+        As the DaemonSet would, with every path at its default; `packages`: where its code lies.
+
+        The device plugin first, if it does not run.
+        """
+        self.start_device_plugin(packages)
+        self._begun = len(self.node.log("agent")) if self.node.has_log("agent") else 0
         config = self.plane.kubeconfig
         words = [sys.executable, "-P", "-c", _AGENT, "--node-name", self.node.name, "--simgpu", self.file]
         words += ["--kubeconfig", config, "--metrics-host", "127.0.0.1", "--metrics-port", "0"]
         self.node.start_agent(words, {"PYTHONPATH": str(packages)})
 
+    def start_device_plugin(self, packages: Path = REPOSITORY) -> None:
+        """If it does not run."""
+        if not self.node.alive(DEVICE_PLUGIN):
+            words = [sys.executable, "-P", "-c", _DEVICE_PLUGIN]
+            self.node.start_agent(words, {"PYTHONPATH": str(packages)}, DEVICE_PLUGIN)
+
     def stop_agent(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """And wait for its end."""
+        """And wait for its end; the device plugin goes on."""
         self.node.kill("agent", how)
+
+    def replace_pod(self) -> None:
+        """As a rolling update: the agent is told to end, after it the device plugin; then both are new."""
+        self.stop_agent()
+        self.node.kill(DEVICE_PLUGIN, signal.SIGTERM)
+        self.start_agent()
 
     # What stands on the node.
 

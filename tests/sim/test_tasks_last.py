@@ -70,7 +70,7 @@ class ApiServer:
 
 @contextlib.contextmanager
 def agent(folder):
-    """A node agent on two simulated cards, at a stand-in kubelet that knows it."""
+    """A node agent on two simulated cards, which has said what it offers."""
     with boxes("t4", "t4") as box, DeviceManager() as kubelet:
         settings = NodeSettings(
             node="n",
@@ -91,7 +91,7 @@ def agent(folder):
             agents.append(NodeAgent(settings, ApiServer()))
             return agents[-1]
 
-        yield make, lambda made: made.registrar.standing.registered
+        yield make, lambda made: made._exchange.offer().devices
         # What ends with the agent's process does not end with this one, and other tests have other cards.
         until(lambda: not THREADS & {thread.name for thread in threading.enumerate()})
         for made in agents:

@@ -56,7 +56,8 @@ class Case:
 
 def main_of(pod: Pod) -> dict[str, Any]:
     """Its first container."""
-    return pod["spec"]["containers"][0]
+    main: dict[str, Any] = pod["spec"]["containers"][0]
+    return main
 
 
 def amount(name: str, limit: str, request: str | None = None) -> Callable[[Pod], object]:
@@ -184,23 +185,24 @@ def workload(kind: str, pod: Pod, name: str = "w", **metadata: Any) -> dict[str,
 
 def template_of(thing: dict[str, Any]) -> dict[str, Any]:
     """The template of a workload."""
-    if thing["kind"] == "PodTemplate":
-        return thing["template"]
-    inner = thing["spec"]
-    return (inner["jobTemplate"]["spec"] if thing["kind"] == "CronJob" else inner)["template"]
+    inner = thing if thing["kind"] == "PodTemplate" else thing["spec"]
+    template: dict[str, Any] = (inner["jobTemplate"]["spec"] if thing["kind"] == "CronJob" else inner)["template"]
+    return template
 
 
 def patched(thing: Any, changes: list[dict[str, Any]]) -> Any:
-    """The object after the `add` operations of a JSON patch."""
+    """The object after the `add` and `remove` operations of a JSON patch."""
     made = copy.deepcopy(thing)
     for change in changes:
-        if change["op"] != "add":
+        if change["op"] not in {"add", "remove"}:
             raise AssertionError(change)
         *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in change["path"].split("/")[1:])
         at = made
         for step in steps:
             at = at[int(step)] if isinstance(at, list) else at[step]
-        if isinstance(at, list):
+        if change["op"] == "remove":
+            del at[last]
+        elif isinstance(at, list):
             at.append(change["value"]) if last == "-" else at.insert(int(last), change["value"])
         else:
             at[last] = change["value"]

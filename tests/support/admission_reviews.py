@@ -5,16 +5,26 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any
 
 from isolation.scheduler.admission.core.webhook import ReviewContext, review
 
 
-def world(**given) -> ReviewContext:
+def world(**given: Any) -> ReviewContext:
     """A cluster that knows no pods."""
-    return ReviewContext(**{"is_shared": lambda _namespace, _name: False} | given)
+    return ReviewContext(**{"is_shared": lambda _namespace, _name: False, **given})
 
 
-def asked(thing, operation="CREATE", old=None, *, resource="pods", sub="", user="someone", **request) -> bytes:
+def asked(
+    thing: dict[str, Any] | None,
+    operation: str = "CREATE",
+    old: dict[str, Any] | None = None,
+    *,
+    resource: str = "pods",
+    sub: str = "",
+    user: str = "someone",
+    **request: Any,
+) -> bytes:
     """A review as the API server sends it."""
     plural, _, group = resource.partition(".")
     body = {
@@ -35,10 +45,10 @@ def asked(thing, operation="CREATE", old=None, *, resource="pods", sub="", user=
     ).encode()
 
 
-def told(body: bytes, world: ReviewContext) -> dict:
+def told(body: bytes, world: ReviewContext) -> dict[str, Any]:
     """The response, with its patch decoded."""
     answer = json.loads(review(body, world))
     assert ("admission.k8s.io/v1", "AdmissionReview") == (answer["apiVersion"], answer["kind"])
-    response = answer["response"]
+    response: dict[str, Any] = answer["response"]
     patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     return response | {"patch": patch, "message": response.get("status", {}).get("message", "")}

@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Self
+
 from support.node_facts import Node
 
 from exporter.pipeline.allocations import list_allocations
 from exporter.pipeline.attribution import NodeLabels, attribute
 from exporter.pipeline.breaches import DetectorState, detect_breaches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from exporter.pipeline.breaches import Detection
+    from exporter.pipeline.incidents import Breach
+    from isolation.contract.reading import ContainerReading
 
 EPOCH = 1.7e9
 
@@ -15,10 +24,14 @@ EPOCH = 1.7e9
 class Watch:
     """A node looked at again and again, two seconds apart unless it is said otherwise."""
 
-    def __init__(self):
-        self.state, self.now, self.judged, self.begun = DetectorState(), 100.0, None, []
+    judged: Detection
+    """After the first look."""
 
-    def see(self, node, *, after=2.0, times=1):
+    def __init__(self) -> None:
+        self.state, self.now = DetectorState(), 100.0
+        self.begun: list[Breach] = []
+
+    def see(self, node: Node, *, after: float = 2.0, times: int = 1) -> Self:
         """The next samples; the watch is returned."""
         for _ in range(times):
             self.now += after
@@ -30,26 +43,31 @@ class Watch:
         return self
 
     @property
-    def counts(self):
+    def counts(self) -> dict[str, int]:
         """How many breaches of each kind have begun; kinds without any are left out."""
-        return {kind: number for kind, number in self.judged.reading.breach_counts if number}
+        return _begun(self.judged.reading.breach_counts)
 
     @property
-    def open(self):
+    def open(self) -> list[str]:
         """Kinds of breaches that go on."""
         return sorted(breach.finding.kind for breach in self.state.incidents.open.values())
 
-    def going(self, index=0):
+    def going(self, index: int = 0) -> dict[str, int]:
         """How many breaches of which kinds go on on a card, as it is shown."""
-        return {kind: number for kind, number in self.judged.reading.cards[index].breaches if number}
+        return _begun(self.judged.reading.cards[index].breaches)
 
     @property
-    def one(self):
+    def one(self) -> ContainerReading:
         """The only container."""
         (only,) = self.judged.reading.containers
         return only
 
 
-def using(gib, **more):
+def _begun(counts: Iterable[tuple[str, int]] | None) -> dict[str, int]:
+    assert counts is not None
+    return {kind: number for kind, number in counts if number}
+
+
+def using(gib: float, **more: Any) -> Node:
     """A pod with 5 GiB promised that uses so much."""
     return Node(agent=True).pod_hold("a", gib=5).process(1, gib, pod="a", **more)

@@ -14,13 +14,13 @@ from hypothesis import settings
 _times = 1.0
 
 
-def add_option(parser) -> None:
+def add_option(parser: pytest.Parser) -> None:
     """`--budget N`."""
     text = "search for faults N times as long as usual: examples, kills, seeds (default: 1)"
     parser.addoption("--budget", type=float, default=1.0, metavar="N", help=text)
 
 
-def configure(config) -> None:
+def configure(config: pytest.Config) -> None:
     """Take N over before a test module is imported: its decorators ask for it."""
     global _times  # noqa: PLW0603 (one value for the whole run)
     _times = config.getoption("budget")

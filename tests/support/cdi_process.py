@@ -18,12 +18,14 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support.simcontainers import CLIENT
 from support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from isolation.node.cdi import Edits
 
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf")
@@ -53,7 +55,14 @@ class Boxed:
             elif source.exists():
                 shutil.copy(source, self.etc / name)
 
-    def start(self, edits: Edits, code: str, *, env=(), mounts=()) -> subprocess.Popen[str]:
+    def start(
+        self,
+        edits: Edits,
+        code: str,
+        *,
+        env: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+        mounts: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    ) -> subprocess.Popen[str]:
         """Run Python in it, pipes open."""
         variables = dict(env) | edits.env
         places = dict(mounts) | {mount.container: mount.host for mount in edits.mounts}
@@ -67,10 +76,10 @@ class Boxed:
                 lines.append(f"mount -o remount,bind,ro {target}")
         lines.append(f'exec env -i {" ".join(shlex.quote(f"{k}={v}") for k, v in variables.items())} "$@"')
         command = [*namespaces(), "sh", "-ec", "\n".join(lines), "sh", sys.executable, "-S", "-c", CLIENT + code]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, text=True, **pipes)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
 
-    def run(self, edits: Edits, code: str, **more) -> object:
+    def run(self, edits: Edits, code: str, **more: Any) -> object:
         """To the end; what it said last."""
         out, err = (process := self.start(edits, code, **more)).communicate("", timeout=PATIENCE_SECONDS)
         assert 0 == process.returncode, err

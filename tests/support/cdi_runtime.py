@@ -15,6 +15,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 # The name of a device and of a kind, by CDI's own grammar.
 _DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -49,7 +50,7 @@ class Edits:
 
 def resolve(folder: Path, names: list[str]) -> Edits:
     """The edits of these devices, in order."""
-    known: dict[str, tuple[dict, dict]] = {}
+    known: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for file in sorted(folder.glob("*.json")):
         try:
             spec = json.loads(file.read_text())
@@ -64,7 +65,8 @@ def resolve(folder: Path, names: list[str]) -> Edits:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UnresolvableError(f"failed to inject CDI devices: unresolvable CDI devices {', '.join(unknown)}")
-    made, shared = Edits(), []
+    made = Edits()
+    shared: list[dict[str, Any]] = []
     for name in names:
         own, whole = known[name]
         _apply(own, made)
@@ -75,7 +77,7 @@ def resolve(folder: Path, names: list[str]) -> Edits:
     return made
 
 
-def _apply(edits: dict, made: Edits) -> None:
+def _apply(edits: dict[str, Any], made: Edits) -> None:
     for text in edits.get("env", ()):
         key, _, value = text.partition("=")
         made.env[key] = value

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 CONTROLLERS = ("cpu,cpuacct", "devices", "memory", "systemd")
 KERNEL_THREAD = 0x00200000
@@ -32,7 +33,16 @@ _STAT = (
 class CgroupTree:
     """See the module."""
 
-    def __init__(self, root: Path, *, runtime="containerd", driver="systemd", version=2, exporter=None, private=False):
+    def __init__(
+        self,
+        root: Path,
+        *,
+        runtime: str = "containerd",
+        driver: str = "systemd",
+        version: int = 2,
+        exporter: tuple[str, str] | None = None,
+        private: bool = False,
+    ) -> None:
         self.root = root
         self.proc, self.cgroup = root / "proc", root / "sys/fs/cgroup"
         self.links, self.pod_logs = root / "var/log/containers", root / "var/log/pods"
@@ -81,8 +91,18 @@ class CgroupTree:
         return f"{pod}/{'crio-' if self.runtime == 'crio' else ''}{container}"
 
     def process(
-        self, pid, *, container=None, path=None, group=None, uid=0, name="python", start=1000, parent=1, **more
-    ):
+        self,
+        pid: int,
+        *,
+        container: tuple[str, str] | None = None,
+        path: str | None = None,
+        group: str | None = None,
+        uid: int = 0,
+        name: str = "python",
+        start: int = 1000,
+        parent: int = 1,
+        **more: Any,
+    ) -> None:
         """A process; `more`: state, flags, threads, namespace_pids, environ."""
         folder = self.proc / str(pid)
         folder.mkdir(exist_ok=True)
@@ -109,7 +129,7 @@ class CgroupTree:
         """It is gone."""
         shutil.rmtree(self.proc / str(pid))
 
-    def log(self, namespace, pod, uid, container, ident, *, restart=0) -> Path:
+    def log(self, namespace: str, pod: str, uid: str, container: str, ident: str, *, restart: int = 0) -> Path:
         """The kubelet's link to a container's log."""
         folder = self.pod_logs / f"{namespace}_{pod}_{uid}" / container
         folder.mkdir(parents=True, exist_ok=True)

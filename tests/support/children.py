@@ -14,6 +14,7 @@ import struct
 import subprocess
 import termios
 from fcntl import ioctl
+from typing import Any
 
 HEEDS_SIGNALS = ("env", "--default-signal=HUP,INT,QUIT")
 """Before a command: as from a terminal, also where the tests run under nohup or in the background."""
@@ -22,11 +23,13 @@ DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """Before a command: it does not outlive the thread that started it."""
 
 
-def at_terminal(*command, rows=24, columns=80, **more):
+def at_terminal(
+    *command: object, rows: int = 24, columns: int = 80, **more: Any
+) -> tuple[subprocess.Popen[bytes], int]:
     """A command with a terminal of its own, whose keys reach it: its process, and our end of the terminal."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     process = subprocess.Popen([*HEEDS_SIGNALS, "setsid", "--ctty", *map(str, command)], **(streams | more))
     os.close(theirs)
     return process, ours

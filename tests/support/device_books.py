@@ -17,6 +17,11 @@ running one):
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
 UNAVAILABLE = "UnexpectedAdmissionError"
 
@@ -46,6 +51,10 @@ class Allocate:
     ids: tuple[str, ...]
 
 
+Steps: TypeAlias = "Generator[Allocate, object, None]"
+"""Yields what the plugin must be asked, is sent its answer."""
+
+
 class Rejected(Exception):  # noqa: N818 (the kubelet's word)
     """The pod has failed for good."""
 
@@ -53,7 +62,7 @@ class Rejected(Exception):  # noqa: N818 (the kubelet's word)
 class DeviceBooks:
     """See the module."""
 
-    def __init__(self, dice) -> None:
+    def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self.healthy: dict[str, set[str]] = {}
         self.unhealthy: dict[str, set[str]] = {}
@@ -64,7 +73,7 @@ class DeviceBooks:
         """What the plugin answered to each Allocate: kept, never asked for again."""
         self._admitted = ""
 
-    def offer(self, resource: str, healthy, unhealthy=()) -> None:
+    def offer(self, resource: str, healthy: Iterable[str], unhealthy: Iterable[str] = ()) -> None:
         """What the plugin lists now."""
         self.healthy[resource], self.unhealthy[resource] = set(healthy), set(unhealthy)
 
@@ -84,7 +93,7 @@ class DeviceBooks:
         sound = len(self.healthy.get(resource, ()))
         return sound + len(self.unhealthy.get(resource, ())), sound
 
-    def collect(self, active) -> None:
+    def collect(self, active: Iterable[str]) -> None:
         """Pods that are no longer active let go of theirs; done before each allocation."""
         gone = self.pods.keys() - set(active) - {self._admitted}
         if not gone:
@@ -100,7 +109,14 @@ class DeviceBooks:
                 for resource, ids in held.items():
                     self.in_use.setdefault(resource, set()).update(ids)
 
-    def admit(self, uid: str, inits, apps, active, running=()):
+    def admit(
+        self,
+        uid: str,
+        inits: Sequence[Box],
+        apps: Sequence[Box],
+        active: Callable[[], Iterable[str]],
+        running: Collection[str] = (),
+    ) -> Steps:
         """
         Give every container of the pod its IDs; `active()` tells the pods that count, the containers named in
         `running` (after a restart of the kubelet) are left as they are. Raises Rejected.
@@ -117,7 +133,7 @@ class DeviceBooks:
                 else:
                     reuse.setdefault(resource, set()).difference_update(ids)
 
-    def _give(self, uid, box, reuse, active):
+    def _give(self, uid: str, box: Box, reuse: dict[str, set[str]], active: Callable[[], Iterable[str]]) -> Steps:
         collected = False
         for resource, units in box.units.items():
             if units <= 0:
@@ -137,14 +153,14 @@ class DeviceBooks:
             held[resource] = ids
             self.answers[uid, box.name, resource] = answer
 
-    def _choose(self, uid, name, resource, units, reusable):
+    def _choose(self, uid: str, name: str, resource: str, units: int, reusable: Iterable[str]) -> tuple[str, ...]:
         if self._has_sound(self.pods.get(uid, {}).get(name, {}).get(resource), resource):
             return ()
         sound = self.healthy[resource]
         used = self.in_use.setdefault(resource, set())
         chosen: list[str] = []
 
-        def take(pool) -> bool:
+        def take(pool: Iterable[str]) -> bool:
             rest = [one for one in pool if one not in chosen]
             self._dice.shuffle(rest)
             for one in rest[: units - len(chosen)]:
@@ -161,7 +177,7 @@ class DeviceBooks:
         take(free)
         return tuple(chosen)
 
-    def _has_sound(self, has, resource) -> bool:
+    def _has_sound(self, has: Iterable[str] | None, resource: str) -> bool:
         """Whether the container has its IDs already; Rejected where they, or all, are not sound."""
         sound = self.healthy.get(resource)
         if sound is None:

@@ -35,7 +35,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
@@ -48,6 +48,11 @@ from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.contract import kubelet_api as api
 from isolation.contract.names import ACK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.device_books import Allocate
 
 __all__ = ["Box", "DeviceManager", "ManagedPod", "StartedBox"]
 PRESTART_SECONDS, FIRST_RETRY, NEXT_RETRY = 30.0, 0.8, 11.5
@@ -89,7 +94,7 @@ class DeviceManager:
         # Short: a Unix socket's path ends at 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="kubelet-", dir="/tmp"))
         self.resource, self.linger = resource, 0.0
-        self.on_change = lambda _: None
+        self.on_change: Callable[[ManagedPod], object] = lambda _: None
         self.plugins = self.folder / "device-plugins"
         self.plugins.mkdir()
         self.runtime = Runtime(self.folder)
@@ -102,7 +107,7 @@ class DeviceManager:
         self.pace = pace
         self.let_go = threading.Event()
         self._up = threading.Event()
-        self._work: queue.SimpleQueue = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._loop: threading.Thread | None = None
         self._server: grpc.Server | None = None
         self._over = False
@@ -185,7 +190,8 @@ class DeviceManager:
     def look_again(self) -> None:
         """What a kubelet does after its start; when it has."""
         done = threading.Event()
-        self._work.put(lambda: (self._look_again(), done.set()))
+        self._work.put(self._look_again)
+        self._work.put(done.set)
         assert done.wait(PATIENCE_SECONDS)
 
     def reboot(self, down: float = 0.1, grace: float | None = 0.5) -> None:
@@ -233,14 +239,14 @@ class DeviceManager:
         """Its IDs are free at once, while its processes live on for `linger` seconds."""
         self._work.put(lambda: self._forced(pod))
 
-    def crash(self, pod: ManagedPod, name: str, meanwhile=lambda: None) -> None:
+    def crash(self, pod: ManagedPod, name: str, meanwhile: Callable[[], object] = lambda: None) -> None:
         """A container ends by itself and is started again; `meanwhile` is called in between."""
         self.runtime.kill(pod.uid, pod.boxes[name])
         meanwhile()
         pod.boxes[name].state = "waiting"
         self._beside(self._start, pod, pod.boxes[name])
 
-    def until(self, claim):
+    def until(self, claim: Callable[[], Any]) -> Any:
         """Wait for a claim; AssertionError when it does not come true."""
         return until(claim, lambda: [vars(pod) for pod in self.known.values()], 0.005)
 
@@ -257,7 +263,7 @@ class DeviceManager:
             self._up.wait()
             job()
 
-    def _beside(self, work, *arguments) -> None:
+    def _beside(self, work: Callable[..., object], *arguments: object) -> None:
         threading.Thread(target=work, args=arguments, daemon=True).start()
 
     def _active(self) -> list[str]:
@@ -294,7 +300,7 @@ class DeviceManager:
         finally:
             self.keep()
 
-    def _answered(self, step):
+    def _answered(self, step: Allocate) -> Any:
         request = api.AllocateRequest(container_requests=[{"devices_ids": step.ids}])
         said = self._plugins.ask(step.resource, "Allocate", request, api.AllocateResponse)
         if not said.container_responses:
@@ -325,8 +331,9 @@ class DeviceManager:
             return
         pod.phase = "Running"
         self.on_change(pod)
-        if all(box.seconds is not None for box in pod.apps):
-            pod.ending.wait(max(box.seconds for box in pod.apps))
+        seconds = [box.seconds for box in pod.apps if box.seconds is not None]
+        if len(seconds) == len(pod.apps):
+            pod.ending.wait(max(seconds))
             if not pod.ending.is_set():
                 self._finished(pod)
 

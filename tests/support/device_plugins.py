@@ -11,10 +11,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from isolation.contract import kubelet_api as api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from support.device_books import DeviceBooks
 
 FORGET_SECONDS = 300.0
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -23,12 +31,12 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 class Plugins:
     """See the module. `lock` guards the books."""
 
-    def __init__(self, folder, books, lock) -> None:
+    def __init__(self, folder: Path, books: DeviceBooks, lock: AbstractContextManager[Any]) -> None:
         self.folder, self.books, self._lock = folder, books, lock
         self.pace = 1.0
         self.registrations: list[float] = []
         self.asked: list[tuple[str, float]] = []
-        self.options: dict[str, object] = {}
+        self.options: dict[str, Any] = {}
         self._endpoints: dict[str, grpc.Channel] = {}
 
     def clear(self) -> None:
@@ -46,7 +54,7 @@ class Plugins:
             for resource in self.books.healthy:
                 self.books.offer(resource, ())
 
-    def register(self, request, context):
+    def register(self, request: Any, context: grpc.ServicerContext) -> Any:
         """See the protocol."""
         if request.version != api.PLUGIN_VERSION or "/" not in request.resource_name:
             context.abort(grpc.StatusCode.UNKNOWN, f"requested API version {request.version} is not supported")
@@ -78,7 +86,7 @@ class Plugins:
         self.later(FORGET_SECONDS * self.pace, lambda: self._forget(resource))
 
     @staticmethod
-    def later(seconds, work) -> None:
+    def later(seconds: float, work: Callable[[], object]) -> None:
         """Do it then; a test may put its own clock here."""
         timer = threading.Timer(seconds, work)
         timer.daemon = True
@@ -89,7 +97,7 @@ class Plugins:
             if resource not in self._endpoints:
                 self.books.forget(resource)
 
-    def ask(self, resource: str, method: str, request, answer, seconds: float | None = None):
+    def ask(self, resource: str, method: str, request: Any, answer: Any, seconds: float | None = None) -> Any:
         """One call to a plugin; `RuntimeError` with its words where it fails."""
         with self._lock:
             channel = self._endpoints.get(resource)

@@ -17,7 +17,7 @@ import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support.cdi_runtime import resolve
 from support.nri_runtime import NriRuntime
@@ -26,8 +26,11 @@ from isolation.contract.names import START_NONCE
 from isolation.contract.nri_api import State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from support.device_books import Box
-    from support.nri_runtime import Container, Pod
+    from support.device_manager import ManagedPod
+    from support.nri_runtime import Connection, Container, Pod
 
 _FAKE_PIDS = itertools.count(5_000_000)
 
@@ -47,7 +50,7 @@ class StartedBox:
     message: str = ""
     starts: int = 0
     attempts: int = 0
-    """PreStart calls so far."""
+    """To create it, so far."""
     ids: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
     """Devices by name: the kubelet's, then those of the adjustment."""
@@ -73,12 +76,12 @@ class TimedRuntime(NriRuntime):
         self.asked: list[tuple[str, float]] = []
         """Method and seconds."""
 
-    def ask(self, method, message):
+    def ask(self, method: str, message: Any, plugin: Connection | None = None) -> Any:
         """See `NriRuntime`."""
         with self._lock:
             began = time.monotonic()
             try:
-                return super().ask(method, message)
+                return super().ask(method, message, plugin)
             finally:
                 self.asked.append((method, time.monotonic() - began))
 
@@ -95,7 +98,7 @@ class Runtime:
             (self.cgroups / "kubepods" / quality).mkdir(parents=True)
         (self.cgroups / "cgroup.controllers").write_text("cpu memory pids\n")
 
-    def make(self, pod, started: StartedBox, answers) -> None:
+    def make(self, pod: ManagedPod, started: StartedBox, answers: Sequence[Any]) -> None:
         """Create it; UnresolvableError where a CDI name is not known, `nri_runtime.RefusedError`."""
         self.remove(started)
         names = [device.name for answer in answers for device in answer.cdi_devices]
@@ -121,6 +124,7 @@ class Runtime:
 
     def run(self, uid: str, started: StartedBox) -> None:
         """Its process starts; StartError."""
+        assert started.container is not None
         for _, *marks in started.hooks:
             self._guard(started.container, *marks)
         group = self._group(uid, started)
@@ -148,7 +152,7 @@ class Runtime:
             self.nri.remove(started.container)
             started.container = None
 
-    def end(self, pod) -> None:
+    def end(self, pod: ManagedPod) -> None:
         """The pod, with every container."""
         for started in pod.boxes.values():
             self.kill(pod.uid, started)

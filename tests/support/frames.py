@@ -5,6 +5,8 @@ Builders of readings and frames for tests: what a test does not name is plausibl
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import (
     CardReading,
@@ -17,10 +19,22 @@ from isolation.contract.reading import (
     PoolReading,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
-def use(pod, *, index=0, node="n-0", gib=4.0, used=2.0, core=None, **more):
+
+def use(
+    pod: str,
+    *,
+    index: int = 0,
+    node: str = "n-0",
+    gib: float = 4.0,
+    used: float | None = 2.0,
+    core: float | None = None,
+    **more: Any,
+) -> ContainerReading:
     """One container on one card of a node; amounts in GiB."""
-    fields = {
+    fields: dict[str, Any] = {
         "namespace": "team",
         "pod": pod,
         "container": "main",
@@ -37,12 +51,21 @@ def use(pod, *, index=0, node="n-0", gib=4.0, used=2.0, core=None, **more):
     return ContainerReading(**(fields | more))
 
 
-def card(index=0, *, node="n-0", total=16.0, reserved=0.5, unattributed=0.0, uses=(), **more):
+def card(
+    index: int = 0,
+    *,
+    node: str = "n-0",
+    total: float = 16.0,
+    reserved: float = 0.5,
+    unattributed: float = 0.0,
+    uses: Iterable[ContainerReading] = (),
+    **more: Any,
+) -> CardReading:
     """One card whose figures agree with the containers on it."""
     mine = [u for u in uses if u.index == index]
     known = all(u.used_bytes is not None for u in mine)
     sums = sum(u.used_bytes or 0 for u in mine)
-    fields = {
+    fields: dict[str, Any] = {
         "uuid": f"GPU-{node}-{index}",
         "index": index,
         "model": "T4",
@@ -60,14 +83,25 @@ def card(index=0, *, node="n-0", total=16.0, reserved=0.5, unattributed=0.0, use
     return CardReading(**(fields | more))
 
 
-def node(name="n-0", *, cards=2, uses=(), **more):
+def node(
+    name: str = "n-0", *, cards: int | Iterable[CardReading] = 2, uses: Sequence[ContainerReading] = (), **more: Any
+) -> NodeReading:
     """One node with its containers; `cards` is their number, or ready-made readings."""
     made = tuple(card(i, node=name, uses=uses) for i in range(cards)) if isinstance(cards, int) else tuple(cards)
-    fields = {"pool": "shared", "mode": "cgpu", "isolation": "library", "state": "ready"}
+    fields: dict[str, Any] = {"pool": "shared", "mode": "cgpu", "isolation": "library", "state": "ready"}
     return NodeReading(node=name, cards=made, containers=tuple(uses), **(fields | more))
 
 
-def frame(nodes=(), *, at=750.0, pools=None, waiting=(), events=(), counts=(), phantoms=None):
+def frame(
+    nodes: Sequence[NodeReading] = (),
+    *,
+    at: float = 750.0,
+    pools: Iterable[PoolReading] | None = None,
+    waiting: Iterable[PendingReading] = (),
+    events: Iterable[FleetEvent] = (),
+    counts: Iterable[tuple[str, int]] = (),
+    phantoms: int | None = None,
+) -> Frame:
     """One frame; pools follow from the nodes unless they are given."""
     if pools is None:
         names = sorted({n.pool for n in nodes})
@@ -75,7 +109,7 @@ def frame(nodes=(), *, at=750.0, pools=None, waiting=(), events=(), counts=(), p
     return Frame(at, tuple(nodes), tuple(pools), tuple(waiting), tuple(events), tuple(counts), phantoms)
 
 
-def told_in_full():
+def told_in_full() -> tuple[dict[str, Any], dict[str, Any]]:
     """What only a node's own exporter tells, of a card and of a container on it."""
     of_card = {
         "memory_utilisation_ratio": 0.25,
@@ -114,7 +148,7 @@ def told_in_full():
     return of_card, of_use
 
 
-def small_fleet():
+def small_fleet() -> Frame:
     """A fleet with a bit of everything: over promise, unknown use, exclusive, waiting, booting, draining."""
     of_card, of_use = told_in_full()
     uses = [

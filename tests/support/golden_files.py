@@ -11,7 +11,7 @@ from pathlib import Path
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def check(name, text):
+def check(name: str, text: str) -> None:
     """The text is what the file says."""
     path = GOLDEN / name
     if os.environ.get("GPUSHARE_UPDATE_GOLDEN"):

@@ -15,7 +15,7 @@ import os
 import struct
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from isolation.contract import abi
 from isolation.contract.host_allocation import HostAllocation, Process, dump
@@ -23,7 +23,10 @@ from isolation.contract.model import Slice
 from isolation.lib import files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from isolation.contract.host_allocation import Tenant
 
 BOOT = "boot-of-the-tree"
 CARD = uuid.UUID("b3dcaf1a-c22c-487c-8000-000000000001")
@@ -42,9 +45,9 @@ class HoldWriter:
         (self.proc / "sys/kernel/random/boot_id").write_text(f"{BOOT}\n")
         self.locks: dict[Path, int] = {}
 
-    def hold(self, ident, **more) -> HostAllocation:
+    def hold(self, ident: str, **more: Any) -> HostAllocation:
         """A promise of 5 GiB and 30 % of one card."""
-        fields = {
+        fields: dict[str, Any] = {
             "id": ident,
             "name": "train",
             "boot": BOOT,
@@ -57,7 +60,15 @@ class HoldWriter:
         }
         return HostAllocation(**(fields | more))
 
-    def run(self, ident, *, lock=True, members=(), book=None, **more) -> Path:
+    def run(
+        self,
+        ident: str,
+        *,
+        lock: bool = True,
+        members: Iterable[tuple[int, int]] = (),
+        book: Path | None = None,
+        **more: Any,
+    ) -> Path:
         """As `gpushare run` leaves it; the lock is what its command inherits."""
         folder = (book or self.book) / ident
         folder.mkdir(parents=True)
@@ -68,7 +79,7 @@ class HoldWriter:
             fcntl.flock(self.locks[folder], fcntl.LOCK_EX)
         return folder
 
-    def agent(self, name, ident, *, tenant, **more) -> Path:
+    def agent(self, name: str, ident: str, *, tenant: Tenant | None, **more: Any) -> Path:
         """As the node agent leaves it."""
         folder = self.run_dir / "alloc" / name
         for part in (folder / "limits", folder / "region"):
@@ -86,7 +97,7 @@ class HoldWriter:
             self.release(folder)
 
     @staticmethod
-    def _write(folder, hold, limits, region) -> None:
+    def _write(folder: Path, hold: HostAllocation, limits: Path, region: Path) -> None:
         if hold.policy != "none":
             cards = [abi.CardLimit(_uuid(part.uuid), part.bytes, 0, part.core * 10_000) for part in hold.slices]
             files.write_limits(limits / "limits", abi.Limits(1, hold.id, tuple(cards)))
@@ -100,7 +111,14 @@ def settle() -> None:
     time.sleep(0.15)
 
 
-def touch(region: Path, *, slots=(), used=0, breaches=None, card=CARD) -> None:
+def touch(
+    region: Path,
+    *,
+    slots: Sequence[tuple[int, int]] = (),
+    used: int = 0,
+    breaches: int | None = None,
+    card: uuid.UUID = CARD,
+) -> None:
     """What the library books: living processes (pid, start), bytes on the first card, breach records."""
     with region.open("r+b") as file:
         _put(file, abi.CARD_OFFSET, struct.pack("<Q", used // abi.GRANULE))
@@ -116,7 +134,7 @@ def touch(region: Path, *, slots=(), used=0, breaches=None, card=CARD) -> None:
             _put(file, HEAD_AT, struct.pack("<Q", breaches))
 
 
-def _put(file, at: int, raw: bytes) -> None:
+def _put(file: BinaryIO, at: int, raw: bytes) -> None:
     file.seek(at)
     file.write(raw)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from support.waiting import PATIENCE_SECONDS
 
@@ -33,11 +34,17 @@ from isolation.contract.quantity import GIB
 from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from autoscaler.core.observation import Observation
+
 START = 1_800_000_000.0
+T = TypeVar("T")
 LIMITS = Limits(action_validation_delay_seconds=0.0)
 
 
-def a_node(name, **spec):
+def a_node(name: str, **spec: Any) -> dict[str, Any]:
     """One card of 8 GiB."""
     room = {"cpu": "8", "memory": "64Gi", "pods": "50", "aliyun.com/gpu-mem": "8", "aliyun.com/gpu-count": "1"}
     return {
@@ -53,7 +60,9 @@ def a_node(name, **spec):
     }
 
 
-def a_pod(name, node="", units=2, app="web", selector=None):
+def a_pod(
+    name: str, node: str = "", units: int = 2, app: str = "web", selector: dict[str, str] | None = None
+) -> dict[str, Any]:
     """A replica on a node's card; without a node it waits."""
     request = Request(1, units * GIB, asks=(Ask("main", units * GIB),))
     record = {}
@@ -86,20 +95,26 @@ def a_pod(name, node="", units=2, app="web", selector=None):
 class Api:
     """Objects in memory, listed and watched; writes are kept, and answered as a test wants."""
 
-    def __init__(self, nodes, pods=(), budgets=()):
-        self.kinds = {
+    def __init__(
+        self,
+        nodes: Iterable[dict[str, Any]],
+        pods: Iterable[dict[str, Any]] = (),
+        budgets: Iterable[dict[str, Any]] = (),
+    ) -> None:
+        self.kinds: dict[str, dict[str, dict[str, Any]]] = {
             "/api/v1/nodes": {thing["metadata"]["name"]: thing for thing in nodes},
             "/api/v1/pods": {thing["metadata"]["name"]: thing for thing in pods},
             "/apis/policy/v1/poddisruptionbudgets": {thing["metadata"]["name"]: thing for thing in budgets},
             RESERVATIONS_PATH: {},
         }
-        self.writes, self.failed = [], []
-        self.watched = set()
-        self.fails = {}
-        self._news = {path: asyncio.Queue() for path in self.kinds}
+        self.writes: list[tuple[str, str]] = []
+        self.failed: list[tuple[str, str]] = []
+        self.watched: set[str] = set()
+        self.fails: dict[str, Exception] = {}
+        self._news: dict[str, asyncio.Queue[bytes]] = {path: asyncio.Queue() for path in self.kinds}
         self._version = 1
 
-    async def page(self, path, query):
+    async def page(self, path: str, query: Mapping[str, str]) -> bytes:
         """As `Access.page`: what is stored, which the watches may not have told of yet."""
         items = list(self.kinds[path].values())
         if "spec.nodeName=" in query.get("fieldSelector", ""):
@@ -108,7 +123,7 @@ class Api:
             items = [item for item in items if item["status"]["phase"] not in ("Succeeded", "Failed")]
         return json.dumps({"metadata": {"resourceVersion": str(self._version)}, "items": items}).encode()
 
-    async def lines(self, path, *_):
+    async def lines(self, path: str, *_: object) -> AsyncIterator[bytes]:
         """As `Access.lines`."""
         self.watched.add(path)
         yield b""
@@ -116,13 +131,13 @@ class Api:
             yield await self._news[path].get()
             self._news[path].task_done()
 
-    async def told(self):
+    async def told(self) -> None:
         """Until the watches have taken in whatever was written."""
         for path, news in self._news.items():
             if path in self.watched:
                 await asyncio.wait_for(news.join(), PATIENCE_SECONDS)
 
-    def put(self, path, thing, kind="MODIFIED"):
+    def put(self, path: str, thing: dict[str, Any], kind: str = "MODIFIED") -> None:
         """As if somebody had written it."""
         name = thing["metadata"]["name"]
         if kind == "DELETED":
@@ -133,7 +148,7 @@ class Api:
         thing["metadata"]["resourceVersion"] = str(self._version)
         self._news[path].put_nowait(json.dumps({"type": kind, "object": thing}).encode())
 
-    async def send(self, method, path, body=None, *_, **__):
+    async def send(self, method: str, path: str, body: Any = None, *_more: object, **_options: object) -> bytes:
         """As `Access.send`."""
         for part, exc in self.fails.items():
             if part in f"{method} {path}":
@@ -170,20 +185,20 @@ class Machines:
 
     name = "memory"
 
-    def __init__(self, *nodes, target=None, trouble=None):
+    def __init__(self, *nodes: str, target: int | None = None, trouble: Exception | None = None) -> None:
         self.nodes, self.trouble = list(nodes), trouble
         self.target = len(nodes) if target is None else target
-        self.failed = set()
+        self.failed: set[str] = set()
 
-    async def pools(self):
+    async def pools(self) -> tuple[PoolState, ...]:
         """As a provider."""
         nodes = tuple(Instance(f"id-{name}", name, self._state(name)) for name in self.nodes)
         return (PoolState("a", self.target, nodes),)
 
-    def _state(self, name):
+    def _state(self, name: str) -> InstanceState:
         return InstanceState.FAILED if name in self.failed else InstanceState.RUNNING
 
-    async def grow(self, _, by, seen=None):
+    async def grow(self, _: object, by: int, seen: int | None = None) -> int:
         """As a provider."""
         if self.trouble is not None:
             raise self.trouble
@@ -192,7 +207,7 @@ class Machines:
         self.target += by
         return self.target
 
-    async def remove(self, _, names):
+    async def remove(self, _: object, names: Sequence[str]) -> tuple[str, ...]:
         """As a provider."""
         if self.trouble is not None:
             raise self.trouble
@@ -201,16 +216,16 @@ class Machines:
         self.target -= len(gone)
         return tuple(gone)
 
-    async def cancel(self, _, by):
+    async def cancel(self, _: object, by: int) -> int:
         """As a provider."""
         self.target -= by
         return self.target
 
-    async def template(self, _):
+    async def template(self, _: object) -> None:
         """Cannot tell."""
         return
 
-    async def close(self):
+    async def close(self) -> None:
         """Nothing is open."""
         return
 
@@ -218,11 +233,11 @@ class Machines:
 class Silent:
     """Events that nobody reads."""
 
-    async def node(self, *_, **__):
+    async def node(self, *_: object, **__: object) -> None:
         """Nothing."""
         return
 
-    async def pod(self, *_, **__):
+    async def pod(self, *_: object, **__: object) -> None:
         """Nothing."""
         return
 
@@ -230,7 +245,7 @@ class Silent:
 class Stand:
     """A world over it all."""
 
-    def __init__(self, api, machines, **more):
+    def __init__(self, api: Any, machines: Any, **more: Any) -> None:
         self.api, self.machines = api, machines
         self.fenced, self.seconds, self.ahead = "", 0.0, 0.0
         self.sources = Sources(api)
@@ -251,43 +266,43 @@ class Stand:
         )
         self.world = KubeCluster(replace(parts, **more), (config,), LIMITS)
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> Self:
         self._following = self.sources.following()
         await self._following.__aenter__()
         await self.sources.synced()
         return self
 
-    async def __aexit__(self, *_):
+    async def __aexit__(self, *_: object) -> None:
         await self._following.__aexit__(None, None, None)
 
-    async def heard(self):
+    async def heard(self) -> Observation:
         """Let the watches tell what was written."""
         await self.api.told()
         return await self.world.observe()
 
 
-def home(pod, to, units=2):
+def home(pod: str, to: str, units: int = 2) -> Reservation:
     """A place for it."""
     request = Request(1, units * GIB)
     place = Placement(to, (Slice(f"GPU-{to}", 0, units * GIB),))
     return Reservation(pod, request, place, START, START + 900)
 
 
-def drained(node="n1", pod="p1", to="n2"):
+def drained(node: str = "n1", pod: str = "p1", to: str = "n2") -> Drain:
     """A node that goes, and its one pod's home."""
     return Drain(node, (home(pod, to),), "idle")
 
 
-def run(api, machines, story, **more):
+def run(api: Api, machines: Machines, story: Callable[[Stand], Awaitable[T]], **more: Any) -> T:
     """A story on a stand."""
 
-    async def told():
+    async def told() -> T:
         async with Stand(api, machines, **more) as stand:
             return await story(stand)
 
     return asyncio.run(told())
 
 
-def two():
+def two() -> Api:
     """Two nodes, one pod on the first."""
     return Api([a_node("n1"), a_node("n2")], [a_pod("p1", "n1"), a_pod("p2", "n2", app="other")])

@@ -24,15 +24,19 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 from isolation.contract import kubelet_api as api
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 QPS, BURST = 100, 10
 """What a kubelet grants to all callers together (k8s.io/kubernetes/pkg/kubelet/apis/podresources)."""
@@ -75,6 +79,10 @@ class Bucket:
                 return False
             self.left -= 1
             return True
+
+
+Method = Callable[[Any, grpc.ServicerContext], Any]
+"""Request and context to answer."""
 
 
 class KubeletStandIn:
@@ -133,7 +141,7 @@ class KubeletStandIn:
         """The kubelet is there again, with what it knew."""
         self.start()
 
-    def add(self, namespace: str, name: str, containers: dict[str, dict[str, list[str]]], **more: object) -> StandInPod:
+    def add(self, namespace: str, name: str, containers: dict[str, dict[str, list[str]]], **more: Any) -> StandInPod:
         """A pod was admitted; further fields of `StandInPod` by name."""
         pod = StandInPod(namespace, name, containers, **more)
         self.pods[namespace, name, pod.uid] = pod
@@ -147,7 +155,7 @@ class KubeletStandIn:
         """It is gone altogether."""
         del self.pods[namespace, name, uid]
 
-    def _listen(self, path: Path, service: str, methods) -> None:
+    def _listen(self, path: Path, service: str, methods: Mapping[str, tuple[Method, Any]]) -> None:
         path.parent.mkdir(exist_ok=True)
         handlers = {}
         for name, (answer, request) in methods.items():
@@ -162,8 +170,8 @@ class KubeletStandIn:
         server.start()
         self._servers.append(server)
 
-    def _guarded(self, name: str, answer, limit: Bucket):
-        def call(request, context):
+    def _guarded(self, name: str, answer: Method, limit: Bucket) -> Method:
+        def call(request: Any, context: grpc.ServicerContext) -> Any:
             self.calls[name] += 1
             if self.refuse or not limit.take():
                 self.refuse -= self.refuse > 0
@@ -175,11 +183,11 @@ class KubeletStandIn:
 
         return call
 
-    def _list(self, _request, _context):
+    def _list(self, _request: Any, _context: grpc.ServicerContext) -> Any:
         told = [pod for pod in self.pods.values() if self.lists_ended or not pod.ended]
         return api.ListPodResourcesResponse(pod_resources=[_resources(pod) for pod in told])
 
-    def _get(self, request, context):
+    def _get(self, request: Any, context: grpc.ServicerContext) -> Any:
         if self.get_disabled:
             context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
         for pod in self.pods.values():
@@ -188,19 +196,19 @@ class KubeletStandIn:
         where = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
         return context.abort(self.not_found, where)
 
-    def _allocatable(self, _request, _context):
+    def _allocatable(self, _request: Any, _context: grpc.ServicerContext) -> Any:
         devices = [
             {"resource_name": name, "device_ids": [one]} for name, ids in self.allocatable.items() for one in ids
         ]
         return api.AllocatableResourcesResponse(devices=devices)
 
-    def _list_pods(self, _request, context):
+    def _list_pods(self, _request: Any, context: grpc.ServicerContext) -> Any:
         if self.initializing:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "Kubelet is initializing")
         return api.ListPodsResponse(pods=[_object(pod).SerializeToString() for pod in self.pods.values()])
 
 
-def _resources(pod: StandInPod):
+def _resources(pod: StandInPod) -> Any:
     """As kubelet 1.36 tells it: one entry of devices per resource and NUMA node, here per ID."""
     made = api.PodResources(name=pod.name, namespace=pod.namespace)
     for name, resources in pod.containers.items():
@@ -214,7 +222,7 @@ def _resources(pod: StandInPod):
     return made
 
 
-def _object(pod: StandInPod):
+def _object(pod: StandInPod) -> Any:
     """The pod's object with its status, as far as `kubelet_api` knows it."""
     made = api.Pod()
     made.metadata.name, made.metadata.namespace, made.metadata.uid = pod.name, pod.namespace, pod.uid

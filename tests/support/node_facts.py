@@ -8,6 +8,7 @@ Builders of snapshots for the exporter's pure parts: what a test does not name i
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from exporter.pipeline.snapshot import (
@@ -31,17 +32,22 @@ from isolation.contract.host_allocation import HostAllocation, Process, Tenant
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB, MIB
 
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from isolation.contract.breach_ring import BreachRecord
+
 RESERVED = 512 * MIB
 
 
-def uuid(index=0):
+def uuid(index: int = 0) -> str:
     """UUID of the card with that index."""
     return f"GPU-{UUID(int=0xA0 + index)}"
 
 
-def card(index=0, processes=(), **more):
+def card(index: int = 0, processes: Sequence[CardProcess] | None = (), **more: Any) -> CardSample:
     """A card of 16 GiB whose used memory is what its processes have, plus the driver's part."""
-    fields = {
+    fields: dict[str, Any] = {
         "uuid": uuid(index),
         "index": index,
         "model": "Tesla T4",
@@ -61,10 +67,19 @@ def card(index=0, processes=(), **more):
 
 
 def region(
-    *, used=0, denied=0, slots=(), card_index=0, uuid_text=None, breaches=(), limit=5 * GIB, ghost=(), overrun_ns=0
-):
+    *,
+    used: int = 0,
+    denied: int = 0,
+    slots: Iterable[int] = (),
+    card_index: int = 0,
+    uuid_text: str | None = None,
+    breaches: Iterable[BreachRecord] = (),
+    limit: int = 5 * GIB,
+    ghost: Collection[int] = (),
+    overrun_ns: int = 0,
+) -> RegionSample:
     """A region as a container's library would write it; `slots` are pids in the container's own counting."""
-    zeros = dict.fromkeys(
+    zeros: dict[str, Any] = dict.fromkeys(
         ("denied_bytes", "charged_ns", "event_ns", "launches", "throttled_ns", "wanted_ns", "rate_ppm"), 0
     )
     ident = (uuid_text or uuid(card_index)).removeprefix("GPU-").removeprefix("MIG-")
@@ -74,7 +89,17 @@ def region(
     return RegionSample(RegionReading("p", "0.1", 1, (book,), taken), breaches=tuple(breaches))
 
 
-def hold(name="job", *, ident=None, gib=5, core=0, index=0, tenant=None, policy="fixed", slices=None):
+def hold(
+    name: str = "job",
+    *,
+    ident: str | None = None,
+    gib: int = 5,
+    core: int = 0,
+    index: int = 0,
+    tenant: tuple[str, str, str, str] | None = None,
+    policy: str = "fixed",
+    slices: tuple[Slice, ...] | None = None,
+) -> HostAllocation:
     """A hold: of `gpushare run`, or of a pod's container (`tenant`: namespace, pod, uid, container)."""
     return HostAllocation(
         id=ident or f"run-{name}",
@@ -93,12 +118,17 @@ def hold(name="job", *, ident=None, gib=5, core=0, index=0, tenant=None, policy=
 class Node:
     """A node with people on its cards; every method returns the node."""
 
-    def __init__(self, cards=1, **more):
-        self.cards = {i: [] for i in range(cards)}
-        self.card_more = {}
-        self.processes, self.containers, self.holds, self.grants, self.live = {}, {}, [], [], set()
+    def __init__(self, cards: int = 1, **more: Any) -> None:
+        self.cards: dict[int, list[CardProcess]] = {i: [] for i in range(cards)}
+        self.card_more: dict[int, dict[str, Any]] = {}
+        self.processes: dict[int, ProcessSample] = {}
+        self.containers: dict[str, ContainerIdentity] = {}
+        self.holds: list[HoldSample] = []
+        self.grants: list[DeviceGrant] = []
+        self.live: set[str] = set()
         self.agent = False
-        self.unanswered, self.pods = set(), {}
+        self.unanswered: set[tuple[str, str]] = set()
+        self.pods: dict[Any, Any] = {}
         self.kubelet_ok = self.promises_ok = self.identities_ok = self.kernel_ok = self.machine_ok = True
         self.kubernetes = self.host_pids = True
         self.mps = False
@@ -106,30 +136,63 @@ class Node:
         for name, value in more.items():
             setattr(self, name, value)
 
-    def lives(self, pod_uid):
+    def lives(self, pod_uid: str) -> Self:
         """A pod with a control group."""
         self.live.add(pod_uid)
         return self
 
-    def container(self, pod, container="main", *, namespace="team", pod_uid=None, ident=None):
+    def container(
+        self,
+        pod: str,
+        container: str = "main",
+        *,
+        namespace: str = "team",
+        pod_uid: str | None = None,
+        ident: str | None = None,
+    ) -> Self:
         """A running container that the kubelet's records name."""
         pod_uid = pod_uid or f"uid-{pod}"
         self.containers[ident or f"{pod_uid}/{container}"] = ContainerIdentity(namespace, pod, container, pod_uid)
         return self.lives(pod_uid)
 
-    def grant(self, pod, ids, *, container="main", namespace="team", resource="nvidia.com/gpu", pod_uid=""):
+    def grant(
+        self,
+        pod: str,
+        ids: Iterable[str],
+        *,
+        container: str = "main",
+        namespace: str = "team",
+        resource: str = "nvidia.com/gpu",
+        pod_uid: str = "",
+    ) -> Self:
         """Devices that the kubelet gave to a container."""
         self.grants.append(DeviceGrant(namespace, pod, container, resource, tuple(ids), pod_uid))
         return self
 
-    def hold(self, made, reading=None, pids=(), limits_error=""):
+    def hold(
+        self,
+        made: HostAllocation,
+        reading: RegionSample | None = None,
+        pids: Iterable[int] = (),
+        limits_error: str = "",
+    ) -> Self:
         """A promise that somebody wrote down."""
         self.holds.append(HoldSample(made, reading, tuple(pids), limits_error))
         if made.tenant is not None:
             self.lives(made.tenant.uid)
         return self
 
-    def pod_hold(self, pod, *, container="main", namespace="team", pod_uid=None, reading=None, limits_error="", **more):
+    def pod_hold(
+        self,
+        pod: str,
+        *,
+        container: str = "main",
+        namespace: str = "team",
+        pod_uid: str | None = None,
+        reading: RegionSample | None = None,
+        limits_error: str = "",
+        **more: Any,
+    ) -> Self:
         """A promise to a pod's container, which runs."""
         pod_uid = pod_uid or f"uid-{pod}"
         made = hold(pod, ident=f"p-{pod_uid}-{container}", tenant=(namespace, pod, pod_uid, container), **more)
@@ -137,12 +200,24 @@ class Node:
             pod, container, namespace=namespace, pod_uid=pod_uid
         )
 
-    def process(self, pid, gib, *, index=0, pod="", container="main", run="", kind="compute", seen=True, **more):
+    def process(
+        self,
+        pid: int,
+        gib: float | None,
+        *,
+        index: int = 0,
+        pod: str = "",
+        container: str = "main",
+        run: str = "",
+        kind: str = "compute",
+        seen: bool = True,
+        **more: Any,
+    ) -> Self:
         """A process on a card: of a pod's container, of a hold of `gpushare run`, or of nobody."""
         amount = None if gib is None else int(gib * GIB)
         self.cards[index].append(CardProcess(pid, amount, kind))
         pod_uid = more.pop("pod_uid", f"uid-{pod}" if pod else "")
-        fields = {
+        fields: dict[str, Any] = {
             "pid": pid,
             "start_ticks": pid,
             "uid": 0,
@@ -156,12 +231,12 @@ class Node:
             self.processes[pid] = ProcessSample(**(fields | more))
         return self.lives(pod_uid) if pod_uid else self
 
-    def card(self, index=0, **more):
+    def card(self, index: int = 0, **more: Any) -> Self:
         """Figures of a card that are not those of the builder."""
         self.card_more.setdefault(index, {}).update(more)
         return self
 
-    def snapshot(self, **more):
+    def snapshot(self, **more: Any) -> Snapshot:
         """The facts of it all."""
         cards = tuple(card(i, **({"processes": found} | self.card_more.get(i, {}))) for i, found in self.cards.items())
         machine = MachineSample(cards, "580.65", mps=self.mps)
@@ -180,6 +255,6 @@ class Node:
         return replace(made, **more)
 
 
-def outcome(value, ok=True):  # noqa: FBT002 (read aloud: this outcome, ok or not)
+def outcome(value: Any, ok: bool = True) -> Outcome[Any]:  # noqa: FBT001, FBT002 (read aloud: this outcome, ok or not)
     """A source that worked, or failed."""
     return Outcome(value) if ok else Outcome(None, "it did not work")

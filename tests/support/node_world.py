@@ -22,7 +22,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -43,8 +43,10 @@ from isolation.lib import files
 from isolation.simgpu.report import card_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from exporter.evaluate import CycleResult
+    from exporter.front import Front
     from isolation.simgpu.hardware import Box
 
 GIB = 1 << 30
@@ -67,13 +69,13 @@ class Pod:
 class World:
     """See the module."""
 
-    def __init__(self, box: Box, folder: Path, kubelet: KubeletStandIn, running: list[Program], **chosen: object):
+    def __init__(self, box: Box, folder: Path, kubelet: KubeletStandIn, running: list[Program], **chosen: Any):
         self.box, self.folder, self.kubelet, self.running = box, folder, kubelet, running
         self.tree = CgroupTree(folder / "tree")
         self.run_dir = folder / "run"
         (self.run_dir / "alloc").mkdir(parents=True)
         self.uuids = [card_uuid(card) for card in box.cards()]
-        settings = {
+        settings: dict[str, Any] = {
             "node": "n",
             "period": 100.0,  # turns are made by hand; sources may take their parts of it on a busy machine
             "proc": self.tree.proc,
@@ -86,17 +88,17 @@ class World:
         }
         self.chosen = ExporterSettings(**(settings | chosen))
         self.front = InProcess()
-        self.node = NodeExporter(self.chosen, self.front)
+        self.node = NodeExporter(self.chosen, cast("Front", self.front))
         self.front.fresh = FreshPages(self.node.pages, self.chosen.stale_seconds, time.monotonic)
         self.serial = 0
 
     def again(self) -> None:
         """The exporter is started anew."""
         self.node.__exit__(None, None, None)
-        self.node = NodeExporter(self.chosen, self.front)
+        self.node = NodeExporter(self.chosen, cast("Front", self.front))
         self.front.fresh = FreshPages(self.node.pages, self.chosen.stale_seconds, time.monotonic)
 
-    def pod(self, name: str, shares: dict[str, dict[int, int]], *, uid: str = "", **more: object) -> Pod:
+    def pod(self, name: str, shares: dict[str, dict[int, int]], *, uid: str = "", **more: Any) -> Pod:
         """A pod whose containers have so many GiB of cards by index; `policy`, `core`, by default nothing enforced."""
         self.serial += 1
         pod = Pod(name, uid or str(uuid5(NAMESPACE_OID, f"{name} {self.serial}")))
@@ -120,14 +122,14 @@ class World:
         self.kubelet.add(pod.namespace, pod.name, dict.fromkeys(names, ids), uid=pod.uid)
         return pod
 
-    def _known(self, pod: Pod, containers: dict) -> None:
+    def _known(self, pod: Pod, containers: Iterable[str]) -> None:
         """Its containers run, and the kubelet links their logs."""
         for container in containers:
             ident = sha256(f"{pod.uid} {container}".encode()).hexdigest()
             pod.containers[container] = ident
             self.tree.log(pod.namespace, pod.name, pod.uid, container, ident)
 
-    def _hold(self, pod: Pod, container: str, cards: dict[int, int], *, policy="none", core=0) -> Path:
+    def _hold(self, pod: Pod, container: str, cards: dict[int, int], *, policy: str = "none", core: int = 0) -> Path:
         ident = f"promise-{self.serial}-{container}"
         folder = self.run_dir / "alloc" / ident
         (folder / "limits").mkdir(parents=True)
@@ -144,7 +146,7 @@ class World:
         (folder / "promise.json").write_text(dump(hold))
         return folder
 
-    def process(self, pod: Pod | None, container: str = "", *, gib: float, card: int = 0, **more: object) -> Program:
+    def process(self, pod: Pod | None, container: str = "", *, gib: float, card: int = 0, **more: Any) -> Program:
         """A process with so much memory, in a container or (None) the host's own."""
         program = Program(self.box.path, HOLD, BYTES=int(gib * GIB), CARD=card)
         self.running.append(program)
@@ -168,7 +170,7 @@ class World:
         if (pod.namespace, pod.name, pod.uid) in self.kubelet.pods:
             self.kubelet.end(pod.namespace, pod.name, pod.uid)
 
-    def run_once(self):
+    def run_once(self) -> CycleResult:
         """One cycle of the exporter."""
         return self.node.cycle.run_once()
 
@@ -187,6 +189,7 @@ class World:
         card containers + unattributed + reserved = used = total - free, to 1 % of the card.
         """
         reading = self.run_once().reading
+        assert reading is not None
         assert sorted(expected) == sorted((one.pod, one.container, one.index) for one in reading.containers)
         for card in reading.cards:
             books = self.books(card.index)
@@ -195,10 +198,13 @@ class World:
             for one in mine:
                 programs_ = expected[one.pod, one.container, one.index]
                 booked = sum(theirs.pop(program.pid) for program in programs_)
+                assert one.used_bytes is not None
                 assert abs(one.used_bytes - booked) <= max(64 * MIB, booked // 100), one
+            assert card.unattributed_bytes is not None
+            assert card.used_bytes is not None
             assert abs(card.unattributed_bytes - sum(theirs.values())) <= 64 * MIB
             assert card.used_bytes == card.reserved_bytes + sum(books.values())
-            parts = sum(one.used_bytes for one in mine) + card.unattributed_bytes + card.reserved_bytes
+            parts = sum(one.used_bytes or 0 for one in mine) + card.unattributed_bytes + card.reserved_bytes
             assert abs(card.used_bytes - parts) <= card.total_bytes // 100
             remainder = self.samples()["gpushare_card_memory_unaccounted_bytes"][str(card.index), "n", card.uuid]
             assert abs(remainder) <= card.total_bytes // 100
@@ -223,7 +229,7 @@ def parsed(text: str) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 @contextlib.contextmanager
-def node_world(*models: str, kubelet: KubeletStandIn | None = None, **chosen: object) -> Iterator[World]:
+def node_world(*models: str, kubelet: KubeletStandIn | None = None, **chosen: Any) -> Iterator[World]:
     """A node with these cards; nothing of it is left afterwards."""
     with (
         boxes(*models) as box,
@@ -244,7 +250,7 @@ class InProcess:
     pid = os.getpid()
     fresh: FreshPages
 
-    def publish(self, _pages, _documents) -> None:
+    def publish(self, _pages: object, _documents: object) -> None:
         """The node's own pages are shown."""
         self.fresh.renew()
 
@@ -265,7 +271,8 @@ def get(url: str) -> tuple[int, bytes]:
         return exc.code, exc.read()
 
 
-def breaches(world: World) -> list[dict]:
+def breaches(world: World) -> list[dict[str, Any]]:
     """What stands at /breaches."""
     with served(world) as url:
-        return json.loads(get(f"{url}/breaches")[1])["breaches"]
+        found: list[dict[str, Any]] = json.loads(get(f"{url}/breaches")[1])["breaches"]
+    return found

@@ -2,10 +2,11 @@
 """
 A container runtime as a plugin of NRI sees it: one socket, pods and containers in memory, and no container at all.
 
-It does what containerd 2.1 was seen to do. One plugin at a time is shown every container; one that answers with an
-error refuses it; one that is late, dies, or sends a frame of more than 4,096 bytes is dropped, and the container is
-created as it was: `adjustment` is None then. An adjustment is applied to what the container is said to be later, as
-in its OCI specification. Whoever wants hooks to run, or processes, brings them.
+It does what containerd 2.1 was seen to do. Plugins are shown every container in the order of their index, a later one
+what earlier ones have changed; one that answers with an error refuses it; one that is late, dies, or sends a frame of
+more than 4,096 bytes is dropped, and the container is created as the others want it, or as it was: `adjustment` is None
+then. Two that set the same variable or annotation make the create fail. An adjustment is applied to what the container
+is said to be later, as in its OCI specification. Whoever wants hooks to run, or processes, brings them.
 
     with NriRuntime(folder / "nri.sock") as runtime:
         assert runtime.connected(5)
@@ -109,8 +110,14 @@ class Container:
         }
 
     def adjust(self, adjustment: Any) -> None:
-        """Apply what the plugin wants."""
-        self.adjustment = adjustment
+        """Apply what a plugin wants; RefusedError."""
+        before = self.adjustment or api.ContainerAdjustment()
+        if {one.key for one in adjustment.env} & {one.key for one in before.env} or (
+            adjustment.annotations.keys() & before.annotations.keys()
+        ):
+            raise RefusedError(2, "two plugins both tried to set the same")
+        before.MergeFrom(adjustment)
+        self.adjustment = before
         self.env |= {one.key: one.value for one in adjustment.env}
         self.annotations |= dict(adjustment.annotations)
         self.hooks += [hook.path for hook in adjustment.hooks.create_runtime]
@@ -129,6 +136,8 @@ class Connection:
         self.largest = 0
         """Bytes of the largest frame that came, without its head."""
         self.open = True
+        self.index = ""
+        self.events = 0
         threading.Thread(target=self._read, daemon=True).start()
 
     def call(self, method: str, message: Any, seconds: float) -> bytes:
@@ -220,7 +229,7 @@ class NriRuntime:
         self.pods: dict[str, Pod] = {}
         self.containers: dict[str, Container] = {}
         self.plugins: list[Connection] = []
-        """Every connection that was made; the last one is shown containers."""
+        """Every connection that was made."""
         self.registered: list[tuple[str, str]] = []
         """Name and index of each registration."""
         self.events = 0
@@ -229,7 +238,8 @@ class NriRuntime:
         self._ids = itertools.count(1)
         self._lock = threading.RLock()  # one at a time, over all plugins and events, as NRI does
         self._change = threading.Condition()
-        self._serving: Connection | None = None
+        self._serving: list[Connection] = []
+        """Those that are shown containers, in their order."""
         self._listener: socket.socket | None = None
 
     def __enter__(self) -> Self:
@@ -262,10 +272,13 @@ class NriRuntime:
         for one in self.plugins:
             one.close()
 
-    def connected(self, seconds: float = 0.0) -> bool:
-        """Whether a plugin is shown containers, within that time."""
+    def connected(self, seconds: float = 0.0, count: int = 1) -> bool:
+        """Whether so many plugins are shown containers, within that time."""
         with self._change:
-            return self._change.wait_for(lambda: self._serving is not None and self._serving.open, seconds)
+            return self._change.wait_for(lambda: len(self._open()) >= count, seconds)
+
+    def _open(self) -> list[Connection]:
+        return [one for one in self._serving if one.open]
 
     # What the kubelet asks for.
 
@@ -298,15 +311,16 @@ class NriRuntime:
         """A container as the plugin wants it, or as it is where none answers; RefusedError."""
         with self._lock:
             made = Container(self._new_id(), name, pod, dict(env or {}), list(devices), list(hooks))
-            message = api.ContainerRequest(pod=pod.fields(), container=made.fields())
-            try:
-                payload = self.ask("CreateContainer", message)
-                made.adjust(api.CreateContainerResponse.FromString(payload).adjust)
-            except DroppedError:
-                pass
-            except RefusedError:
-                self._gone(made)
-                raise
+            for plugin in self._subscribed(api.Event.CREATE_CONTAINER):
+                message = api.ContainerRequest(pod=pod.fields(), container=made.fields())
+                try:
+                    payload = self.ask("CreateContainer", message, plugin)
+                    made.adjust(api.CreateContainerResponse.FromString(payload).adjust)
+                except DroppedError:
+                    pass
+                except RefusedError:
+                    self._gone(made)
+                    raise
             made.state = api.State.CREATED
             self.containers[made.id] = made
             return made
@@ -337,10 +351,14 @@ class NriRuntime:
             else:
                 self._event(api.Event.REMOVE_CONTAINER, container, quiet=True)
 
-    def ask(self, method: str, message: Any) -> bytes:
-        """Call the plugin: its answer. RefusedError; DroppedError: there is none, or it was late and was closed."""
+    def ask(self, method: str, message: Any, plugin: Connection | None = None) -> bytes:
+        """
+        Call a plugin, the first one unless it is named: its answer.
+
+        RefusedError; DroppedError: there is none, or it was late and was closed.
+        """
         with self._lock:
-            plugin = self._serving
+            plugin = plugin or next(iter(self._open()), None)
             if plugin is None or not plugin.open:
                 raise DroppedError
             try:
@@ -358,11 +376,15 @@ class NriRuntime:
         """Tell; `quiet`: errors are only logged by a runtime."""
         both = {"pod": container.pod.fields(), "container": container.fields()}
         method = next(name for name, number in api.METHODS.items() if number == event)
-        with contextlib.suppress(DroppedError, *([RefusedError] if quiet else [])):
-            if self.methods or event == api.Event.STOP_CONTAINER:
-                self.ask(method, api.ContainerRequest(**both))
-            else:
-                self.ask("StateChange", api.StateChangeEvent(event=event, **both))
+        for plugin in self._subscribed(event):
+            with contextlib.suppress(DroppedError, *([RefusedError] if quiet else [])):
+                if self.methods or event == api.Event.STOP_CONTAINER:
+                    self.ask(method, api.ContainerRequest(**both), plugin)
+                else:
+                    self.ask("StateChange", api.StateChangeEvent(event=event, **both), plugin)
+
+    def _subscribed(self, event: api.Event) -> list[Connection]:
+        return [one for one in self._open() if one.events >> (event - 1) & 1]
 
     def _new_id(self) -> str:
         return f"{next(self._ids):064x}"
@@ -387,6 +409,7 @@ class NriRuntime:
         number, request = plugin.asked.get(timeout=5)
         asked = api.RegisterPluginRequest.FromString(request.payload)
         self.registered.append((asked.plugin_name, asked.plugin_idx))
+        plugin.index = asked.plugin_idx
         if self.refuses:
             plugin.answer(number, 2, self.refuses)
             return
@@ -398,7 +421,7 @@ class NriRuntime:
         with self._lock:
             self._synchronize(plugin)
             with self._change:
-                self._serving = plugin
+                self._serving = sorted([*self._open(), plugin], key=lambda one: one.index)
                 self._change.notify_all()
 
     def _configure(self, plugin: Connection) -> None:
@@ -410,7 +433,8 @@ class NriRuntime:
         )
         payload = plugin.call("Configure", request, self.request_seconds)
         answer = api.ConfigureResponse.FromString(payload)
-        self.events, self.failure_policy = answer.events, answer.failure_policy
+        self.events = plugin.events = answer.events
+        self.failure_policy = answer.failure_policy
         if self.events & ~KNOWN_EVENTS:
             raise DroppedError
 

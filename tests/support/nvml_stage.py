@@ -5,16 +5,23 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import TYPE_CHECKING, Any
 
 from support.simbox import Program, programs
 
 from exporter.sources.nvml.source import NvmlSource
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from exporter.pipeline.snapshot import MachineSample
+    from isolation.simgpu.hardware import Box
+
 GIB = 1 << 30
 
 
 @contextlib.contextmanager
-def sourced(box):
+def sourced(box: Box) -> Iterator[NvmlSource]:
     """A source on the box, closed afterwards, with the box well again so that nothing hangs."""
     reader = NvmlSource(box.path)
     yield reader
@@ -23,11 +30,11 @@ def sourced(box):
 
 
 @contextlib.contextmanager
-def starting():
+def starting() -> Iterator[Callable[..., Program]]:
     """Starts programs that have said that they are up; none outlives the test."""
     with programs() as running:
 
-        def start(box, code, **env):
+        def start(box: Box, code: str, **env: Any) -> Program:
             running.append(Program(box.path, code, **env))
             assert "up" == running[-1].line()
             return running[-1]
@@ -35,6 +42,6 @@ def starting():
         yield start
 
 
-def read(reader, now=None):
+def read(reader: NvmlSource, now: float | None = None) -> MachineSample:
     """One reading."""
     return reader.read(time.monotonic() if now is None else now)

@@ -23,4 +23,4 @@ def resumed(port: int, context: ssl.SSLContext) -> bool:
         socket.create_connection(("127.0.0.1", port)) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as tls,
     ):
-        return tls.session_reused
+        return bool(tls.session_reused)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support.builders import node
 
@@ -32,13 +32,13 @@ def pool(
     min_nodes: int = 0,
     max_nodes: int = 100,
     price: float = 1,
-    **rest,
+    **rest: Any,
 ) -> Pool:
     """A pool of nodes with `cards` cards of `size` GiB."""
     return Pool(name, node(name, cards, size, **rest), min_nodes, max_nodes, price)
 
 
-def pod(request: Request, name: str = "", *, on: Placement | None = None, **rest: object) -> Pod:
+def pod(request: Request, name: str = "", *, on: Placement | None = None, **rest: Any) -> Pod:
     """A pod: waiting, or running where `on` says."""
     serial = next(_serial)
     phase = Phase.PENDING if on is None else Phase.RUNNING
@@ -63,7 +63,7 @@ def seen(
     return observe_cluster(Cluster(tuple(nodes or ()), tuple(pods)), pools, machines, at)
 
 
-def arrival(at: float, name: str, request: Request, lifetime: float | None = None, **rest: object) -> PodArrival:
+def arrival(at: float, name: str, request: Request, lifetime: float | None = None, **rest: Any) -> PodArrival:
     """A pod of a controller that uses what it holds with one container."""
     count_of = max(1, request.cards)
     main = Ask("main", request.card_bytes * count_of, request.card_core * count_of, request.cards * request.whole)

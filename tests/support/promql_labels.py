@@ -9,7 +9,7 @@ Faults are collected, not raised, so that a test shows all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,9 +46,10 @@ class Judge:
     def labels(self, node: promql.Expr) -> frozenset[str] | None:
         """Labels of the result; None of a scalar."""
         kind = type(node).__name__
-        return getattr(self, f"_{kind.lower()}")(node)
+        found: frozenset[str] | None = getattr(self, f"_{kind.lower()}")(node)
+        return found
 
-    def _vectorselector(self, node):
+    def _vectorselector(self, node: Any) -> frozenset[str] | None:
         has = self.recorded.get(node.name)
         if has is None:
             if node.name not in self.known:
@@ -60,30 +61,30 @@ class Judge:
                 self.faults.append(f"{node.name} has no label {matcher.name}")
         return has
 
-    def _matrixselector(self, node):
+    def _matrixselector(self, node: Any) -> frozenset[str] | None:
         return self.labels(node.vector_selector)
 
-    def _subqueryexpr(self, node):
+    def _subqueryexpr(self, node: Any) -> frozenset[str] | None:
         return self.labels(node.expr)
 
-    def _parenexpr(self, node):
+    def _parenexpr(self, node: Any) -> frozenset[str] | None:
         return self.labels(node.expr)
 
     _unaryexpr = _parenexpr
 
-    def _numberliteral(self, _):
+    def _numberliteral(self, _: Any) -> frozenset[str] | None:
         return None
 
     _stringliteral = _numberliteral
 
-    def _call(self, node):
+    def _call(self, node: Any) -> frozenset[str] | None:
         of = [self.labels(arg) for arg in node.args]
         if node.func.name in NO_LABELS:
             return None if node.func.name in {"time", "scalar"} else frozenset()
         vectors = [labels for labels in of if labels is not None]
         return vectors[0] if vectors else None
 
-    def _aggregateexpr(self, node):
+    def _aggregateexpr(self, node: Any) -> frozenset[str] | None:
         has = self.labels(node.expr) or frozenset()
         if node.modifier is None:
             return frozenset()
@@ -92,7 +93,7 @@ class Judge:
             self.faults.append(f"aggregation names {sorted(missing)}, which {node.expr} has not")
         return named if "By" in str(node.modifier.type) else has - named
 
-    def _binaryexpr(self, node):
+    def _binaryexpr(self, node: Any) -> frozenset[str] | None:
         left, right = self.labels(node.lhs), self.labels(node.rhs)
         if left is None or right is None:
             return left if right is None else right
@@ -108,7 +109,7 @@ class Judge:
         card = str(node.modifier.card)
         if str(node.op) in SETS:
             return left & right if str(node.op) == "or" else left
-        group = frozenset(
+        group: frozenset[str] = frozenset(
             node.modifier.group_labels.labels
             if hasattr(node.modifier.group_labels, "labels")
             else node.modifier.group_labels or ()

@@ -12,10 +12,16 @@ What is wrong with a PromQL expression, by the catalogue: names, labels, counter
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import promql_parser as pp
 
 from isolation.contract.metrics import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dashboards.promql import Series
 
 GROWING = ("rate", "increase", "irate", "resets")
 COUNTED = {*GROWING, "unless"}
@@ -37,11 +43,11 @@ class Told:
 
 @dataclass
 class _Reader:
-    known: dict
+    known: dict[str, Series]
     problems: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
-    def labels(self, node, inside=()):
+    def labels(self, node: pp.Expr, inside: tuple[str, ...] = ()) -> frozenset[str] | None:
         """The labels that the result may have; `inside`: functions around it."""
         match node:
             case pp.NumberLiteral() | pp.StringLiteral():
@@ -62,12 +68,13 @@ class _Reader:
                 return self.binary(node, inside)
         raise TypeError(f"cannot read {type(node)}")
 
-    def selected(self, node, inside):
-        self.names.add(node.name)
-        if node.name not in self.known:
-            self.problems.append(f"{node.name} is in no catalogue")
+    def selected(self, node: pp.VectorSelector, inside: tuple[str, ...]) -> frozenset[str]:
+        name = node.name or ""
+        self.names.add(name)
+        if name not in self.known:
+            self.problems.append(f"{name} is in no catalogue")
             return frozenset()
-        series = self.known[node.name]
+        series = self.known[name]
         for matcher in node.matchers.matchers:
             if matcher.name not in series.labels:
                 self.problems.append(f"{node.name} has no label {matcher.name}")
@@ -77,7 +84,7 @@ class _Reader:
             self.problems.append(f"{node.name} is no counter: no rate of it")
         return series.labels
 
-    def aggregate(self, node, inside):
+    def aggregate(self, node: pp.AggregateExpr, inside: tuple[str, ...]) -> frozenset[str]:
         inner = self.labels(node.expr, (str(node.op), *inside)) or frozenset()
         if str(node.op) in KEEPERS:
             return inner
@@ -88,7 +95,7 @@ class _Reader:
             self.problems.append(f"{node.op} names {sorted(lost)}, which nothing within has")
         return named & inner if node.modifier.type == pp.AggModifierType.By else inner - named
 
-    def call(self, node, inside):
+    def call(self, node: pp.Call, inside: tuple[str, ...]) -> frozenset[str] | None:
         name = node.func.name
         if name in GROWING and any(around in GROWING for around in inside):
             self.problems.append(f"{name} within another rate")
@@ -96,14 +103,14 @@ class _Reader:
         if name in NUMBERS:
             return None if name != "vector" else frozenset()
         if name == "label_replace":
-            return results[0] | {node.args[1].val}
+            return (results[0] or frozenset()) | {node.args[1].val}
         if name == "histogram_quantile":
             if "le" not in (results[1] or ()):
                 self.problems.append("histogram_quantile without le")
-            return results[1] - {"le"}
+            return (results[1] or frozenset()) - {"le"}
         return next((found for found in results if found is not None), None)
 
-    def binary(self, node, inside):
+    def binary(self, node: pp.BinaryExpr, inside: tuple[str, ...]) -> frozenset[str] | None:
         op = str(node.op)
         around = (*inside, op) if op == "unless" else inside
         left, right = self.labels(node.lhs, around), self.labels(node.rhs, around)
@@ -122,7 +129,7 @@ class _Reader:
             return left | right if op == "or" else left
         if matching is None and left != right:
             self.problems.append(f"{op} of series with different labels never matches: {sorted(left ^ right)}")
-        if not included:
+        if node.modifier is None or not included:
             return left - named
         group = node.modifier.card
         if group == pp.VectorMatchCardinality.OneToOne:
@@ -133,7 +140,7 @@ class _Reader:
             self.problems.append(f"{op} carries {sorted(lost)}, which the other side does not have")
         return many | carried
 
-    def divisor(self, node):
+    def divisor(self, node: pp.Expr) -> None:
         """A number, something kept above 0, or a figure that is never 0."""
         inner = node.expr if isinstance(node, pp.ParenExpr) else node
         fine = isinstance(inner, pp.NumberLiteral)
@@ -143,13 +150,13 @@ class _Reader:
             self.problems.append(f"divides by {inner}, which may be 0: say (x > 0)")
 
 
-def _constant(node):
+def _constant(node: pp.Expr) -> bool:
     if isinstance(node, pp.BinaryExpr):
         return _constant(node.lhs) and _constant(node.rhs)
     return isinstance(node, pp.NumberLiteral)
 
 
-def read(expr, known):
+def read(expr: str, known: Mapping[str, Series]) -> Told:
     """See the module; an expression that does not parse is a ValueError."""
     reader = _Reader(dict(known))
     labels = reader.labels(pp.parse(expr))

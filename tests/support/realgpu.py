@@ -76,7 +76,7 @@ class RealCard:
 def cards() -> list[RealCard]:
     """Every real card; empty where there is no driver."""
     try:
-        import pynvml as nvml  # noqa: PLC0415 (optional)
+        import pynvml as nvml  # type: ignore[import-untyped]  # noqa: PLC0415 (optional)
 
         nvml.nvmlInit()
     except Exception:  # noqa: BLE001 (no package, no library, no driver: all the same here)

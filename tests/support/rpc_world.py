@@ -8,8 +8,10 @@ number that is wrong in the server is not wrong in the same way in its test.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from support.waiting import PATIENCE_SECONDS
@@ -17,6 +19,9 @@ from support.waiting import PATIENCE_SECONDS
 from autoscaler.apis.rpc.core.node_groups import GroupInstance, InstancePhase, NodeGroup
 from autoscaler.apis.rpc.server import GrpcPort, serve
 from isolation.contract.protobuf import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
 PROVIDER = "clusterautoscaler.cloudprovider.v1.externalgrpc"
 CORE = {
@@ -38,7 +43,7 @@ CORE = {
     "Container": {"name": "1 string", "image": "2 string", "resources": "8 Resources"},
     "Resources": {"limits": "1 {Quantity}", "requests": "2 {Quantity}"},
 }
-_BOTH = {
+_BOTH: dict[str, dict[str, str]] = {
     "Empty": {},
     "OfGroup": {"id": "1 string"},
     "NodeGroup": {"id": "1 string", "minSize": "2 int32", "maxSize": "3 int32", "debug": "4 string"},
@@ -97,38 +102,50 @@ _METHODS = {
 }
 
 
+Call = Callable[..., Awaitable[Any]]
+"""A method of a client: fields of the request by name, to the answer."""
+
+
 class Generation:
     """What one generation of cluster-autoscaler says and hears."""
 
-    def __init__(self, name, own):
+    def __init__(self, name: str, own: dict[str, dict[str, str]]) -> None:
         wire = Wire()
         self.name = name
         self.core = wire.package("core", CORE)
         self.messages = wire.package("generation", {**_BOTH, **own})
 
-    def node_of(self, template):
+    def node_of(self, template: Any) -> Any:
         """The node in an answer to NodeGroupTemplateNodeInfo."""
         return template.nodeInfo if self.name == "messages" else self.core["Node"].FromString(template.nodeBytes)
 
-    def provider(self, channel, seconds=PATIENCE_SECONDS):
+    def provider(self, channel: grpc.aio.Channel, seconds: float = PATIENCE_SECONDS) -> dict[str, Call]:
         """A client of the 15 methods: `client["NodeGroups"](id="x")`."""
         service = PROVIDER + ".CloudProvider"
         return {name: self._call(channel, f"/{service}/{name}", of, seconds) for name, of in _METHODS.items()}
 
-    def best(self, channel, options, nodes, seconds=PATIENCE_SECONDS):
+    def best(
+        self,
+        channel: grpc.aio.Channel,
+        options: Mapping[str, Sequence[Any]],
+        nodes: Mapping[str, Any],
+        seconds: float = PATIENCE_SECONDS,
+    ) -> Awaitable[Any]:
         """Ask the expander; options by group with their pods."""
         listed = []
         for group, pods in options.items():
-            carried = {"pod": pods} if self.name == "messages" else {"podBytes": [p.SerializeToString() for p in pods]}
+            carried: dict[str, Any] = (
+                {"pod": pods} if self.name == "messages" else {"podBytes": [p.SerializeToString() for p in pods]}
+            )
             listed.append(self.messages["ExpanderOption"](nodeGroupId=group, nodeCount=1, **carried))
         if self.name == "messages":
-            asked = {"nodeMap": nodes}
+            asked: dict[str, Any] = {"nodeMap": nodes}
         else:
             asked = {"nodeBytesMap": {key: node.SerializeToString() for key, node in nodes.items()}}
         call = self._call(channel, "/grpcplugin.Expander/BestOptions", ("BestOptions", "BestAnswer"), seconds)
         return call(options=listed, **asked)
 
-    def _call(self, channel, path, of, seconds):
+    def _call(self, channel: grpc.aio.Channel, path: str, of: tuple[str, str], seconds: float) -> Call:
         asked, answered = (self.messages[name] for name in of)
         call = channel.unary_unary(
             path,
@@ -144,56 +161,61 @@ GENERATIONS = (Generation("messages", _WITH_MESSAGES), Generation("bytes", _WITH
 class Pools:
     """Pools in memory; machines come when the test says so."""
 
-    def __init__(self, *groups: NodeGroup):
+    def __init__(self, *groups: NodeGroup) -> None:
         self._groups = {group.name: group for group in groups}
-        self.fails = None
-        self.asked = []
+        self.fails: Exception | None = None
+        self.asked: list[tuple[object, ...]] = []
 
-    def groups(self):
+    def groups(self) -> tuple[NodeGroup, ...]:
         """As they are now."""
         return tuple(self._groups.values())
 
-    def now(self, name):
+    def now(self, name: str) -> NodeGroup:
         """One of them."""
         return self._groups[name]
 
-    def change(self, name, **fields):
+    def change(self, name: str, **fields: Any) -> None:
         """As if a provider had done it."""
         self._groups[name] = replace(self._groups[name], **fields)
 
-    def arrive(self, name, *nodes):
+    def arrive(self, name: str, *nodes: str) -> None:
         """Machines have come and run."""
         coming = tuple(GroupInstance(f"test://{node}", node, InstancePhase.RUNNING) for node in nodes)
         self.change(name, instances=self._groups[name].instances + coming)
 
-    async def refresh(self):
+    async def refresh(self) -> None:
         """Nothing to look up; only noted."""
         self._check("refresh")
 
-    async def grow(self, group, by):
+    async def grow(self, group: str, by: int) -> None:
         """The target grows at once."""
         self._check("grow", group, by)
         self.change(group, target=self._groups[group].target + by)
 
-    async def remove(self, group, instances):
+    async def remove(self, group: str, instances: Sequence[GroupInstance]) -> None:
         """They are gone at once."""
         self._check("remove", group, [one.id for one in instances])
         left = tuple(one for one in self._groups[group].instances if one not in instances)
         self.change(group, instances=left, target=self._groups[group].target - len(instances))
 
-    async def lower(self, group, by):
+    async def lower(self, group: str, by: int) -> None:
         """The target sinks at once."""
         self._check("lower", group, by)
         self.change(group, target=self._groups[group].target - by)
 
-    def _check(self, *what):
+    def _check(self, *what: object) -> None:
         self.asked.append(what)
         if self.fails is not None:
             raise self.fails
 
 
 @asynccontextmanager
-async def channel_to(*services, port=None, credentials=None, options=()):
+async def channel_to(
+    *services: grpc.GenericRpcHandler,
+    port: GrpcPort | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+    options: Sequence[tuple[str, Any]] = (),
+) -> AsyncIterator[grpc.aio.Channel]:
     """A server on this machine and a client's connection to it."""
     async with serve(port or GrpcPort("127.0.0.1", 0), services) as number:
         where = f"127.0.0.1:{number}"

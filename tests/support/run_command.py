@@ -7,9 +7,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from support.children import HEEDS_SIGNALS
 from support.waiting import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT = "import sys; sys.argv[0] = 'gpushare'; from gpushare import main; main()"
@@ -35,25 +39,25 @@ sys.stdin.read()
 """
 
 
-def words(box, *arguments):
+def words(box: Path, *arguments: str) -> list[str]:
     """A whole command line."""
     return [sys.executable, "-c", FRONT, "run", "--simgpu", str(box), *arguments]
 
 
-def go(box, *arguments, **more):
+def go(box: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run to the end."""
     return subprocess.run(
         words(box, *arguments), check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=ROOT, **more
     )
 
 
-def begin(box, *arguments, before=HEEDS_SIGNALS, **more):
+def begin(box: Path, *arguments: str, before: Iterable[str] = HEEDS_SIGNALS, **more: Any) -> subprocess.Popen[str]:
     """Run in the background with a pipe for its input and output."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
     return subprocess.Popen([*before, *words(box, *arguments)], **(pipes | more))
 
 
-def holds(box):
+def holds(box: Path) -> dict[str, list[tuple[int, float]]]:
     """Name and cards (index, GiB) of every hold."""
     listed = json.loads(go(box, "--list", "--json").stdout)["allocations"]
     return {one["name"]: [(card["index"], card["memory_gib"]) for card in one["cards"]] for one in listed}

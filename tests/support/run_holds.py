@@ -6,18 +6,24 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from typing import TYPE_CHECKING, Any
 
 from isolation.contract.host_allocation import HostAllocation, Process
 from isolation.contract.model import Slice
 from isolation.contract.quantity import gib
 from isolation.host import process
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from isolation.run.store import AllocationStore, StoredAllocation
+
 BOOT = process.boot()
 
 
-def entry(ident="run-1", **more):
+def entry(ident: str = "run-1", **more: Any) -> HostAllocation:
     """A hold of 5 GiB on one card, of this boot."""
-    given = {
+    given: dict[str, Any] = {
         "id": ident,
         "name": "n",
         "boot": BOOT,
@@ -31,7 +37,7 @@ def entry(ident="run-1", **more):
     return HostAllocation(**(given | more))
 
 
-def hold(store, **more):
+def hold(store: AllocationStore, **more: Any) -> StoredAllocation:
     """Publish a hold and let its lock go: nobody lives on it."""
     with store.locked():
         one = entry(**more)
@@ -41,14 +47,14 @@ def hold(store, **more):
     return held
 
 
-def counted(store):
+def counted(store: AllocationStore) -> list[str]:
     """Ids that count."""
     with store.locked():
         return [held.entry.id for held in store.list_living()]
 
 
 @contextlib.contextmanager
-def running(*command, **more):
+def running(*command: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process for the length of a block."""
     one = subprocess.Popen(command, stdin=subprocess.DEVNULL, **more)
     try:

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -28,8 +29,13 @@ from isolation.host import cgroup, process
 from isolation.host.liveness import MARK
 from isolation.run.store import AllocationStore
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def run(hardware, *arguments):
+    from isolation.contract.host_allocation import HostAllocation
+
+
+def run(hardware: Path, *arguments: str) -> int:
     """One `gpushare run` in a process of its own: its pid."""
     pid = os.fork()
     if pid:
@@ -41,30 +47,31 @@ def run(hardware, *arguments):
             os.dup2(null, number)
         main(["run", "--simgpu", str(hardware), *arguments])
     except SystemExit as exc:
-        code = exc.code or 0
+        code = int(exc.code or 0)
     finally:
         os._exit(code)
 
 
-def exit_code(pid):
+def exit_code(pid: int) -> int:
     """How a process of ours ended."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def store_of(hardware):
+def store_of(hardware: Path) -> AllocationStore:
     """The simulated machine's store."""
     return AllocationStore(hardware.with_name(f"{hardware.name}.allocations"))
 
 
-def held(store):
+def held(store: AllocationStore) -> list[HostAllocation]:
     """Every hold, as the next run would count them."""
     with store.locked():
         return [one.entry for one in store.list_living()]
 
 
-def living(store):
+def living(store: AllocationStore) -> dict[str, list[Process]]:
     """Processes that run on a hold of this store, by promise id: found without any help of the store."""
-    found, ours = {}, f"GPUSHARE_LIMITS={store.home}/".encode()
+    found: dict[str, list[Process]] = {}
+    ours = f"GPUSHARE_LIMITS={store.home}/".encode()
     for pid in process.pids():
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -76,7 +83,7 @@ def living(store):
     return found
 
 
-def wait_until(holds, seconds=PATIENCE_SECONDS):
+def wait_until(holds: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> bool:
     """Whether `holds` became true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -86,15 +93,15 @@ def wait_until(holds, seconds=PATIENCE_SECONDS):
     return False
 
 
-def race(hardware, folder, count, _seed):
+def race(hardware: Path, folder: Path, count: int, _seed: int) -> dict[str, Any]:
     """Many ask for 5 GiB at one moment; those who get it stay until all are served."""
     fifo = folder / "go"
     os.mkfifo(fifo)
     script = f'echo "$CUDA_VISIBLE_DEVICES" > {folder}/$GPUSHARE_PROMISE; read x < {fifo}; exit 0'
     pids = [run(hardware, "--gpu-mem", "5", "--", "sh", "-c", script) for _ in range(count)]
-    running, codes = set(pids), []
+    running, codes = set(pids), list[int]()
 
-    def settled():
+    def settled() -> bool:
         for pid in tuple(running):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 running.discard(pid)
@@ -110,7 +117,7 @@ def race(hardware, folder, count, _seed):
     return {"settled": ok, "sold": sold, "codes": {code: codes.count(code) for code in set(codes)}, "left": left}
 
 
-def churn(hardware, folder, count, seed):
+def churn(hardware: Path, folder: Path, count: int, seed: int) -> dict[str, Any]:
     """Everybody waits for room, computes a moment and writes down when that was."""
     draw, pids = random.Random(seed), []  # noqa: S311 (a storm that can be had again)
     for at in range(count):
@@ -120,32 +127,36 @@ def churn(hardware, folder, count, seed):
             f"b=$(date +%s%N); sleep 0.0{draw.randint(1, 9)}; e=$(date +%s%N);"
             f' echo "$b $e {units // cards} $CUDA_VISIBLE_DEVICES" > {folder}/{at}'
         )
-        size = ("--gpu-mem", str(units), "--gpu-count", str(cards))
-        pids.append(run(hardware, *size, "--wait", "--", "sh", "-c", script))
+        wanted = ("--gpu-mem", str(units), "--gpu-count", str(cards))
+        pids.append(run(hardware, *wanted, "--wait", "--", "sh", "-c", script))
     codes = [exit_code(pid) for pid in pids]
     spans = [path.read_text().split() for path in folder.iterdir()]
     most = 0
     for begin, *_ in spans:
-        taken = {}
-        for other, end, units, cards in spans:
+        taken: dict[str, int] = {}
+        for other, end, size, uuids in spans:
             if int(other) <= int(begin) < int(end):
-                for uuid in cards.split(","):
-                    taken[uuid] = taken.get(uuid, 0) + int(units)
+                for uuid in uuids.split(","):
+                    taken[uuid] = taken.get(uuid, 0) + int(size)
         most = max(most, *taken.values())
     left = [entry.id for entry in held(store_of(hardware))]
     return {"codes": sorted(set(codes)), "ran": len(spans), "most": most, "left": left}
 
 
-def kill_ungrouped(hardware, folder, count, seed):
+def kill_ungrouped(hardware: Path, folder: Path, count: int, seed: int) -> dict[str, Any]:
     """Likewise where no control group may be made."""
-    cgroup.create = lambda _name, _note: None
+
+    def refused(name: str, note: Path | None = None) -> Path | None:  # noqa: ARG001 (as it is called)
+        return None
+
+    cgroup.create = refused
     return kill(hardware, folder, count, seed)
 
 
-def kill(hardware, _folder, count, seed):
+def kill(hardware: Path, _folder: Path, count: int, seed: int) -> dict[str, Any]:
     """Kill the runner, the keeper or both at a random moment; then see who lives and who is counted."""
     draw, store = random.Random(seed), store_of(hardware)  # noqa: S311 (a storm that can be had again)
-    wrong, survived, unsettled = [], 0, 0
+    wrong, survived, unsettled = list[str](), 0, 0
     for _ in range(count):
         front = run(hardware, "--gpu-mem", "5", "--", "sh", "-c", "sleep 60 & exec sleep 60")
         time.sleep(draw.uniform(0.0, 0.5))
@@ -155,12 +166,12 @@ def kill(hardware, _folder, count, seed):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-        def true(store=store):
+        def true(store: AllocationStore = store) -> bool:
             before, counted, after = set(living(store)), {entry.id for entry in held(store)}, set(living(store))
             wrong.extend((before & after) - counted)
-            return before == counted == after and (counted or not front_alive())
+            return before == counted == after and (bool(counted) or not front_alive())
 
-        def front_alive(front=front):
+        def front_alive(front: int = front) -> bool:
             return os.waitid(os.P_PID, front, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
         unsettled += not wait_until(true)
@@ -177,5 +188,10 @@ def kill(hardware, _folder, count, seed):
 
 if __name__ == "__main__":
     mode, hardware_, folder_, count_, seed_ = sys.argv[1:]
-    modes = {"race": race, "churn": churn, "kill": kill, "kill-ungrouped": kill_ungrouped}
+    modes: dict[str, Callable[[Path, Path, int, int], dict[str, Any]]] = {
+        "race": race,
+        "churn": churn,
+        "kill": kill,
+        "kill-ungrouped": kill_ungrouped,
+    }
     print(json.dumps(modes[mode](Path(hardware_), Path(folder_), int(count_), int(seed_))))  # noqa: T201 (the answer)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from support.device_manager import Box, ManagedPod
@@ -14,33 +15,39 @@ from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract import kubelet_api as api
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.device_manager import DeviceManager
+
 RESOURCE = "test.dev/part"
 
 
 class Scripted:
     """A plugin that says what the test wants; nothing of the code under test."""
 
-    def __init__(self, kubelet, units=16):
+    def __init__(self, kubelet: DeviceManager, units: int = 16) -> None:
         self.kubelet = kubelet
         self.ids = [f"1GiB-{i}" for i in range(units)]
         self.allocate_error = self.prestart_error = ""
         self.may_allocate = threading.Event()
         """Allocate answers while this is set."""
         self.may_allocate.set()
-        self.allocated, self.prestarted = [], []
+        self.allocated: list[list[str]] = []
+        self.prestarted: list[list[str]] = []
         self.over = threading.Event()
-        self.server = None
+        self.server: grpc.Server | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.serve()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.leave()
 
-    def serve(self):
+    def serve(self) -> None:
         """Serve and register."""
-        unary = {
+        unary: dict[str, tuple[Any, Any]] = {
             "Allocate": (self._allocate, api.AllocateRequest),
             "PreStartContainer": (self._prestart, api.PreStartContainerRequest),
         }
@@ -64,47 +71,48 @@ class Scripted:
                 )
             )
 
-    def leave(self):
+    def leave(self) -> None:
         """End the connection."""
         self.over.set()
         self.may_allocate.set()
-        self.server.stop(None).wait()
+        if self.server is not None:
+            self.server.stop(None).wait()
 
-    def _watch(self, _request, context):
+    def _watch(self, _request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         yield api.ListAndWatchResponse(devices=[{"ID": one, "health": "Healthy"} for one in self.ids])
         while context.is_active() and not self.over.wait(0.02):
             pass
 
-    def _allocate(self, request, context):
+    def _allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
         assert self.may_allocate.wait(PATIENCE_SECONDS)
         if self.allocate_error:
             context.abort(grpc.StatusCode.INTERNAL, self.allocate_error)
         ids = list(request.container_requests[0].devices_ids)
         self.allocated.append(ids)
-        answer = {"envs": [{"key": "FROM", "value": "plugin"}, {"key": "ONLY", "value": "plugin"}]}
+        answer: dict[str, Any] = {"envs": [{"key": "FROM", "value": "plugin"}, {"key": "ONLY", "value": "plugin"}]}
         answer["mounts"] = [{"container_path": "/ours", "host_path": "/plugin"}]
         return api.AllocateResponse(container_responses=[answer])
 
-    def _prestart(self, request, context):
+    def _prestart(self, request: Any, context: grpc.ServicerContext) -> Any:
         self.prestarted.append(list(request.devices_ids))
         if self.prestart_error:
             context.abort(grpc.StatusCode.UNAVAILABLE, self.prestart_error)
         return api.PreStartContainerResponse()
 
 
-def pod(name, units=4, **more):
+def pod(name: str, units: int = 4, **more: Any) -> ManagedPod:
     """A pod of one container, or of those given."""
     apps = more.pop("apps", None) or [Box("main", {RESOURCE: units})]
     return ManagedPod("ns", name, f"uid-{name}", apps, **more)
 
 
-def given(kubelet):
+def given(kubelet: DeviceManager) -> dict[tuple[str, str], list[str]]:
     """Device IDs by pod name and container, as the kubelet's own file has it."""
     entries = json.loads((kubelet.plugins / CHECKPOINT).read_text())["Data"]["PodDeviceEntries"]
     return {(one["PodUID"].removeprefix("uid-"), one["ContainerName"]): one["DeviceIDs"]["-1"] for one in entries}
 
 
-def running(kubelet, *pods):
+def running(kubelet: DeviceManager, *pods: ManagedPod) -> None:
     """Bind them and wait for them."""
     for one in pods:
         kubelet.bind(one)

@@ -50,18 +50,21 @@ class Program:
             text=True,
             env={**os.environ, "GPUSHARE_SIMGPU": str(box), "PYTHONPATH": str(Path(__file__).parents[1]), **words},
         )
+        assert self.process.stdin
+        assert self.process.stdout
+        self._input, self._output = self.process.stdin, self.process.stdout
         self.pid = self.process.pid
 
     def line(self) -> str:
         """The next line it says."""
-        return self.process.stdout.readline().strip()
+        return self._output.readline().strip()
 
     def kill(self) -> None:
         """SIGKILL, and wait until the kernel has it."""
         self.process.kill()
         self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
+        self._input.close()
+        self._output.close()
 
 
 @contextlib.contextmanager

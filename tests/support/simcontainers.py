@@ -113,8 +113,9 @@ class SimBox:
     def start(self, name: str, code: str, **env: str) -> subprocess.Popen[str]:
         """Run Python in a container, pipes open; an empty value takes a variable away."""
         given = {key: value for key, value in (self.environment(name) | env).items() if value}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([sys.executable, "-S", "-c", CLIENT + code], env=given, text=True, **pipes)
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-S", "-c", CLIENT + code]
+        return subprocess.Popen(command, env=given, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
 
     def run(self, name: str, code: str, **env: str) -> object:
         """Run to the end; what it said last."""

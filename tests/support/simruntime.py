@@ -7,13 +7,15 @@ RUNTIME in the environment says which: 12 or 13. What `simclient` has is here to
 
 from __future__ import annotations
 
+import ctypes as c
 import os
 import struct
 import threading  # noqa: F401 (for the clients)
-from ctypes import c_char_p, c_uint
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from pathlib import Path
 
 from support.simclient import *  # noqa: F403
-from support.simclient import LIB, Path, byref, c, c_int, c_size_t, c_void_p
+from support.simclient import LIB
 
 MAJOR = int(os.environ["RUNTIME"])
 RT = c.CDLL(str(Path(LIB._name).with_name(f"libcudart.so.{MAJOR}")))
@@ -27,7 +29,7 @@ ELF, COMPRESSED = 2, 0x2000
 class Dim3(c.Structure):
     """Three unsigned integers, by value."""
 
-    _fields_ = [("x", c_uint), ("y", c_uint), ("z", c_uint)]  # noqa: RUF012
+    _fields_ = [("x", c_uint), ("y", c_uint), ("z", c_uint)]
 
 
 RT.cudaLaunchKernel.argtypes = [c_void_p, Dim3, Dim3, c_void_p, c_size_t, c_void_p]
@@ -69,7 +71,7 @@ def fat_binary(*images: tuple[int, int, int, int]) -> c.Array[c.c_char]:
     )
     container = c.create_string_buffer(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body)
     wrapper = c.create_string_buffer(struct.pack("<IIQQ", 0x466243B1, 1, c.addressof(container), 0))
-    wrapper.container = container  # type: ignore[attr-defined] (kept alive)
+    wrapper.container = container  # type: ignore[attr-defined]  # kept alive
     return wrapper
 
 

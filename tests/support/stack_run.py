@@ -12,11 +12,15 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import PATIENCE_SECONDS, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 OK = 200
@@ -26,7 +30,7 @@ MEMORY = Path("/dev/shm")  # noqa: S108 (where the cards of a stack are)
 class Run:
     """One `gpushare up` whose processes can be told from everybody else's."""
 
-    def __init__(self, folder, *words, **more):
+    def __init__(self, folder: Path, *words: str, **more: str) -> None:
         self.sign = f"STACK_TEST={uuid.uuid4().hex}"
         name, _, value = self.sign.partition("=")
         self.folder = folder
@@ -40,17 +44,18 @@ class Run:
             start_new_session=True,
         )
 
-    def addresses(self):
+    def addresses(self) -> dict[str, str]:
         """Where everything listens."""
         assert until(self.note.exists)
-        return json.loads(self.note.read_text())
+        found: dict[str, str] = json.loads(self.note.read_text())
+        return found
 
-    def page(self):
+    def page(self) -> dict[str, dict[str, float]]:
         """The real exporter's page: {name: {pod: largest value}}; empty while it does not answer."""
-        found = {}
+        found: dict[str, dict[str, float]] = {}
         with contextlib.suppress(OSError, http.client.HTTPException):
             at = urlsplit(self.addresses()["exporter"])
-            connection = http.client.HTTPConnection(at.hostname, at.port, timeout=PATIENCE_SECONDS)
+            connection = http.client.HTTPConnection(at.netloc, timeout=PATIENCE_SECONDS)
             connection.request("GET", "/metrics")
             answer = connection.getresponse()
             for family in text_string_to_metric_families(answer.read().decode() if answer.status == OK else ""):
@@ -61,11 +66,11 @@ class Run:
             connection.close()
         return found
 
-    def denied(self):
+    def denied(self) -> float | None:
         """Allocations refused to the greedy one; None: not told."""
         return self.page().get("gpushare_isolation_denied_allocations_total", {}).get("greedy")
 
-    def processes(self):
+    def processes(self) -> dict[int, str]:
         """{pid: command line} of every process that came of this run, the run included."""
         found = {}
         for entry in Path("/proc").iterdir():
@@ -74,18 +79,18 @@ class Run:
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
-    def pid(self, word):
+    def pid(self, word: str) -> int:
         """The process whose command line has this word, and no other."""
         found = [pid for pid, line in self.processes().items() if word in line and " run " not in line]
         assert found, self.processes()
         return min(found)
 
-    def end(self, number=signal.SIGTERM):
+    def end(self, number: int = signal.SIGTERM) -> int:
         """Its status, after this signal."""
         self.process.send_signal(number)
         return self.process.wait(PATIENCE_SECONDS)
 
-    def nothing_left(self):
+    def nothing_left(self) -> None:
         """No process, no folder, no port."""
         until(lambda: not self.processes(), self.processes)
         assert [] == [path.name for path in self.folder.iterdir() if path.name.startswith("gpushare-up")]
@@ -97,7 +102,7 @@ class Run:
 
     cards: tuple[Path, ...] = ()
 
-    def remember(self):
+    def remember(self) -> list[Path]:
         """Which folder in memory is this run's."""
         mine = [path for path in MEMORY.glob("gpushare-up-*") if (self.folder / f"{path.name}.d").exists()]
         self.cards = tuple(mine)
@@ -105,11 +110,11 @@ class Run:
 
 
 @contextlib.contextmanager
-def runs_in(folder):
+def runs_in(folder: Path) -> Iterator[Callable[..., Run]]:
     """Starts runs; none of them outlives the test, whatever happens."""
-    runs = []
+    runs: list[Run] = []
 
-    def start(*words, **more):
+    def start(*words: str, **more: str) -> Run:
         runs.append(Run(folder, *words, **more))
         return runs[-1]
 

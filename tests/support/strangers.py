@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.children import DIES_WITH_US
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 MIB = 1 << 20
 HEAD = b"POST /admit/pods HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -78,7 +78,7 @@ def bomb(inner: bytes, size: int) -> bytes:
     return b'{"a":[' + b",".join([inner] * ((size - 8) // (len(inner) + 1))) + b"]}"
 
 
-ATTACKS = {
+ATTACKS: dict[str, tuple[int, Callable[[int], Awaitable[None]]]] = {
     "half-sent": (40, lambda port: half(port, 16 * MIB)),
     "half-sent-of-3MiB": (40, lambda port: half(port, 3 * MIB)),
     "lists-of-16MiB": (4, lambda port: whole(port, bomb(b"[]", 16 * MIB))),

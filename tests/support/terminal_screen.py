@@ -16,10 +16,14 @@ import signal
 import struct
 import termios
 import time
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.cells import cell_len, set_cell_size
 from support.children import at_terminal
 from support.waiting import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _PIECE = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])|([^\x1b]+)|(\x1b)", re.DOTALL)
 _TORN = re.compile(rb"(?:\x1b\[?\??[0-9;]*|[\xc0-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf7][\x80-\xbf]{0,2})$")
@@ -30,36 +34,36 @@ _MODES = {"7": "wrap", "25": "cursor", "1049": "alternate"}
 class TerminalScreen:
     """The program and its screen; a context manager that ends it."""
 
-    def __init__(self, *command, columns=80, lines=24, **more):
+    def __init__(self, *command: object, columns: int = 80, lines: int = 24, **more: Any) -> None:
         self.process, self._ours = at_terminal(*command, rows=lines, columns=columns, **more)
         self.columns, self.height = columns, lines
         self.modes = {"wrap": True, "cursor": True, "alternate": False}
-        self.styles = set()
+        self.styles: set[str] = set()
         self.before = ""
         """What was written outside of the alternate screen."""
         self._line, self._rest, self._rows = 0, b"", [""] * lines
         self.attributes = termios.tcgetattr(self._ours)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait(PATIENCE_SECONDS)
         os.close(self._ours)
 
-    def press(self, keys):
+    def press(self, keys: str) -> None:
         """Send keys."""
         os.write(self._ours, keys.encode())
 
-    def resize(self, columns, lines):
+    def resize(self, columns: int, lines: int) -> None:
         """As if somebody pulled at the window's corner."""
         self.columns, self.height = columns, lines
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         os.killpg(os.tcgetpgrp(self._ours), signal.SIGWINCH)
 
-    def shows(self, *texts, without=()):
+    def shows(self, *texts: str, without: Iterable[str] = ()) -> str:
         """The screen as soon as it has all of these."""
         end = time.monotonic() + PATIENCE_SECONDS
         while not (all(text in self.text() for text in texts) and not any(text in self.text() for text in without)):
@@ -71,7 +75,7 @@ class TerminalScreen:
             )
         return self.text()
 
-    def ends(self):
+    def ends(self) -> int:
         """The exit status, with everything read; the terminal's own settings are as they were."""
         end = time.monotonic() + PATIENCE_SECONDS
         while self.process.poll() is None:
@@ -81,16 +85,16 @@ class TerminalScreen:
             pass
         return self.process.returncode
 
-    def restored(self):
+    def restored(self) -> bool:
         """Whether the terminal is as it was found."""
         given_back = {"wrap": True, "cursor": True, "alternate": False}
         return self.modes == given_back and termios.tcgetattr(self._ours) == self.attributes
 
-    def text(self):
+    def text(self) -> str:
         """What stands on the screen."""
         return "\n".join(row.rstrip() for row in self._rows[: self.height])
 
-    def _more(self, seconds):
+    def _more(self, seconds: float) -> bool:
         if not select.select([self._ours], [], [], seconds)[0]:
             return False
         try:
@@ -104,7 +108,7 @@ class TerminalScreen:
         self._take(whole[:cut].decode())
         return True
 
-    def _take(self, text):
+    def _take(self, text: str) -> None:
         for private, numbers, letter, words, escape in _PIECE.findall(text):
             assert not escape, f"an escape that begins nothing: {text!r}"
             if words:
@@ -126,7 +130,7 @@ class TerminalScreen:
                 assert "K" == letter, letter
                 self._rows[self._line] = ""
 
-    def _write(self, words):
+    def _write(self, words: str) -> None:
         if not self.modes["alternate"]:
             self.before += words
             return

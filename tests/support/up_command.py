@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from gpushare import main
 
 
-def invoke(*arguments):
+def invoke(*arguments: str) -> Result:
     """The command within this process, its output apart from its complaints."""
     return CliRunner().invoke(main, ["up", *arguments])

@@ -13,8 +13,10 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from click.testing import CliRunner
@@ -29,27 +31,41 @@ from isolation.contract.model import Card, Mode, Slice
 from isolation.contract.names import ACK, ALLOCATION, CARDS, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
 
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "from gpushare import kubectl; kubectl()"
+Answers = Callable[[str, dict[str, str]], tuple[Any, ...]]
+"""Path and query to status and body, and perhaps (name, value) of headers."""
 
 
 # Values.
 
 
-def node(name="n-0", cards=2, gib=16, mode=Mode.CGPU, **more):
+def node(name: str = "n-0", cards: int = 2, gib: int = 16, mode: Mode = Mode.CGPU, **more: Any) -> FleetNode:
     """A node whose cards are named by its agent."""
     made = tuple(Card(f"GPU-{name}-{i}", i, gib * GIB, model="T4") for i in range(cards))
     return FleetNode(name, mode, **({"cards": made} | more))
 
 
-def pod(name, where="n-0", gib=4, cards=(0,), *, core=0, namespace="team", **more):
+def pod(
+    name: str,
+    where: str = "n-0",
+    gib: int = 4,
+    cards: Sequence[int] = (0,),
+    *,
+    core: int = 0,
+    namespace: str = "team",
+    **more: Any,
+) -> FleetPod:
     """A pod with shares; an empty node: it waits."""
     slices = tuple(Slice(f"GPU-{where}-{i}", i, gib * GIB, core) for i in cards) if where else ()
     wanted = CardRequest(len(cards), gib * GIB, core)
     return FleetPod(namespace, name, f"uid-{name}", where, wanted, slices, **more)
 
 
-def tenant(one, used, index=None, **figures):
+def tenant(one: FleetPod, used: float | None, index: int | None = None, **figures: float) -> TenantUsage:
     """What an exporter tells of a pod's container on its first card, or on another."""
     part = next(part for part in one.slices if index in (None, part.index))
     told = {"allocated": float(part.bytes)} | ({} if used is None else {"used": used * GIB}) | figures
@@ -57,7 +73,7 @@ def tenant(one, used, index=None, **figures):
     return TenantUsage(one.namespace, one.name, "main", one.node, uuid, at, exclusive=False, figures=told)
 
 
-def usage(fleet, tenants, without=()):
+def usage(fleet: Fleet, tenants: Sequence[TenantUsage], without: Collection[str] = ()) -> Usage:
     """What exporters tell of every card but those of some nodes."""
     cards = []
     for machine in fleet.nodes:
@@ -65,20 +81,22 @@ def usage(fleet, tenants, without=()):
             mine = [one for one in tenants if one.uuid == card.uuid]
             used = sum(one.figures.get("used", 0) for one in mine) + GIB // 4
             figures = {"total": float(card.total_bytes), "used": used, "reserved": GIB / 4, "utilisation": 0.5}
-            told = {"model": "T4", "mode": machine.mode.value, "figures": figures}
+            told: dict[str, Any] = {"model": "T4", "mode": machine.mode.value, "figures": figures}
             cards.append(CardUsage(machine.name, card.uuid, card.index, **told))
     heard = frozenset(machine.name for machine in fleet.nodes if machine.name not in without)
     return Usage(tuple(cards), tuple(tenants), 1000.0, heard)
 
 
-def fleet_of_cards(count):
+def fleet_of_cards(count: int) -> tuple[Fleet, Usage]:
     """So many cards, eight to a node, with a bit of everything on them."""
-    nodes, pods, tenants = [], [], []
+    nodes: list[FleetNode] = []
+    pods: list[FleetPod] = []
+    tenants: list[TenantUsage] = []
     for at in range(0, count, 8):
         number = at // 8
         name = f"gpu-node-{number:02}"
         mode = Mode.CORE_MEM if number % 4 == 3 else Mode.CGPU
-        more = {"cordoned": True} if number == 5 else {"ready": False} if number == 6 else {}
+        more: dict[str, Any] = {"cordoned": True} if number == 5 else {"ready": False} if number == 6 else {}
         nodes.append(node(name, min(8, count - at), 16, mode, **more))
         for index in range(min(8, count - at)):
             for part in range((index + number) % 4):
@@ -94,7 +112,7 @@ def fleet_of_cards(count):
 # The same as an exporter's page.
 
 
-def page_of(told):
+def page_of(told: Usage) -> str:
     """Usage as text, for a server."""
     lines = []
     for card in told.cards:
@@ -114,7 +132,7 @@ def page_of(told):
 # Kubernetes' JSON.
 
 
-def node_json(name, cards=8, gib=80, mode="cgpu", **labels):
+def node_json(name: str, cards: int = 8, gib: int = 80, mode: str = "cgpu", **labels: str) -> dict[str, Any]:
     """A node of a list."""
     offered = str(cards * gib)
     amounts = {ACK.memory: offered, ACK.card_count: str(cards), "cpu": "96", "memory": "768Gi", "pods": "250"}
@@ -126,10 +144,23 @@ def node_json(name, cards=8, gib=80, mode="cgpu", **labels):
     return {"metadata": meta, "spec": {}, "status": status}
 
 
-def pod_json(name, where="", units=8, cards=(0,), namespace="team", **spec):
+def pod_json(
+    name: str,
+    where: str = "",
+    units: int = 8,
+    cards: Sequence[int] = (0,),
+    namespace: str = "team",
+    **spec: Any,
+) -> dict[str, Any]:
     """A pod of a list, with our record where it is bound."""
     uid, each = f"uid-{name}", units // len(cards) * GIB
-    meta = {"name": name, "namespace": namespace, "uid": uid, "labels": {SHARED: "true"}, "annotations": {}}
+    meta: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "uid": uid,
+        "labels": {SHARED: "true"},
+        "annotations": {},
+    }
     if len(cards) > 1:
         meta["labels"][ACK.card_count] = str(len(cards))
     if where:
@@ -143,7 +174,9 @@ def pod_json(name, where="", units=8, cards=(0,), namespace="team", **spec):
         }
         meta["annotations"][ALLOCATION] = json.dumps(record)
     limits = {ACK.memory: str(units), "cpu": "1", "memory": "1Gi"}
-    made = {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]} | spec
+    made: dict[str, Any] = {
+        "containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]
+    } | spec
     made |= {"schedulerName": SCHEDULER} | ({"nodeName": where} if where else {}) | spec
     meta["creationTimestamp"] = "2026-01-31T12:00:00Z"
     return {"metadata": meta, "spec": made, "status": {"phase": "Running" if where else "Pending"}}
@@ -153,12 +186,14 @@ def pod_json(name, where="", units=8, cards=(0,), namespace="team", **spec):
 
 
 @contextlib.contextmanager
-def serving(answers, host="127.0.0.1", port=0):
+def serving(
+    answers: Answers, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
     """An HTTP server on loopback; `answers(path, query)` gives status and body. Yields its URL and what was asked."""
-    asked = []
+    asked: list[tuple[str, dict[str, str]]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
+        def do_GET(self) -> None:
             parts = urlsplit(self.path)
             asked.append((self.path, dict(self.headers)))
             found = answers(parts.path, {key: value[0] for key, value in parse_qs(parts.query).items()})
@@ -170,7 +205,7 @@ def serving(answers, host="127.0.0.1", port=0):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self.wfile.write(body)
 
-        def log_message(self, *_):
+        def log_message(self, *_: object) -> None:
             pass
 
     server = http.server.ThreadingHTTPServer((host, port), Handler)
@@ -184,10 +219,10 @@ def serving(answers, host="127.0.0.1", port=0):
         thread.join()
 
 
-def exporter(page, breaches=None):
+def exporter(page: str, breaches: object = None) -> Answers:
     """Answers of one machine's exporter."""
 
-    def answers(path, _query):
+    def answers(path: str, _query: dict[str, str]) -> tuple[int, bytes]:
         if path == "/metrics":
             return 200, page.encode()
         if path == "/breaches" and breaches is not None:
@@ -197,10 +232,10 @@ def exporter(page, breaches=None):
     return answers
 
 
-def api(objects):
+def api(objects: Mapping[str, Any]) -> Answers:
     """Answers of an API server: lists by path, in pages; single objects by path."""
 
-    def answers(path, query):
+    def answers(path: str, query: dict[str, str]) -> tuple[Any, ...]:
         found = objects.get(path)
         if isinstance(found, list):
             limit, at = int(query.get("limit", 1 << 30)), int(query.get("continue", 0))
@@ -216,10 +251,10 @@ def api(objects):
     return answers
 
 
-def kubeconfig(url, folder, namespace=""):
+def kubeconfig(url: str, folder: Path, namespace: str = "") -> Path:
     """A kubeconfig without credentials for this server."""
     context = {"cluster": "c", "user": "u"} | ({"namespace": namespace} if namespace else {})
-    config = {
+    config: dict[str, Any] = {
         "clusters": [{"name": "c", "cluster": {"server": url}}],
         "contexts": [{"name": "c", "context": context}],
         "users": [{"name": "u", "user": {}}],
@@ -236,13 +271,13 @@ def kubeconfig(url, folder, namespace=""):
 _ELSEWHERE = frozenset({"KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"})
 
 
-def environment(**more):
+def environment(**more: str) -> dict[str, str]:
     """Without anything that says where a cluster is, or how large somebody else's window."""
     clean = {k: v for k, v in os.environ.items() if k not in _ELSEWHERE}
     return clean | {"HOME": "/nonexistent", "TERM": "xterm", "PYTHONIOENCODING": "utf-8"} | more
 
 
-def piped(*arguments, **more):
+def piped(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     """The command in a pipe."""
     return subprocess.run(
         [sys.executable, "-c", COMMAND, *map(str, arguments)],
@@ -265,10 +300,10 @@ class Done:
     stderr: str
 
 
-def inside(*arguments):
+def inside(*arguments: object) -> Done:
     """The command within this process, quicker than `piped`; its output is no terminal."""
     names = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NO_COLOR")
-    env = dict.fromkeys(names) | {"HOME": "/nonexistent"}
+    env: dict[str, str | None] = dict.fromkeys(names) | {"HOME": "/nonexistent"}
     try:
         made = CliRunner().invoke(views, list(map(str, arguments)), env=env, prog_name="kubectl gpushare")
     finally:
@@ -278,7 +313,7 @@ def inside(*arguments):
     return Done(made.exit_code, made.stdout, made.stderr)
 
 
-def on_terminal(*arguments, columns=80, lines=40, **more):
+def on_terminal(*arguments: str, columns: int = 80, lines: int = 40, **more: str) -> tuple[int, str]:
     """The command on a pseudo-terminal: its exit status, and what a terminal was sent."""
     command = [sys.executable, "-c", COMMAND, *arguments]
     process, ours = at_terminal(*command, rows=lines, columns=columns, cwd=ROOT, env=environment(**more))

@@ -16,13 +16,12 @@ LABELS: Final = MappingProxyType(
     {
         "health": "healthy or unhealthy, as reported to the kubelet.",
         "node": "Name of the node.",
-        "method": "RPC: Allocate and PreStartContainer of the kubelet; CreateContainer, StateChange, Synchronize and "
-        "others of the container runtime (NRI).",
+        "method": "RPC of the container runtime (NRI): CreateContainer, StateChange, Synchronize and others.",
         "reason": "Why a card gets no new allocations: xid; ecc (uncorrectable error); driver (it requests a recovery "
         "action); row_remap (remapping of a memory row failed); lost (NVML does not report the card).",
         "task": "Background task: watch-pods, watch-namespaces, watch-node, runtime (connection with the container "
         "runtime), cards, "
-        "card-events, node-status, sweep (unused files), registration (with the kubelet), reconcile, "
+        "card-events, node-status, sweep (unused files), reconcile, "
         "gpu-time (for containers with a compute share).",
         "outcome": "Result of the RPC: ok; refused (with the reason); timeout; error (internal). The last three refuse "
         "the container, and the kubelet tries again.",
@@ -38,14 +37,14 @@ INFO: Final = _agent("info", Unit.NONE, "Node of the agent; always 1.", "node", 
 DURATION: Final = _agent(
     "request_duration_seconds",
     Unit.SECONDS,
-    "Duration of RPCs from the kubelet and the container runtime.",
+    "Duration of RPCs from the container runtime.",
     "method",
     kind=Kind.HISTOGRAM,
 )
 ANSWERS: Final = _agent(
     "requests_total",
     Unit.NONE,
-    "Answered RPCs of the kubelet and the container runtime, by outcome.",
+    "Answered RPCs of the container runtime, by outcome.",
     "method",
     "outcome",
     kind=Kind.COUNTER,
@@ -67,7 +66,14 @@ REGISTERED: Final = _agent(
 REGISTRATIONS: Final = _agent(
     "kubelet_registrations_total",
     Unit.NONE,
-    "Registrations with the kubelet since the agent started.",
+    "Registrations with the kubelet since the device plugin started.",
+    kind=Kind.COUNTER,
+)
+UNPREPARED: Final = _agent(
+    "unprepared_containers_total",
+    Unit.NONE,
+    "Containers with a share that the device plugin refused because the agent had not prepared them, since the device "
+    "plugin started.",
     kind=Kind.COUNTER,
 )
 DEVICES: Final = _agent("devices", Unit.NONE, "Devices (units of shared memory) reported to the kubelet.", "health")
@@ -109,6 +115,7 @@ CATALOGUE: Final = MappingProxyType(
             READY,
             REGISTERED,
             REGISTRATIONS,
+            UNPREPARED,
             DEVICES,
             HELD,
             HOLDERS,

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import Policy
+from isolation.contract.codec import CodecError, decode_allocation
 from isolation.contract.model import Mode
-from isolation.contract.names import ACK, SYSTEM_NAMESPACES
+from isolation.contract.names import ACK, ALLOCATION, SYSTEM_NAMESPACES
 from isolation.contract.nri_api import VOID
 from isolation.contract.quantity import show_bytes
 from isolation.node.nri.model import RefusedError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.codec import Allocation
     from isolation.contract.model import Card, Slice
-    from isolation.node.nri.model import Container
+    from isolation.node.nri.model import Container, Sandbox
 
 SERVED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 """Modes of a node that offers shares."""
@@ -49,8 +50,6 @@ class Given:
 class InForce:
     """Memory of a card that another container may use now."""
 
-    owner: str
-    """For people."""
     uuid: str
     bytes: int
 
@@ -69,13 +68,29 @@ class NodeFacts:
     @property
     def shares(self) -> bool:
         """Whether this node offers shares."""
-        return self.mode in SERVED and not self.whole
+        return offers_shares(self.mode, whole=self.whole)
 
-    def is_exempt(self, namespace: str) -> bool | None:
-        """None: cannot be told yet."""
-        if namespace in SYSTEM_NAMESPACES:
-            return True
-        return None if self.exempt is None else namespace in self.exempt
+
+def offers_shares(mode: Mode, *, whole: bool) -> bool:
+    """Whether a node of that mode offers shares; `whole`: somebody offers whole cards there."""
+    return mode in SERVED and not whole
+
+
+def is_exempt(namespace: str, exempt: frozenset[str] | None) -> bool | None:
+    """Whether it is of system software, by the exempt namespaces; None: cannot be told yet."""
+    if namespace in SYSTEM_NAMESPACES:
+        return True
+    return None if exempt is None else namespace in exempt
+
+
+def record_of(sandbox: Sandbox) -> Allocation | None:
+    """The pod's record as it was when its sandbox was made, if it can be read and is this very pod's."""
+    text = sandbox.annotations.get(ALLOCATION)
+    try:
+        record = decode_allocation(text) if text is not None else None
+    except CodecError:
+        return None
+    return record if record is not None and record.promise == sandbox.uid else None
 
 
 def share_of(container: Container, record: Allocation | None) -> tuple[Slice, ...] | None:
@@ -108,26 +123,29 @@ def judge_share(
     if before is None and not node.shares:
         why = "whole cards are offered here too" if node.whole else f"its label {ACK.mode_label} is {node.mode}"
         raise RefusedError(f"{key}: this node offers no shares: {why}")
-    unknown = [part.uuid for part in slices if part.uuid not in node.cards]
-    if unknown:
-        raise RefusedError(f"{key}: the pod was placed on card {', '.join(unknown)}, which this node does not have")
-    for part in slices:
-        _fits(key, part, node.cards[part.uuid], in_force)
+    check_room(key, slices, node.cards, in_force)
     if before is not None and before.policy != NOTHING:
         return Given(slices, before.policy)  # on the way from cgpu to share, limits stay while the pod lives
-    free = node.mode is Mode.SHARE or bool(node.is_exempt(container.sandbox.namespace))
+    free = node.mode is Mode.SHARE or bool(is_exempt(container.sandbox.namespace, node.exempt))
     return Given(slices, NOTHING if free else Policy.FIXED.name.lower())
 
 
+def check_room(key: str, slices: Sequence[Slice], cards: Mapping[str, Card], in_force: Sequence[InForce]) -> None:
+    """Never more on a card than it has, beside what others may use now; RefusedError."""
+    unknown = [part.uuid for part in slices if part.uuid not in cards]
+    if unknown:
+        raise RefusedError(f"{key}: the pod was placed on card {', '.join(unknown)}, which this node does not have")
+    for part in slices:
+        _fits(key, part, cards[part.uuid], in_force)
+
+
 def _fits(key: str, part: Slice, card: Card, in_force: Sequence[InForce]) -> None:
-    """Never more on a card than it has; RefusedError."""
-    others = [one for one in in_force if one.uuid == part.uuid]
-    used = sum(one.bytes for one in others)
+    used = sum(one.bytes for one in in_force if one.uuid == part.uuid)
     if used + part.bytes > card.allocatable_bytes:
-        names = ", ".join(sorted({one.owner for one in others})) or "nobody else"
+        # Nothing of whose it is: the pod's owner reads this.
         raise RefusedError(
             f"{key}: {show_bytes(part.bytes)} of card {part.uuid} are not free yet: {show_bytes(used)} of "
-            f"{show_bytes(card.allocatable_bytes)} are in use by {names}; the kubelet will retry"
+            f"{show_bytes(card.allocatable_bytes)} are in use by containers of this node; the kubelet will retry"
         )
 
 
@@ -144,16 +162,19 @@ def _asks(container: Container) -> bool:
     return container.env.get(ACK.env_visible, "") not in _NO_CARDS
 
 
-def judge_other(container: Container, node: NodeFacts) -> bool:
-    """Whether a container without a share must be closed to NVIDIA's runtimes; RefusedError."""
+def judge_other(container: Container, exempt: frozenset[str] | None) -> bool:
+    """
+    Whether a container without a share must be closed to NVIDIA's runtimes, on a node that offers shares.
+
+    RefusedError. `exempt`: as of `is_exempt`.
+    """
     nodes, asks = _nodes(container), _asks(container)
-    mentions = any(name.startswith(_VARIABLES) for name in container.env)
-    if not node.shares or not (nodes or asks or mentions):
+    if not (nodes or asks or any(name.startswith(_VARIABLES) for name in container.env)):
         return False
-    exempt = node.is_exempt(container.sandbox.namespace)
-    if exempt:
+    free = is_exempt(container.sandbox.namespace, exempt)
+    if free:
         return False
-    if exempt is None and (nodes or asks):
+    if free is None and (nodes or asks):
         raise RefusedError(
             f"{container.key}: it is not known yet whether namespace {container.sandbox.namespace} is exempt: the "
             "node agent has not reached the API server since it started; the kubelet will retry"
@@ -164,4 +185,4 @@ def judge_other(container: Container, node: NodeFacts) -> bool:
             f"shared: request {ACK.memory} instead, or label the namespace gpushare.dev/exempt=true if it is system "
             "software"
         )
-    return True
+    return container.env.get(ACK.env_visible) != VOID

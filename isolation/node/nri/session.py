@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The agent as a plugin of the container runtime: connected again within a moment, and never late with an answer.
+A plugin of the container runtime: connected again within a moment, and never late with an answer.
 
 The runtime starts a container as it is when a plugin is late, dies or is away; only an error refuses. So an answer
 that takes too long becomes an error well before the runtime gives up, and calls that write files run in threads of
@@ -16,6 +16,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from isolation.contract import nri_api as api
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
-NAME: Final = "gpushare"
-INDEX: Final = "90"
-"""Late among the plugins: what others have changed is seen. NVIDIA's own has 10."""
 CONNECT_SECONDS: Final = 0.05
 """Between two tries: a runtime that starts serves pods within 25 ms of its plugins' socket."""
 ANSWER_PART: Final = 0.6
@@ -47,14 +45,38 @@ _LOOK_SECONDS: Final = 0.5
 _LONGEST_TEXT: Final = 500
 
 
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A plugin as the runtime knows it."""
+
+    name: str
+    index: str
+    """Two digits; the runtime asks its plugins in this order, and a later one sees what earlier ones have changed."""
+    events: tuple[api.Event, ...]
+
+
+AGENT: Final = Subscription("gpushare", "90", tuple(api.Event))
+"""Late among the plugins: what others have changed is seen. NVIDIA's own has 10."""
+
+
 class Session:
     """See the module. `cycle` is called over and over by one thread; the rest may be read from any."""
 
     def __init__(
-        self, path: Path, handler: Handler, took: Callable[[str, float, str], None], index: str = INDEX
+        self,
+        path: Path,
+        handler: Handler,
+        took: Callable[[str, float, str], None] = lambda *_: None,
+        plugin: Subscription = AGENT,
+        changed: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """`took`: receives method, seconds and outcome (ok, refused, timeout, error) of each answer."""
-        self._path, self._handler, self._took, self._index = path, handler, took, index
+        """
+        Not connected yet.
+
+        `took` receives method, seconds and outcome (ok, refused, timeout, error) of each answer; `changed` is told,
+        at once and in the thread of `cycle`, whether we are in force now.
+        """
+        self._path, self._handler, self._took, self._plugin, self._changed = path, handler, took, plugin, changed
         self._socket: socket.socket | None = None
         self._trunk: Trunk | None = None
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="nri")
@@ -83,7 +105,7 @@ class Session:
 
     def close(self) -> None:
         """The runtime is told nothing: for it we are gone."""
-        self._lost("the node agent is shutting down")
+        self._lost("shutting down")
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _connect(self) -> None:
@@ -100,7 +122,9 @@ class Session:
         connection.settimeout(_LOOK_SECONDS)
         self._socket, self._trunk = connection, Trunk(connection)
         self._parts = ([], [])
-        self._trunk.ask("RegisterPlugin", api.RegisterPluginRequest(plugin_name=NAME, plugin_idx=self._index))
+        self._trunk.ask(
+            "RegisterPlugin", api.RegisterPluginRequest(plugin_name=self._plugin.name, plugin_idx=self._plugin.index)
+        )
         end = time.monotonic() + _REGISTER_SECONDS
         while not self.in_force:
             self._serve()
@@ -149,6 +173,7 @@ class Session:
             self.times += 1
             self.in_force, self.trouble = True, ""
             _log.info("connected to the container runtime: %s", self.runtime)
+            self._changed(True)
 
     def _result(self, call: Call) -> Any:
         if call.method == "Configure":
@@ -172,7 +197,7 @@ class Session:
         self.runtime = printable(f"{request.runtime_name} {request.runtime_version}", 64)
         if request.request_timeout > 0:  # milliseconds
             self._answer_seconds = request.request_timeout / 1000 * ANSWER_PART
-        events = sum(1 << (event - 1) for event in api.Event)
+        events = sum(1 << (event - 1) for event in self._plugin.events)
         # A runtime that knows the policy (NRI 0.12) refuses what it cannot ask us about.
         return api.ConfigureResponse(events=events, failure_policy={"fail_request": True})
 
@@ -204,7 +229,9 @@ class Session:
             with contextlib.suppress(OSError):
                 self._socket.close()
         self._socket = self._trunk = None
-        self._synchronized = self.in_force = False
+        was, self._synchronized, self.in_force = self.in_force, False, False
+        if was:
+            self._changed(False)
         if why != self.trouble:
             self.trouble = why
             _log.warning("not connected to the container runtime: %s", why)

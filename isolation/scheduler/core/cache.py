@@ -256,6 +256,16 @@ class SchedulerCache:
         self._assumed[pod.uid] = (AssumedPod(pod.uid, pod.namespace, pod.name, now, found), pod)
         return found
 
+    def still_fits(self, uid: str) -> bool:
+        """Whether this pod is still assumed and its cards have room: another leader may have bound pods to them."""
+        found = self._assumed.get(uid)
+        if found is None:
+            return False
+        assumption, pod = found
+        with self._capacity.without([uid]):
+            exact = self._capacity.place_exactly(pod.request, pod.namespace, assumption.assumed.placement)
+        return exact is not None
+
     def confirm(self, uid: str) -> None:
         """Note that the API server has bound the pod as assumed; fine if the watch, or the pod's end, was faster."""
         found = self._assumed.get(uid)

@@ -224,7 +224,7 @@ def test_the_agents_index_is_the_one_that_others_are_compared_with():
     """
     Doctor and agent do not import each other.
     """
-    assert machine_runtime._INDEX == session.INDEX
+    assert machine_runtime._INDEX == session.AGENT.index
 
 
 def given_away(*ids, resource="aliyun.com/gpu-mem"):

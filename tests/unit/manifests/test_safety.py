@@ -23,8 +23,10 @@ from isolation.contract.names import (
 )
 from isolation.contract.nri_api import SOCKET
 from isolation.doctor.checks.cluster.certificates import WEBHOOK
+from isolation.node.app import ADMIT_SECONDS, LEAVE_SECONDS
 from isolation.node.cli import node
-from isolation.node.settings import KUBELET_DIR
+from isolation.node.device_plugin.cli import device_plugin
+from isolation.node.paths import KUBELET_DIR
 from isolation.scheduler.cli import scheduler
 from isolation.scheduler.core.kube_scheduler_config import SIDECAR_LEASE
 from isolation.scheduler.settings import SIDECAR
@@ -41,7 +43,8 @@ def thing(path, kind, name=None):
 
 def container(workload, name):
     """One of its containers."""
-    [one] = [one for one in workload["spec"]["template"]["spec"]["containers"] if one["name"] == name]
+    spec = workload["spec"]["template"]["spec"]
+    [one] = [one for one in [*spec.get("initContainers", []), *spec["containers"]] if one["name"] == name]
     return one
 
 
@@ -77,8 +80,12 @@ def test_the_pair_in_one_pod_fails_over_together():
 
 @pytest.mark.parametrize(
     ("command", "made"),
-    [(scheduler, container(DEPLOYMENT, "gpushare")), (node, container(DAEMONSET, "agent"))],
-    ids=["scheduler", "node"],
+    [
+        (scheduler, container(DEPLOYMENT, "gpushare")),
+        (node, container(DAEMONSET, "agent")),
+        (device_plugin, container(DAEMONSET, "device-plugin")),
+    ],
+    ids=["scheduler", "node", "device-plugin"],
 )
 def test_our_commands_understand_what_the_manifests_tell_them(command, made):
     """
@@ -125,10 +132,17 @@ def test_the_agent_sees_these_folders_of_its_node_and_no_others():
     At the same paths as on the host, since it tells the runtime about them; read-only where it only reads.
     """
     spec = DAEMONSET["spec"]["template"]["spec"]
-    paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
-    mounts = {one["mountPath"]: one.get("readOnly", False) for one in container(DAEMONSET, "agent")["volumeMounts"]}
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    mounts, small = (
+        {
+            one["mountPath"]: one.get("readOnly", False)
+            for one in container(DAEMONSET, name)["volumeMounts"]
+            if one["name"] in paths
+        }
+        for name in ("agent", "device-plugin")
+    )
     expected = {
-        f"{KUBELET_DIR}/device-plugins": False,
+        f"{KUBELET_DIR}/device-plugins": True,
         str(PurePosixPath(SOCKET).parent): False,
         RUN_DIR: False,
         str(PurePosixPath(MARKS_DIR).parent): False,
@@ -139,7 +153,35 @@ def test_the_agent_sees_these_folders_of_its_node_and_no_others():
 
     assert expected == mounts
     assert set(mounts) == set(paths.values())
+    assert dict.fromkeys(set(mounts) - {"/etc/cdi", "/sys"}, False) == small
     assert "hostNetwork" not in spec
+
+
+def test_the_device_plugin_outlives_the_agent_and_has_less():
+    """
+    A sidecar (it starts before and ends after), without a token, a card, a capability or a port.
+    """
+    pod = DAEMONSET["spec"]["template"]["spec"]
+    ours, agent = container(DAEMONSET, "device-plugin"), container(DAEMONSET, "agent")
+    place = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+    assert [("device-plugin", "Always")] == [(one["name"], one["restartPolicy"]) for one in pod["initContainers"]]
+    assert pod["automountServiceAccountToken"] is False
+    assert ([False], [True]) == tuple(
+        [place in {mount["mountPath"] for mount in one["volumeMounts"]}] for one in (ours, agent)
+    )
+    assert ["ALL"] == ours["securityContext"]["capabilities"]["drop"]
+    assert "privileged" not in ours["securityContext"]
+    assert not {"env", "ports"} & set(ours)
+    assert pod["terminationGracePeriodSeconds"] > LEAVE_SECONDS + ADMIT_SECONDS + 5
+
+
+def test_the_agents_token_is_what_the_kubelet_would_mount():
+    [token] = [
+        v["projected"]["sources"] for v in DAEMONSET["spec"]["template"]["spec"]["volumes"] if v["name"] == "token"
+    ]
+
+    assert ["serviceAccountToken", "configMap", "downwardAPI"] == [key for source in token for key in source]
 
 
 def test_agents_run_where_shares_are_served_and_never_twice():

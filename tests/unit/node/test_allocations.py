@@ -55,18 +55,18 @@ def container(ident, state=State.RUNNING, tenant=MAIN):
 
 
 def in_force(book, **more):
-    """Bytes of what is in force, by owner."""
-    return {one.owner: one.bytes // GIB for one in book.in_force(**more)}
+    """GiB of what is in force, by card."""
+    return {one.uuid: one.bytes // GIB for one in book.in_force(**more)}
 
 
 def test_a_container_counts_from_its_creation_to_its_last_process(book, cgroups):
     """What was killed may take a while to give its memory back."""
     book.creates(MAIN, PART, "fixed", "c1")
-    assert {"ml/train/main": 4} == in_force(book)
+    assert {"GPU-1": 4} == in_force(book)
     assert {} == in_force(book, but=IDENT)
     cgroups.known["uid-1", "c1"] = [7]
     book.gone(container("c1"))
-    assert ({"ml/train/main": 4}, {"GPU-1": 4 * GIB}) == (in_force(book), book.bytes_by_card())
+    assert ({"GPU-1": 4}, {"GPU-1": 4 * GIB}) == (in_force(book), book.bytes_by_card())
     cgroups.known.clear()
     assert {} == in_force(book)
     assert book.get(IDENT) is not None, "its files stay for the next start"
@@ -83,7 +83,7 @@ def test_a_restart_takes_over_while_the_one_before_it_still_dies(book, cgroups):
     assert {7} == book.processes(IDENT)
     book.gone(container("c1"))
     again = book.creates(MAIN, (replace(PART[0], bytes=GIB),), "none", "c2")
-    assert ({"ml/train/main": 1}, {8}, "none") == (in_force(book), book.processes(IDENT), again.policy)
+    assert ({"GPU-1": 1}, {8}, "none") == (in_force(book), book.processes(IDENT), again.policy)
     book.gone(container("c2"))
     del cgroups.known["uid-1", "c2"]
     assert book.is_in_force(again), "the first one still has a process"
@@ -93,7 +93,7 @@ def test_where_the_kernel_cannot_be_asked_nothing_is_free(book, cgroups):
     book.creates(MAIN, PART, "fixed", "c1")
     book.gone(container("c1"))
     cgroups.blind = True
-    assert ({"ml/train/main": 4}, None) == (in_force(book), book.processes(IDENT))
+    assert ({"GPU-1": 4}, None) == (in_force(book), book.processes(IDENT))
 
 
 def hold(tenant=MAIN):
@@ -108,9 +108,9 @@ def test_what_stands_on_the_disk_counts_until_the_runtime_and_the_kernel_know_no
     """After a restart of the agent the runtime's ids are not known: a process of the pod is enough."""
     cgroups.known["uid-1", "c1"] = [7]
     book.load([hold()])
-    assert ({"ml/train/main": 4}, None) == (in_force(book), book.processes(IDENT))
+    assert ({"GPU-1": 4}, None) == (in_force(book), book.processes(IDENT))
     book.runtime_has([], [])
-    assert {"ml/train/main": 4} == in_force(book)
+    assert {"GPU-1": 4} == in_force(book)
     cgroups.known.clear()
     assert {} == in_force(book)
 
@@ -128,7 +128,7 @@ def test_the_runtimes_list_says_who_runs(book, cgroups):
     assert ({"c3"}, True) == (book.get(IDENT).runs, "c1" in book.get(IDENT).ended)
     book.runtime_has([], [])
     cgroups.known = {("uid-2", "side"): [9]}
-    assert {"ml/eval/main": 4} == in_force(book), "of that one no container's id was ever known"
+    assert {"GPU-1": 4} == in_force(book), "of that one no container's id was ever known"
     cgroups.known.clear()
     assert {} == in_force(book)
 

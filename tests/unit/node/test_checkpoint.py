@@ -32,6 +32,7 @@ def checkpoint(tmp_path):
 def test_what_containers_have_is_read_for_our_resource_over_all_numa_nodes(checkpoint):
     """Registered devices are what we have told the kubelet; they are nobody's."""
     assert GIVEN == checkpoint.used()
+    assert {"7a0ed4b1-9a3a-4f8e-8c64-0d3c0a4f8f11", "f3b2a6d0-52a4-4ad8-9a2e-0f6b6a1f2c22"} == checkpoint.pods()
 
 
 def test_a_kubelet_that_gave_nothing_writes_null_or_no_file(checkpoint, tmp_path):

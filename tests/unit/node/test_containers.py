@@ -287,7 +287,7 @@ def test_a_card_is_free_when_the_last_process_of_the_one_before_is_gone(world):
     """Not when its pod is: memory of a process that does not die stays on the card."""
     first, _ = world.run(world.pod(main=(0, 12)))
     second = world.container(world.pod(OTHER, main=(0, 8)))
-    assert "12 GiB of 16 GiB are in use by ml/pod-1/main; the kubelet will retry" in world.refused(second)
+    assert "12 GiB of 16 GiB are in use by containers of this node; the kubelet will retry" in world.refused(second)
     world.end(first, lingers=True)
     del world.known[UID]
     world.agent.tidy()
@@ -350,6 +350,32 @@ def test_a_changed_record_changes_the_limits_of_a_running_container(world):
     assert (2, [6]) == world.limits()
     assert before == file.stat().st_ino, "in place: a mount keeps the old file"
     assert 6 * GIB == world.promised()[f"{UID}.main"].slices[0].bytes == world.allocations.bytes_by_card()[CARDS[0]]
+
+
+def test_a_record_that_grows_beyond_the_card_waits_until_others_are_gone(world):
+    """The card never has more in force than it has, also while nobody starts."""
+    world.run(world.pod(main=(0, 4)))
+    other, _ = world.run(world.pod(OTHER, main=(0, 10)))
+    world.watch(UID, record(main=(0, 8)))
+    world.agent.tidy()
+    assert ([4], 14 * GIB) == (world.limits()[1], world.allocations.bytes_by_card()[CARDS[0]])
+    world.end(other)
+    world.agent.tidy()
+    assert ([8], 8 * GIB) == (world.limits()[1], world.allocations.bytes_by_card()[CARDS[0]])
+
+
+def test_what_a_container_had_must_fit_too(world):
+    """Before the watch has spoken it gets that, and not what its record says: so that is what must be free."""
+    sandbox = world.pod(watched=False, main=(0, 12))
+    world.end(world.run(sandbox)[0])
+    world.is_synced, world.sandboxes = False, [sandbox]
+    world.start_agent()
+    other, _ = world.run(world.pod(OTHER, watched=False, main=(0, 8)))
+    container = world.container(replace(sandbox, annotations={ALLOCATION: record(main=(0, 1))}))
+    assert "12 GiB of card" in world.refused(container)
+    world.end(other)
+    world.agent.create(container)
+    assert [12] == world.limits()[1]
 
 
 def test_another_card_comes_with_the_next_start(world):

@@ -31,8 +31,14 @@ def places(tmp_path):
 @pytest.fixture
 def gate(places):
     made = Gate(places.run, places.cdi, places.marks, places.built)
-    made.install()
+    put_right(made)
     return made
+
+
+def put_right(gate):
+    """As the device plugin does, as long as it is shown all creates."""
+    gate.install()
+    gate.offer()
 
 
 def names(folder):
@@ -61,7 +67,7 @@ def test_it_is_installed_again_as_often_as_asked_and_changes_nothing(gate, place
     """A runtime that watches the folder reads no spec again for nothing; a start in progress keeps its program."""
     before = [path.stat().st_ino for path in (places.program, places.spec)]
     gate.mark(CID, ())
-    gate.install()
+    put_right(gate)
     assert before == [path.stat().st_ino for path in (places.program, places.spec)]
     assert (places.marks / CID).is_file()
 
@@ -82,12 +88,29 @@ def test_what_was_changed_is_put_right(gate, places, spoil):
         case "no spec":
             places.spec.unlink()
     old = os.open(places.program, os.O_RDONLY) if places.program.exists() else None
-    gate.install()
+    put_right(gate)
     assert (places.built.read_bytes(), 0o755) == (places.program.read_bytes(), mode(places.program))
     assert (0o700, "closed") == (mode(places.marks), json.loads(places.spec.read_text())["devices"][0]["name"])
     if old is not None:
         os.close(old)
     assert ["gpushare-guard"] == names(places.program.parent)
+
+
+def test_a_gate_that_is_withdrawn_leaves_no_device_to_find(gate, places):
+    """The runtime refuses such a create, which the kubelet repeats; the guard and the marks stay for what runs."""
+    gate.mark(CID, ())
+    for _ in range(2):
+        gate.withdraw()
+        assert ([], True, [CID]) == (names(places.spec.parent), places.program.is_file(), names(places.marks))
+    gate.offer()
+    assert ["gpushare-gate.json"] == names(places.spec.parent)
+
+
+def test_a_device_that_cannot_be_withdrawn_is_told(gate, places):
+    places.spec.unlink()
+    places.spec.mkdir()
+    with pytest.raises(GateError, match="cannot remove"):
+        gate.withdraw()
 
 
 def test_what_cannot_be_written_is_told(gate, places):

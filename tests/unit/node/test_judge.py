@@ -13,7 +13,7 @@ from isolation.contract.codec import Allocation
 from isolation.contract.model import Card, Mode, Part, Slice
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
-from isolation.node.core.judge import Given, InForce, NodeFacts, judge_other, judge_share, share_of
+from isolation.node.core.judge import Given, InForce, NodeFacts, judge_other, judge_share, offers_shares, share_of
 from isolation.node.nri.model import Container, RefusedError, Sandbox
 
 UID = "11111111-2222-3333-4444-555555555555"
@@ -46,10 +46,10 @@ def changed(**more):
         ({"node": changed(whole=True)}, "this node offers no shares: whole cards are offered here too"),
         ({"node": changed(cards={})}, "placed on card GPU-1, which this node does not have"),
         (
-            {"in_force": [InForce("ml/b/x", "GPU-1", 7 * GIB), InForce("ml/a/y", "GPU-1", 6 * GIB)]},
-            "4 GiB of card GPU-1 are not free yet: 13 GiB of 16 GiB are in use by ml/a/y, ml/b/x; the kubelet will",
+            {"in_force": [InForce("GPU-1", 7 * GIB), InForce("GPU-1", 6 * GIB)]},
+            "4 GiB of card GPU-1 are not free yet: 13 GiB of 16 GiB are in use by containers of this node",
         ),
-        ({"node": changed(cards={"GPU-1": Card("GPU-1", 0, 3 * GIB)})}, "0 B of 3 GiB are in use by nobody else"),
+        ({"node": changed(cards={"GPU-1": Card("GPU-1", 0, 3 * GIB)})}, "0 B of 3 GiB are in use"),
     ],
 )
 def test_a_share_is_refused_with_a_reason(given, said):
@@ -98,7 +98,7 @@ def test_a_changed_record_counts_for_the_next_start():
 @given(st.lists(st.tuples(st.sampled_from(["GPU-1", "GPU-2"]), st.integers(0, 20)), max_size=6), st.integers(1, 20))
 def test_never_more_on_a_card_than_it_has(others, size):
     """Each card for itself, and to the byte."""
-    in_force = [InForce("o", uuid, amount * GIB) for uuid, amount in others]
+    in_force = [InForce(uuid, amount * GIB) for uuid, amount in others]
     part = (Slice("GPU-2", 1, size * GIB),)
     record = Allocation(UID, part, (Part("main", part),))
     used = sum(one.bytes for one in in_force if one.uuid == "GPU-2")
@@ -112,7 +112,7 @@ def test_never_more_on_a_card_than_it_has(others, size):
 def test_each_of_several_cards_must_fit():
     two = (PART[0], Slice("GPU-2", 1, 4 * GIB))
     with pytest.raises(RefusedError, match="card GPU-2 are not free"):
-        judged(record=Allocation(UID, two, (Part("main", two),)), in_force=[InForce("o", "GPU-2", 13 * GIB)])
+        judged(record=Allocation(UID, two, (Part("main", two),)), in_force=[InForce("GPU-2", 13 * GIB)])
 
 
 @pytest.mark.parametrize(("name", "found"), [("main", PART), ("other", None)])
@@ -134,7 +134,7 @@ CUDA = {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VERSION": "13.0"}
         (CUDA, (), None, "not known yet whether namespace ml is exempt"),
         ({"NVIDIA_VISIBLE_DEVICES": "0"}, (), frozenset(), True),
         ({"NVIDIA_VISIBLE_DEVICES": "none", "CUDA_VERSION": "1"}, (), None, True),
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, (), None, True),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, (), None, False),
         ({"CUDA_VERSION": "13.0"}, (), frozenset(), True),
         ({"NVIDIA_DRIVER_CAPABILITIES": "all"}, (), frozenset(), True),
         ({}, ("/dev/nvidia0",), frozenset({"ml"}), False),
@@ -142,18 +142,17 @@ CUDA = {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VERSION": "13.0"}
         ({}, ("/dev/fuse", "/dev/nvidia-uvm"), None, "not known yet whether"),
     ],
 )
-@pytest.mark.parametrize("mode", [Mode.SHARE, Mode.CGPU, Mode.CORE_MEM])
-def test_a_container_without_a_share_is_closed_left_alone_or_refused(mode, env, devices, exempt, answer):
+def test_a_container_without_a_share_is_closed_left_alone_or_refused(env, devices, exempt, answer):
     """Closed is no harm where nothing asks, so nobody waits for the namespaces then."""
-    container, node = replace(MAIN, env=env, devices=devices), changed(mode=mode, exempt=exempt)
+    container = replace(MAIN, env=env, devices=devices)
     if isinstance(answer, bool):
-        assert answer is judge_other(container, node)
+        assert answer is judge_other(container, exempt)
     else:
         with pytest.raises(RefusedError, match=f"ml/train/main: .*{answer}"):
-            judge_other(container, node)
+            judge_other(container, exempt)
 
 
-@pytest.mark.parametrize("node", [changed(mode=Mode.EXCLUSIVE), changed(mode=Mode.NONE), changed(whole=True)])
-def test_a_node_without_shares_is_left_alone(node):
-    container = replace(MAIN, env=CUDA, devices=("/dev/nvidia0",))
-    assert judge_other(container, replace(node, exempt=None)) is False
+@pytest.mark.parametrize("mode", Mode)
+def test_shares_are_offered_in_three_modes_and_never_beside_whole_cards(mode):
+    offered = mode in {Mode.SHARE, Mode.CGPU, Mode.CORE_MEM}
+    assert (offered, False) == (offers_shares(mode, whole=False), offers_shares(mode, whole=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our plugin at a kubelet that behaves as the real one: registered in time, one answer for all, no start while away."""
+"""Our device plugin at a kubelet that behaves as the real one: registered in time, one answer for all."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import time
 
 import grpc
 import pytest
-from support.device_manager import Box, DeviceManager, ManagedPod
+from support.device_manager import DeviceManager
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract import kubelet_api as api
-from isolation.contract.names import ACK, GATE_DEVICE
+from isolation.contract.names import GATE_DEVICE
 from isolation.kube.background import Background
-from isolation.node import plugin as module
-from isolation.node import register
 from isolation.node.core.units import Device
-from isolation.node.plugin import Plugin, PluginError, message_of
-from isolation.node.register import Registrar
+from isolation.node.device_plugin import register
+from isolation.node.device_plugin.plugin import Plugin, PluginError, message_of
+from isolation.node.device_plugin.register import Registrar
 
 
 class Host:
@@ -29,22 +28,9 @@ class Host:
     def __init__(self, kubelet, resource=""):
         self.kubelet, self.resource = kubelet, resource or kubelet.resource
         self.all = tuple(Device(f"1GiB-{number}", healthy=True) for number in range(16))
-        self.why = self.obstacle = ""
-        self.outcomes = []
+        self.obstacle = ""
         self._loop, self._ready = asyncio.new_event_loop(), threading.Event()
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._run()), daemon=True)
-
-    def devices(self):
-        """See `plugin.Node`."""
-        return self.all
-
-    def closed(self):
-        """See `plugin.Node`."""
-        return self.why
-
-    def took(self, method, _seconds, outcome):
-        """See `plugin.Times`."""
-        self.outcomes.append((method, outcome))
 
     def __enter__(self):
         self._thread.start()
@@ -56,10 +42,6 @@ class Host:
         self._thread.join(PATIENCE_SECONDS)
         self._loop.close()
 
-    def changed(self):
-        """The agent says so."""
-        self._loop.call_soon_threadsafe(self.plugin.changed)
-
     def call(self, method, request, answer, seconds=PATIENCE_SECONDS):
         """As the kubelet."""
         with grpc.insecure_channel(f"unix:{self.plugin.path}") as channel:
@@ -68,7 +50,7 @@ class Host:
 
     async def _run(self):
         self._over = asyncio.Event()
-        self.plugin = Plugin(self, self.kubelet.plugins / "gpushare.sock", GATE_DEVICE, self)
+        self.plugin = Plugin(lambda: self.all, self.kubelet.plugins / "gpushare.sock", GATE_DEVICE)
         self.registrar = Registrar(self.plugin, self.kubelet.plugins, self.resource, lambda: self.obstacle)
         async with Background().cycles("registration", self.registrar.cycle):
             self._ready.set()
@@ -104,54 +86,20 @@ def test_every_container_is_answered_with_the_gate_whatever_its_units(host):
         assert b"" == answer.SerializeToString()
 
 
-def test_the_kubelet_chooses_for_itself_and_asks_before_a_start(host):
+def test_the_kubelet_chooses_for_itself_and_asks_nothing_before_a_start(host):
+    """A plugin that is asked before starts wedges pods that its kubelet admitted before it was there."""
     said = host.call("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
-    assert api.DevicePluginOptions(pre_start_required=True) == said
-    with pytest.raises(grpc.RpcError) as missing:
-        host.call("GetPreferredAllocation", api.Empty(), api.Empty)
-    assert grpc.StatusCode.UNIMPLEMENTED == missing.value.code()
+    assert api.DevicePluginOptions() == said
+    for method in ("GetPreferredAllocation", "PreStartContainer"):
+        with pytest.raises(grpc.RpcError) as missing:
+            host.call(method, api.Empty(), api.Empty)
+        assert grpc.StatusCode.UNIMPLEMENTED == missing.value.code()
 
 
-def test_a_start_waits_while_the_runtime_shows_us_nothing(host):
-    """A gap costs a moment: the same call is answered as soon as it is over."""
-    host.why = "not connected to the container runtime yet"
-    threading.Timer(0.3, lambda: setattr(host, "why", "")).start()
-    began = time.monotonic()
-    host.call("PreStartContainer", api.PreStartContainerRequest(), api.PreStartContainerResponse)
-    assert time.monotonic() - began > 0.25
-    assert [("PreStartContainer", "ok")] == host.outcomes
-
-
-def test_a_start_that_waited_too_long_is_refused_before_the_kubelet_hangs_up(host, monkeypatch):
-    """Else the pod's Events say "deadline exceeded", and nobody learns what to mend."""
-    assert module.PRESTART_SECONDS < 30
-    monkeypatch.setattr(module, "PRESTART_SECONDS", 0.2)
-    host.why = "cannot connect to /var/run/nri/nri.sock: " + "x" * 600
-    with pytest.raises(grpc.RpcError) as refused:
-        host.call("PreStartContainer", api.PreStartContainerRequest(), api.PreStartContainerResponse)
-    assert (grpc.StatusCode.FAILED_PRECONDITION, host.why[:500]) == (refused.value.code(), refused.value.details())
-    assert [("PreStartContainer", "refused")] == host.outcomes
-
-
-def test_a_pod_is_admitted_and_waits_with_the_reason(kubelet, host, monkeypatch):
-    """Not failed: the kubelet asks again."""
-    monkeypatch.setattr(module, "PRESTART_SECONDS", 0.1)
-    host.why = "the runtime is away: the kubelet will retry"
-    made = kubelet.bind(ManagedPod("ns", "a", "uid-a", [Box("main", {ACK.memory: 4})]))
-    kubelet.until(lambda: made.boxes["main"].attempts >= 2)
-    assert ("Pending", 4) == (made.phase, len(made.boxes["main"].ids))
-    kubelet.until(lambda: "the runtime is away" in made.boxes["main"].message)
-
-
-@pytest.mark.parametrize("said", [True, False], ids=["told", "by the next look"])
-def test_the_kubelet_learns_of_units_that_change(kubelet, host, monkeypatch, said):
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 3600.0 if said else 0.05)
+def test_the_kubelet_learns_of_units_that_change(kubelet, host):
     host.all = host.all[:8]
-    host.changed()
     kubelet.until(lambda: kubelet.status() == (8, 8))
     host.all = tuple(Device(one.id, healthy=number >= 4) for number, one in enumerate(host.all))
-    if said:
-        host.changed()
     kubelet.until(lambda: kubelet.status() == (8, 4))
 
 
@@ -176,6 +124,11 @@ def test_units_of_another_release_keep_us_from_registering(kubelet):
         kubelet.until(lambda: host.registrar.standing.trouble == host.obstacle)
         time.sleep(0.3)
         assert (0, False) == (len(kubelet.registrations), host.plugin.path.exists())
+        host.obstacle = ""
+        kubelet.until(lambda: kubelet.status() == (16, 16))
+        host.obstacle = "the agent is new and has another unit"
+        kubelet.until(lambda: kubelet.status()[1] == 0)
+        kubelet.until(lambda: host.registrar.standing.trouble == host.obstacle)
         host.obstacle = ""
         kubelet.until(lambda: kubelet.status() == (16, 16))
 
@@ -213,4 +166,4 @@ def test_messages_of_the_largest_machine_are_small():
 
 def test_a_socket_path_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(PluginError, match="socket path is longer"):
-        Plugin(None, tmp_path / ("x" * 100) / "gpushare.sock", GATE_DEVICE, None)
+        Plugin(tuple, tmp_path / ("x" * 100) / "gpushare.sock", GATE_DEVICE)

@@ -34,12 +34,12 @@ def stage(name, *codes, **more):
 
 @pytest.fixture
 def played(monkeypatch, tmp_path, capsys):
-    """Run these stages in lanes: exit status and what was said."""
+    """Run stages in lanes, `beside` in none of them: exit status and what was said."""
     monkeypatch.setattr(stages, "LOGS", tmp_path)
     monkeypatch.setattr(stages, "ROOT", tmp_path)
 
-    def run(*lanes, words=("all",)):
-        known = {one.name: one for lane in lanes for one in lane}
+    def run(*lanes, words=("all",), beside=()):
+        known = {one.name: one for lane in (*lanes, beside) for one in lane}
         monkeypatch.setattr(stages, "stages", lambda _budget: known)
         names = tuple(tuple(one.name for one in lane) for lane in lanes)
         monkeypatch.setattr(stages, "GROUPS", {"test": names[:1], "all": names})
@@ -97,6 +97,18 @@ def test_what_make_test_has_run_is_left_out(played):
     with pytest.raises(SystemExit) as wrong:
         played(*lanes, words=("third",))
     assert 2 == wrong.value.code
+
+
+def test_a_stage_of_no_group_runs_when_it_is_named(played):
+    """
+    `make clients`: not part of `all`, and yet a stage.
+    """
+    alone = stage("alone", PASSING)
+
+    status, said = played((stage("first", PASSING),), words=("alone",), beside=(alone,))
+    assert (0, True, False) == (status, "about alone" in said, "about first" in said)
+    status, said = played((stage("first", PASSING),), words=("all",), beside=(alone,))
+    assert (0, False, True) == (status, "about alone" in said, "about first" in said)
 
 
 def test_a_stage_that_hangs_is_ended_with_all_that_it_started(played, monkeypatch, tmp_path):

@@ -146,6 +146,22 @@ def test_a_bind_that_commits_after_its_answer_was_lost_finds_its_room_still_kept
     asyncio.run(story())
 
 
+def test_a_binding_is_not_sent_again_onto_cards_that_another_leader_has_given_away():
+    """The request was lost, another replica led and bound a pod there: the card is not promised twice."""
+
+    async def story() -> None:
+        world = Scheduler(Server(script=["dropped"]), pod("a", 5))
+        bind = asyncio.create_task(world.binder.bind(pod("a", 5), "n"))
+        await until(lambda: world.server.posts)
+        world.clock.leads = False
+        world.cache.set_pod(bound(pod("b", 5), at("n", 0, size=5)))
+        world.clock.leads = True
+        assert "another pod was bound to them" in await bind
+        assert (1, 5, {}) == (world.server.posts, world.used(), world.cache.assumed_pods())
+
+    asyncio.run(story())
+
+
 def test_the_last_request_that_may_still_be_under_way_counts():
     """Several got no answer: the room is kept until the last of them cannot come any more."""
 

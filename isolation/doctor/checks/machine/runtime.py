@@ -165,7 +165,7 @@ def _check_visible_devices(nvidia: Text) -> Finding:
     return problem(
         check,
         "an image with NVIDIA_VISIBLE_DEVICES=all, as every CUDA base image has, gets every card if NVIDIA's container "
-        "runtime starts it while the node agent is not connected to the container runtime (an update, a restart)",
+        "runtime starts it while neither the node agent nor its device plugin is connected (an update, a restart)",
         f"run `nvidia-ctk config --in-place --set {_UNPRIVILEGED}=false`, then restart the container runtime",
     )
 

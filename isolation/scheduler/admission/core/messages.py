@@ -13,13 +13,12 @@ import msgspec
 
 from isolation.contract.codec.pools import PublishedPool, PublishedPools, decode_pools
 from isolation.contract.handover import Ours
-from isolation.contract.model import Node  # noqa: TC001 (msgspec reads the types of fields)
 from isolation.contract.names import ACK
-from isolation.placement.card_sizes import CardSizes, measure_cards
+from isolation.placement.card_sizes import CardKind, CardSizes, measure_cards
 from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, measure_nodes
 
 if TYPE_CHECKING:
-    from isolation.contract.model import Rules
+    from isolation.contract.model import Node, Rules
 
 MOST_LINE: Final = 16 << 20
 """Bytes: a batch of names has less than 2 MiB, a fleet of 50,000 different nodes 4 MiB."""
@@ -43,7 +42,7 @@ class AdmissionConfiguration(msgspec.Struct, frozen=True):
 class CardKinds(msgspec.Struct, frozen=True):
     """`CardSizes` of the nodes that exist."""
 
-    nodes: tuple[Node, ...]
+    kinds: tuple[CardKind, ...]
     dropped: frozenset[str]
 
 
@@ -111,7 +110,7 @@ class ClusterView:
             growing = (pool.fresh for pool in found.pools if pool.max_nodes)
             self.pools, self.growth = found.pools, measure_nodes(growing) if found.complete else None
         if update.cards is not None:
-            self._cards = CardSizes(update.cards.nodes, update.cards.dropped)
+            self._cards = CardSizes(update.cards.kinds, update.cards.dropped)
         if update.cards is not None or update.pools is not None:
             coming = measure_cards(pool.fresh for pool in self.pools if pool.max_nodes)
             self._sizes = CardSizes(self._cards.kinds + coming.kinds, self._cards.dropped | coming.dropped)
@@ -122,7 +121,7 @@ class ClusterView:
 
     def labels_of(self, key: str) -> frozenset[str]:
         """Values of a label on nodes that have cards."""
-        return frozenset(kind.labels[key] for kind in self._sizes.kinds if key in kind.labels)
+        return frozenset(value for kind in self._sizes.kinds for name, value in kind.labels if name == key)
 
     @property
     def handed(self) -> list[tuple[Node, Ours]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -19,6 +20,7 @@ import pytest
 from e2e.certificates import Authority
 from support import strangers
 from support.admission_pods import pod
+from support.dialect_pods import hami
 from support.old_sessions import resumed
 from support.scheduler_endpoints import node
 from support.scheduler_endpoints import pod as stored
@@ -29,6 +31,7 @@ from isolation.contract.quantity import GIB
 from isolation.kube.options import Address
 from isolation.kube.store import Store
 from isolation.scheduler.admission import supervise
+from isolation.scheduler.admission.core.serving import parse_serving
 from isolation.scheduler.admission.core.webhook_configuration import TIMEOUT_SECONDS
 from isolation.scheduler.admission.supervise import AdmissionProcess, ClusterFeed
 from isolation.scheduler.http_server import open_listener
@@ -65,11 +68,12 @@ async def admission(authority, **settings):
     informers, metrics = Picture(), Metrics()
     told = SchedulerSettings(certificate=pair.certificate, key=pair.key, **settings)
     sock = open_listener(HERE)
-    made = AdmissionProcess(told, ClusterFeed(informers, may_grow=False), sock, metrics)
+    feed = ClusterFeed(informers, may_grow=False, foreign=bool(told.systems.on))
+    made = AdmissionProcess(told, feed, sock, metrics)
     running = asyncio.create_task(made.run())
     try:
         await soon(lambda: not made.problem())
-        yield SimpleNamespace(it=made, port=sock.getsockname()[1], informers=informers, metrics=metrics)
+        yield SimpleNamespace(it=made, feed=feed, port=sock.getsockname()[1], informers=informers, metrics=metrics)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -109,6 +113,39 @@ async def ask(session, port, body, context):
 def raw(thing):
     """As the watch brings it."""
     return msgspec.Raw(json.dumps(thing).encode())
+
+
+def test_it_translates_by_the_nodes_and_owners_that_the_scheduler_has_read(authority):
+    """
+    A percentage of a card once a node is known, and no pod of a dialect whose own system turns up.
+    """
+    percent = question(hami(**{"gpumem": None, "gpumem-percentage": "50", "gpucores": None}))
+
+    async def story():
+        said = []
+        systems = parse_serving("ack,hami")
+        async with admission(authority, systems=systems) as made, aiohttp.ClientSession() as session:
+
+            async def until(allowed):
+                async def is_so():
+                    said[:] = [await ask(session, made.port, percent, trusting(authority))]
+                    return said[0]["allowed"] == allowed
+
+                await soon(is_so)
+                return said[0]
+
+            unknown = await until(allowed=False)
+            made.informers.store.node_is(raw(node("a")))
+            made.informers.lacking = ""
+            made.feed.changed.set()
+            patch = json.loads(base64.b64decode((await until(allowed=True))["patch"]))
+            made.feed.set_owned({"hami": "vgpu.hami.io"})
+            return unknown, patch, await until(allowed=False)
+
+    unknown, patch, owned = asyncio.run(story())
+    assert "not known yet" in unknown["status"]["message"]
+    assert any(change["path"] == "/spec/containers/0/resources/limits/aliyun.com~1gpu-mem" for change in patch)
+    assert "vgpu.hami.io" in owned["status"]["message"]
 
 
 def test_it_judges_by_what_the_scheduler_has_read(authority):

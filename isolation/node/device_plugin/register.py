@@ -10,7 +10,6 @@ the devices are is not known here.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,13 +17,14 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from isolation.contract import kubelet_api as api
-from isolation.node.plugin import PluginError, options, stamp_of
+from isolation.node.device_plugin.exchange import stamp_of
+from isolation.node.device_plugin.plugin import PluginError, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from isolation.node.plugin import Plugin
+    from isolation.node.device_plugin.plugin import Plugin
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 0.1
@@ -53,8 +53,6 @@ class Registrar:
         self._known: tuple[int, int] | None = None
         self._failures = 0
         self.standing = Standing()
-        self.changed = asyncio.Event()
-        """Set whenever we have registered, or have lost it."""
 
     async def cycle(self) -> float:
         """Look, register; seconds until the next look."""
@@ -66,14 +64,15 @@ class Registrar:
         if there is None:
             self._lost("the kubelet socket does not exist")
             return True
+        if why := self._obstacle():
+            self._known = None
+            await self._plugin.stop()
+            self._told(why)
+            return True
         if there == self._known and self._plugin.stands():
             return True
-        if self.standing.times:
+        if self._known is not None:
             self._lost("the kubelet has restarted")
-        if why := self._obstacle():
-            self._failures += 1
-            self._told(why)
-            return False
         try:
             if not self._plugin.stands():
                 await self._plugin.start()
@@ -84,7 +83,6 @@ class Registrar:
             return False
         self._known, self._failures = there, 0
         self.standing = Standing(registered=True, times=self.standing.times + 1)
-        self.changed.set()
         log.info("registered %s with the kubelet", self._resource)
         return True
 
@@ -104,7 +102,7 @@ class Registrar:
                 raise PluginError(f"registering {self._resource} failed: {why}") from None
 
     def _pause(self) -> float:
-        # No random part: there is one agent for one kubelet.
+        # No random part: there is one of us for one kubelet.
         return min(_LONGEST_PAUSE, LOOK_SECONDS * 2.0 ** min(self._failures - 1, 10))
 
     def _lost(self, why: str) -> None:
@@ -116,4 +114,3 @@ class Registrar:
         if why != self.standing.trouble:
             log.warning("not registered with the kubelet: %s", why)
         self.standing = Standing(registered=False, times=self.standing.times, trouble=why)
-        self.changed.set()

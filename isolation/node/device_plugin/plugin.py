@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The device plugin: units of shared memory for the kubelet to count, and nothing else.
+The device plugin's service: units of shared memory for the kubelet to count, and nothing else.
 
 Allocate answers every container with the same CDI device, which closes it until the container runtime has shown it to
-us; which pod it is for, the kubelet does not say and nobody asks. PreStartContainer, which the kubelet repeats without
-harm to the pod, waits while we are not connected to the runtime: a gap costs a moment and not a failed container.
+the agent; which pod it is for, the kubelet does not say and nobody asks. It is not asked before a start
+(PreStartContainer): a container that cannot start now is refused by the runtime's plugins, and the kubelet would
+refuse for ever to start one of a pod that it admitted before a plugin was there.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 from isolation.contract import kubelet_api as api
+from isolation.node.device_plugin.exchange import stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -27,65 +28,34 @@ if TYPE_CHECKING:
     from isolation.node.core.units import Device
 
 log = logging.getLogger(__name__)
-PRESTART_SECONDS: Final = 25.0
-"""The kubelet hangs up after 30 s and then learns no reason."""
-_POLL_SECONDS: Final = 0.05
-_LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.1
+"""Between two looks whether the devices have changed."""
 _MOST_HEARD_BYTES: Final = 16 << 20
 _LONGEST_PATH: Final = 107
 """Bytes of a Unix socket's path: sun_path of unix(7), less its end."""
-_LONGEST_SAID: Final = 500
 
 
 class PluginError(Exception):
     """The plugin cannot be served; the message says what to change."""
 
 
-class Node(Protocol):
-    """What the kubelet asks about."""
-
-    def devices(self) -> Sequence[Device]:
-        """Every unit as it is now."""
-
-    def closed(self) -> str:
-        """Why no container with shares may be created now; empty: it may."""
-
-
-class Times(Protocol):
-    """Where it is noted how long answers took."""
-
-    def took(self, method: str, seconds: float, outcome: str) -> None:
-        """One answer; the outcome is ok or refused."""
-
-
 class Plugin:
     """Serves one resource from one socket."""
 
-    def __init__(self, node: Node, path: Path, device: str, times: Times) -> None:
-        """`device`: the CDI device of every container."""
+    def __init__(self, devices: Callable[[], Sequence[Device] | None], path: Path, device: str) -> None:
+        """`devices`: every unit as it is now, None: as it was; `device`: the CDI device of every container."""
         if len(os.fsencode(path)) > _LONGEST_PATH:
             raise PluginError(f"{path}: socket path is longer than {_LONGEST_PATH} bytes: shorten --kubelet-dir")
-        self._node, self.path, self._device, self._times = node, path, device, times
+        self._devices, self.path, self._device = devices, path, device
         self._server: Any = None
-        self._news = asyncio.Event()
-        self._watchers = 0
         self._stamp: tuple[int, int] | None = None
-
-    @property
-    def watched(self) -> bool:
-        """Whether the kubelet listens to our devices."""
-        return self._watchers > 0
 
     def stands(self) -> bool:
         """Whether our socket is still where we put it: a kubelet that starts clears the folder."""
         return self._server is not None and stamp_of(self.path) == self._stamp
 
-    def changed(self) -> None:
-        """Tell the kubelet of the devices again, if they differ."""
-        self._news.set()
-
     async def start(self) -> None:
-        """Serve; a socket that is in the way is a dead agent's (whoever lives holds the lock)."""
+        """Serve; a socket that is in the way is a dead one's (whoever lives holds the lock)."""
         await self.stop()
         self.path.unlink(missing_ok=True)
         server = grpc.aio.server(
@@ -114,7 +84,6 @@ class Plugin:
         unary: Mapping[str, tuple[Callable[[Any, Any], Awaitable[Any]], Any]] = {
             "GetDevicePluginOptions": (self._options, api.Empty),
             "Allocate": (self._allocate, api.AllocateRequest),
-            "PreStartContainer": (self._prestart, api.PreStartContainerRequest),
         }
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(answer, asked.FromString, _serialize)
@@ -130,40 +99,21 @@ class Plugin:
     async def _watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
         """The devices at once, and again whenever they differ."""
         told: Any = None
-        self._watchers += 1
-        try:
-            while True:
-                self._news.clear()  # before the look: what changes while a message is sent is news again
-                now = tuple(self._node.devices())
-                if now != told:
-                    yield message_of(now)
-                    told = now
-                try:
-                    await asyncio.wait_for(self._news.wait(), _LOOK_SECONDS)
-                except TimeoutError:
-                    continue
-        finally:
-            self._watchers -= 1
+        while True:
+            now = self._devices()
+            if now is not None and now != told:
+                yield message_of(now)
+                told = now
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _allocate(self, request: Any, _context: Any) -> Any:
-        began = time.monotonic()
         answers = [{"cdi_devices": [{"name": self._device}]} for _ in request.container_requests]
-        self._times.took("Allocate", time.monotonic() - began, "ok")
         return api.AllocateResponse(container_responses=answers)
-
-    async def _prestart(self, _request: Any, context: Any) -> Any:
-        began = time.monotonic()
-        while (why := self._node.closed()) and time.monotonic() - began < PRESTART_SECONDS:  # noqa: ASYNC110 (a thread says)
-            await asyncio.sleep(_POLL_SECONDS)
-        self._times.took("PreStartContainer", time.monotonic() - began, "refused" if why else "ok")
-        if why:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why[:_LONGEST_SAID])
-        return api.PreStartContainerResponse()
 
 
 def options() -> Any:
     """What we want to be asked."""
-    return api.DevicePluginOptions(pre_start_required=True)
+    return api.DevicePluginOptions()
 
 
 def message_of(devices: Sequence[Device]) -> Any:
@@ -177,15 +127,6 @@ def message_of(devices: Sequence[Device]) -> Any:
             "use a larger --memory-unit"
         )
     return message
-
-
-def stamp_of(path: Path) -> tuple[int, int] | None:
-    """What tells a socket from a later one of that name; None: there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_ctime_ns
 
 
 def _serialize(message: Any) -> bytes:
