@@ -134,3 +134,7 @@ def _show(rows: list[Row]) -> None:
     for row, told in zip(texts, rows, strict=True):
         table.add_row(*row, style=None if told.met else "red")
     Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -138,3 +138,7 @@ def _show(console: Console, title: str, rows: Sequence[Row]) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -45,8 +45,8 @@ KINDS: Final = (
 WEDGED_SECONDS: Final = 75.0
 """Longer than the longest back-off of the kubelet, and what leaves the card meanwhile."""
 LOST_SECONDS: Final = 60.0
-OLD_SECONDS: Final = 20.0
-"""In which a changed record must be in force once the storm is over."""
+OLD_SECONDS: Final = 45.0
+"""In which a changed record must be in force once the storm is over: longer than the longest back-off of a watch."""
 ENDED: Final = ("Succeeded", "Failed")
 
 

@@ -46,6 +46,22 @@ def test_every_module_says_what_it_decides():
     assert [] == [path.name for path in MODULES if not _docstring(path.read_text())]
 
 
+def test_every_benchmark_that_says_how_to_run_it_begins():
+    """
+    `python -m` of a module that only defines things prints nothing, and its exit status says that no bar was missed.
+    """
+    told, idle = [], []
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+        if re.search(rf"python -m {re.escape(name)}(?![\w.])", _docstring(path.read_text()) or ""):
+            told.append(name)
+            if 'if __name__ == "__main__":' not in path.read_text():
+                idle.append(name)
+
+    assert [] == idle
+    assert "benchmarks.isolation" in told
+
+
 def test_every_source_names_its_licence():
     """
     One line at the top, after the interpreter's; who takes one file takes its licence with it. Empty files have none.
