@@ -74,6 +74,8 @@ def _legacy(pod: ForeignPod) -> dict[str, Want]:
 
 
 def _container(pod: ForeignPod, container: ForeignContainer) -> Want | None:
+    if not any(key.format(container.name) in pod.written for key in (_REQUEST, _LIMIT, _DEVICES)):
+        return None
     request, limit, mode, devices = (
         pod.metadata["annotations"][key.format(container.name)] for key in (_REQUEST, _LIMIT, _COMPUTE, _DEVICES)
     )

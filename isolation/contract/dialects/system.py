@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from isolation.contract.codec.amounts import amount, extended
 from isolation.contract.codec.cursor import Unacceptable, show
@@ -36,8 +36,7 @@ def whole_number(amount: object) -> int | None:
     return int(match[1]) * (1000 if match[2] else 1) if match is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """What one container asks of each of its cards."""
 
     cards: int = 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,7 @@ _BY_ANNOTATION: Final = {name: system for system in SYSTEMS.values() for name in
 _BY_CONTAINER: Final = [
     (*name.partition(CONTAINER)[::2], one) for one in SYSTEMS.values() for name in one.container_annotations
 ]
+_REMOVED: Final = {one.name: frozenset((*one.resources, *one.implied)) for one in SYSTEMS.values()}
 _BY_SELECTOR: Final = [one for one in SYSTEMS.values() if one.selector]
 _BOOKED: Final = "its request is in the amounts now"
 _OWN: Final = frozenset({ACK.memory, ACK.compute})
@@ -111,14 +112,13 @@ def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") 
     """
     metadata, spec = At(pod.get("metadata"), ("metadata",)), At(pod.get("spec"), ("spec",))
     found = spoken(metadata, spec, sliced=offered.slices is not None)
-    same = Translation(metadata, spec)
     if not found:
-        return same
+        return Translation(metadata, spec)
     on = [one for one in found if one.name in offered.dialects]
     if not on:
         return Translation(metadata, spec, warnings=tuple(explain_off(one) for one in found))
     if all((one.name, namespace) in offered.left for one in found):
-        return same
+        return Translation(metadata, spec)
     try:
         return _translate(metadata, spec, found, offered)
     except Unacceptable as exc:
@@ -151,9 +151,8 @@ def _translate(metadata: At, spec: At, found: tuple[System, ...], offered: Offer
     card_bytes = _card_size(wants, pod, system, offered)
     lines: list[Callable[[], Line]] = []
     new = dict(spec.mapping())
-    removed = frozenset((*system.resources, *system.implied))
     asked: dict[str, dict[str, str]] = {}
-    units = _Units(count, card_bytes, offered.unit_bytes, removed)
+    units = _Units(count, card_bytes, offered.unit_bytes, _REMOVED[system.name])
     made = iter([_container(one, wants.get(one.name), units, asked, lines) for one in pod.containers])
     for kind in _KINDS:
         if listed := spec.value.get(kind):  # type: ignore[attr-defined]
@@ -250,12 +249,11 @@ def _card_size(wants: Mapping[str, Want], pod: ForeignPod, system: System, offer
     return next(iter(sizes))
 
 
-@dataclass(frozen=True, slots=True)
-class _Units:
+class _Units(NamedTuple):
     """What one unit of a container's request is."""
 
-    count: int
-    """Cards of the pod."""
+    cards: int
+    """Of the pod."""
     card_bytes: int
     unit_bytes: int
     removed: frozenset[str]
@@ -311,9 +309,9 @@ def _amounts(want: Want, units: _Units) -> dict[str, str]:
     """Canonical amounts of one container."""
     if want.whole:
         return {ACK.whole: str(want.cards)}
-    amounts = {ACK.memory: str(_units_of(want, units) * units.count)}
+    amounts = {ACK.memory: str(_units_of(want, units) * units.cards)}
     if want.core:
-        amounts[ACK.compute] = str(want.core * units.count)
+        amounts[ACK.compute] = str(want.core * units.cards)
     return amounts
 
 
@@ -323,7 +321,7 @@ def _explain_amounts(want: Want | None, units: _Units) -> str:
         return "asks for nothing"
     if want.whole:
         return "whole cards, exclusively"
-    unit, cards = show_bytes(units.unit_bytes), "" if units.count == 1 else f" on each of {units.count} cards"
+    unit, cards = show_bytes(units.unit_bytes), "" if units.cards == 1 else f" on each of {units.cards} cards"
     if want.part is not None:
         offered, percent = units.card_bytes // units.unit_bytes, f"{float(want.part * FULL_CORE):g}"
         why = f"{percent} % of the {offered} units of {unit} that a card offers, rounded down{cards}"
