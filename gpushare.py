@@ -62,6 +62,11 @@ COMMANDS: Final = MappingProxyType(
             "Show allocated memory per card, as kubectl inspect gpushare does.",
         ),
         "lib": ("isolation.lib.cli:lib", "lib", "Show the path and version of the isolation library, or check it."),
+        "migrate": (
+            "isolation.simulator.migrate.cli:migrate",
+            "place",
+            "Show what pods and quotas of other systems that share GPUs become.",
+        ),
         "node": (
             "isolation.node.cli:node",
             "node",

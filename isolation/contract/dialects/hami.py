@@ -26,7 +26,13 @@ _CARDS: Final = {
     "nvidia.com/nouse-gpuuuid": AVOID_UUIDS,
 }
 _MODE: Final = "nvidia.com/vgpu-mode"
-_NO_EFFECT: Final = ("nvidia.com/numa-bind", "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy")
+_NO_EFFECT: Final = {
+    "nvidia.com/numa-bind": "the node's label decides",
+    "hami.io/node-scheduler-policy": "the node's label decides",
+    "hami.io/gpu-scheduler-policy": "the node's label decides",
+    "hami.io/vulkan": "limits hold for CUDA alone",
+}
+_INDEXES: Final = {"nvidia.com/use-gpuindexes": "use-gpuuuid", "nvidia.com/nouse-gpuindexes": "nouse-gpuuuid"}
 _SWITCH: Final = "CUDA_DISABLE_CONTROL"
 
 
@@ -34,9 +40,13 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
     pod.refuse_env(_SWITCH)
     pod.copy(_CARDS)
     check_mode(pod, _MODE)
-    pod.warnings += [
-        f"annotation {key} has no effect: the node's label decides" for key in _NO_EFFECT if pod.annotation(key)
-    ]
+    for key, instead in _INDEXES.items():
+        if pod.annotation(key):
+            raise Unacceptable(
+                f"annotation {key} names cards by their index, which differs from node to node; write their UUIDs in "
+                f"nvidia.com/{instead}, or remove it"
+            )
+    pod.warnings += [f"annotation {key} has no effect: {why}" for key, why in _NO_EFFECT.items() if pod.annotation(key)]
     wants: dict[str, Want] = {}
     for container in pod.containers:
         count = container.amount(COUNT, zero=True)
@@ -49,9 +59,8 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
             continue
         size, part = memory_of(container, MEMORY, PERCENT)
         wants[container.name] = Want(count or 1, size, part, core=container.percent(CORES) or 0)
-        priority = container.amount(PRIORITY, zero=True)
-        if priority is not None:
-            pod.annotations[ONLINE] = "true" if priority == 0 else "false"
+        if container.amount(PRIORITY, zero=True) == 0:
+            pod.annotations[ONLINE] = "true"  # 1 is what every pod has: it keeps the compute that it asks for
     return wants
 
 

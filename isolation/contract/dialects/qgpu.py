@@ -2,9 +2,10 @@
 """
 qGPU of TKE: `qgpu-core` in percent (a multiple of 100: whole cards), `qgpu-memory` in GiB, and offline pods.
 
+Above 100 and no multiple of it, both amounts are split evenly over as few cards as have that much, rounded down.
 Offline (`qgpu-core-greedy` and `app-class: offline`): memory is booked, compute is what others leave.
 
-Source: Tencent Cloud TKE documents 457/65734 (2026-01) and 457/81034 (2025-09).
+Source: Tencent Cloud TKE documents 457/65734 (2026-01), 457/81034 (2025-09) and 457/127667 (several cards).
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
             )
         if core is not None and greedy is not None:
             raise Unacceptable(f"{container.where}: {CORE} and {GREEDY} are both set; an offline pod has {GREEDY}")
-        if core is not None and (core > FULL_CORE or (core == FULL_CORE and size is None)):
+        if core is not None and not core % FULL_CORE and (core > FULL_CORE or size is None):
             wants[container.name] = whole_cards(container.where, CORE, core)
         elif size is None:
             raise Unacceptable(f"{container.where}: {MEMORY} is missing; set it, in GiB")
         else:
-            wants[container.name] = Want(bytes=size * GIB, core=core or 0)
+            cards = max(1, -(-(core or 0) // FULL_CORE))
+            if size < cards:
+                raise Unacceptable(f"{container.where}: {MEMORY} {size} over {cards} cards; set {cards} or more")
+            wants[container.name] = Want(cards, size // cards * GIB, core=(core or 0) // cards)
     return wants
 
 

@@ -161,18 +161,24 @@ def memory_of(container: ForeignContainer, mib: str, percent: str) -> tuple[int,
     return 0, part if part is not None else Fraction(1)
 
 
-def vgpus(pod: ForeignPod, count: str, memory: str, percent: str, cores: str) -> dict[str, Want]:
-    """What containers ask that count vGPUs by one resource, with amounts for each; `percent` may be empty."""
+def vgpus(pod: ForeignPod, names: tuple[str, str, str, str], implied: int = 0) -> dict[str, Want]:
+    """
+    What containers ask that count vGPUs by one resource, with amounts for each.
+
+    `names`: of the count, MiB, percent of memory (may be empty) and percent of compute. `implied`: how many they are
+    where amounts stand without a count; 0: that is refused.
+    """
+    count, memory, percent, cores = names
     wants: dict[str, Want] = {}
     for container in pod.containers:
         number = container.amount(count)
         more = next((name for name in (memory, percent, cores) if name and container.names(name)), None)
         if number is None and more is None:
             continue
-        if number is None:
+        if number is None and not implied:
             raise Unacceptable(f"{container.where}: {more} needs {count}; set it to the number of cards")
         size, part = memory_of(container, memory, percent)
-        wants[container.name] = Want(number, size, part, core=container.percent(cores) or 0)
+        wants[container.name] = Want(number or implied, size, part, core=container.percent(cores) or 0)
     return wants
 
 

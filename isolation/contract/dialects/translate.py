@@ -281,7 +281,9 @@ def _container(
         else:
             resources.pop(part, None)
     lines.append(
-        lambda: Line(f"container {one.name}: {_listed(words)}", _listed(amounts), _explain_amounts(want, units))
+        lambda: Line(
+            f"container {one.name}: {_listed(words) or 'nothing'}", _listed(amounts), _explain_amounts(want, units)
+        )
     )
     return {**one.at.mapping(), "resources": resources}
 

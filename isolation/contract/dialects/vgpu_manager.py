@@ -2,9 +2,9 @@
 """
 vgpu-manager: `nvidia.com/vgpu-number` vGPUs with `vgpu-memory` (MiB) and `vgpu-cores` (percent) for each.
 
-Its domain can be configured; the default one is read.
+Its domain can be configured; the default one is read. Without a number it is one, as its webhook writes.
 
-Source: coldzerofear/vgpu-manager 00123f5, pkg/util/consts.go.
+Source: coldzerofear/vgpu-manager 00123f5, pkg/util/consts.go and pkg/webhook/pod/mutate.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _CARDS: Final = {
 
 
 _POLICY: Final = "nvidia.com/vgpu-compute-policy"
+_CHOICES: Final = ("nvidia.com/node-scheduler-policy", "nvidia.com/device-scheduler-policy")
 _ACCESS: Final = "nvidia.com/vgpu-access-mode"
 
 
@@ -37,8 +38,11 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
         raise Unacceptable(f"annotation {_ACCESS} asks for a card of another machine; remove it")
     if pod.annotation(_POLICY) not in {"", "fixed"}:
         pod.warnings.append(f"annotation {_POLICY} has no effect: the node pool's compute policy decides")
+    pod.warnings += [
+        f"annotation {key} has no effect: the node's label decides" for key in _CHOICES if pod.annotation(key)
+    ]
     pod.copy(_CARDS)
-    return vgpus(pod, COUNT, MEMORY, "", CORES)
+    return vgpus(pod, (COUNT, MEMORY, "", CORES), implied=1)
 
 
 SYSTEM: Final = System(

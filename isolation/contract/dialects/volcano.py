@@ -32,7 +32,7 @@ _CARDS: Final = {
 def _read(pod: ForeignPod) -> dict[str, Want]:
     check_mode(pod, "volcano.sh/vgpu-mode")
     pod.copy(_CARDS)
-    wants = vgpus(pod, COUNT, MEMORY, PERCENT, CORES)
+    wants = vgpus(pod, (COUNT, MEMORY, PERCENT, CORES))
     for container in pod.containers:
         size, count = container.mib(OLD_MEMORY), container.amount(OLD_COUNT)
         if size is None and count is None:

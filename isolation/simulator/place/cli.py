@@ -25,21 +25,14 @@ from isolation.contract.names import ACK, CORE_STEPS
 from isolation.contract.quantity import UNITS
 from isolation.placement.card_sizes import measure_cards
 from isolation.placement.policy import DEFAULT, POLICIES
+from isolation.simulator.place.fleet import fleet_options, read_fleet
 from isolation.simulator.place.manifests import STDIN, ManifestError, read, read_pods
-from isolation.simulator.place.nodes import (
-    MOST_FILE_BYTES,
-    MOST_NODES,
-    NodesAndPods,
-    NodeSpecError,
-    parse_nodes,
-    read_nodes,
-)
+from isolation.simulator.place.nodes import NodeSpecError
 from isolation.simulator.place.plan import build_plan
 from isolation.simulator.place.view import as_json, print_plan
 
 if TYPE_CHECKING:
     from isolation.contract.codec.workloads import Planned
-    from isolation.contract.model import Node
 
 _WIDTH: Final = 80
 _GPU: Final = re.compile(r"^resource .*(?:nvidia\.com/|gpu|cuda|npu|gaudi|ascend|dcu|mlu)", re.IGNORECASE)
@@ -56,32 +49,9 @@ _GPU: Final = re.compile(r"^resource .*(?:nvidia\.com/|gpu|cuda|npu|gaudi|ascend
     metavar="FILE",
     help="Manifest file; - reads stdin. Repeat for several.",
 )
-@click.option(
-    "specs",
-    "--node",
-    multiple=True,
-    metavar="KEY=VALUE,...",
-    help="Node to place on. Keys: name, cards, gib (memory per card), mode (share, cgpu, core_mem, default), placement "
-    "(binpack, spread, policy); optional: cpu (cores), memory (GiB), pods, model, pool, label.KEY, count. "
-    "Repeat for several.",
-)
-@click.option(
-    "nodes_files",
-    "--nodes-file",
-    multiple=True,
-    metavar="FILE",
-    help="File with the nodes of a cluster, written by: kubectl get nodes -o yaml.",
-)
+@fleet_options
 @click.option(
     "--policy", type=click.Choice(sorted(POLICIES)), default=DEFAULT, show_default=True, help="Placement policy."
-)
-@click.option(
-    "--memory-unit",
-    "unit",
-    type=click.Choice(list(UNITS)),
-    default="1GiB",
-    show_default=True,
-    help="Memory of one unit of gpu-mem.",
 )
 @options.output()
 @click.pass_context
@@ -104,9 +74,7 @@ def place(  # noqa: PLR0917 (click calls by name)
         raise options.InputError("stdin can be read only once; use - only once")
     stdin = sys.stdin.buffer if sys.stdin else BytesIO()
     try:
-        fleet = _join_nodes(
-            specs, [read_nodes(read(name, stdin, MOST_FILE_BYTES), UNITS[unit]) for name in nodes_files], UNITS[unit]
-        )
+        fleet = read_fleet(specs, nodes_files, stdin, UNITS[unit])
         sizes = measure_cards(fleet.nodes)
         offered = Offered(frozenset(CORE_STEPS), sizes.of, UNITS[unit])
         asked = read_pods([read(name, stdin) for name in files], offered)
@@ -123,27 +91,6 @@ def place(  # noqa: PLR0917 (click calls by name)
         console = Console(highlight=False)
         print_plan(result, console if console.is_terminal else Console(highlight=False, width=_WIDTH))
     ctx.exit(1 if result.refused else 0)
-
-
-def _join_nodes(specs: tuple[str, ...], files: list[NodesAndPods], unit_bytes: int) -> NodesAndPods:
-    """All nodes together; a name stands once."""
-    nodes: list[Node] = [node for fleet in files for node in fleet.nodes]
-    for spec in specs:
-        try:
-            nodes += parse_nodes(spec, unit_bytes)
-        except NodeSpecError as exc:
-            raise NodeSpecError(f"--node {spec[:80]}: {exc}") from None
-    if not nodes:
-        raise NodeSpecError("no nodes; add --node name=n1,cards=4,gib=15,mode=cgpu or --nodes-file FILE")
-    if len(nodes) > MOST_NODES:
-        raise NodeSpecError(f"too many nodes: {len(nodes)}; at most {MOST_NODES} are supported")
-    seen: set[str] = set()
-    for node in nodes:
-        if node.name in seen:
-            raise NodeSpecError(f"two nodes are named {node.name}; give each its own name")
-        seen.add(node.name)
-    pods = tuple(pod for fleet in files for pod in fleet.pods)
-    return NodesAndPods(tuple(nodes), pods, tuple(note for fleet in files for note in fleet.notes))
 
 
 def _refuse_unknown_gpus(pod: Planned) -> Planned:

@@ -124,10 +124,10 @@ def read_pods(sources: Sequence[Source], offered: Offered) -> RequestedPods:
     pods: list[Planned] = []
     notes: list[str] = []
     found = [located for source in sources for located in iterate_objects(source)]
-    keys = {_guarded(located, lambda o: o.key) for located in found}
+    keys = {guarded(located, lambda o: o.key) for located in found}
     for located in found:
-        made_above = _guarded(located, lambda o: _skip_if_controlled(o, keys))
-        outcome = made_above or _guarded(
+        made_above = guarded(located, lambda o: skip_if_controlled(o, keys))
+        outcome = made_above or guarded(
             located, lambda o: pods_of(o.at.value, unit_bytes=offered.unit_bytes, translated=translated)
         )
         if isinstance(outcome, Skipped):
@@ -147,7 +147,7 @@ def read_pods(sources: Sequence[Source], offered: Offered) -> RequestedPods:
     return RequestedPods(tuple(pods), tuple(dict.fromkeys(notes)))
 
 
-def _guarded(located: Located, ask: Callable[[Located], T]) -> T:
+def guarded(located: Located, ask: Callable[[Located], T]) -> T:
     """What the codec says of an object, its complaints with the line they are about."""
     try:
         return ask(located)
@@ -155,7 +155,7 @@ def _guarded(located: Located, ask: Callable[[Located], T]) -> T:
         raise located.wrong(exc) from None
 
 
-def _skip_if_controlled(located: Located, keys: set[str]) -> Skipped | None:
+def skip_if_controlled(located: Located, keys: set[str]) -> Skipped | None:
     """An object that another object of the same files makes, as in the output of `kubectl get all`."""
     for reference in located.at["metadata"]["ownerReferences"].items():
         namespace = located.at["metadata"]["namespace"].text("default")

@@ -92,6 +92,8 @@ def test_every_command_that_tells_something_has_json_in_one_spelling():
         ["exporter", "--once", "--simgpu", "CARDS", "--no-kubernetes"],
         ["doctor", "machine", "--simgpu", "CARDS"],
         ["place", "-f", "-", "--node", "name=n1,cards=1,gib=15,mode=cgpu"],
+        ["migrate", "-"],
+        ["migrate", "quota", "-"],
         ["sim", "--synthetic", "--fleet-scale", "0.01", "--seeds", "1", "--policy", "best-fit"],
         ["up", "--no-stack", "--no-metrics", "--for", "0.1"],
         ["version"],
@@ -227,6 +229,7 @@ def full(words):
 STATUSES = {
     (0, "all"): "version",
     (1, "place"): "place -f - --node name=n1,cards=1,gib=15,mode=cgpu",
+    (1, "migrate"): None,  # tests/unit/simulator/test_migrate.py
     (1, "doctor"): "doctor machine --simgpu LOST",
     (1, "breaches"): None,  # tests/unit/dashboards/terminal/test_cli.py
     (1, "autoscaler plan"): None,  # tests/e2e/test_autoscaler_process.py: a plan with actions

@@ -181,10 +181,10 @@ def test_words_without_an_amount_become_our_annotations():
     pod = hami(
         annotated("nvidia.com/use-gputype", "A100,H100"),
         annotated("nvidia.com/nouse-gpuuuid", "GPU-1"),
-        priority="1",
+        priority="0",
     )
     notes = translate(pod, offered(15)).metadata.value["annotations"]
-    assert ("A100,H100", "GPU-1", "false") == (notes[USE_MODELS], notes[AVOID_UUIDS], notes[ONLINE])
+    assert ("A100,H100", "GPU-1", "true") == (notes[USE_MODELS], notes[AVOID_UUIDS], notes[ONLINE])
     vcuda = asking(
         {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "4"},
         annotated("tencent.com/vcuda-core-limit", "60"),
