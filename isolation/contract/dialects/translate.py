@@ -28,7 +28,7 @@ from isolation.contract.quantity import MIB, show_bytes
 from isolation.contract.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from isolation.contract.dialects.system import Offered, Want
 
@@ -85,21 +85,26 @@ def spoken(metadata: At, spec: At, *, sliced: bool = False) -> tuple[System, ...
 
     `sliced`: its namespace is one of time slices.
     """
+    return _spoken(metadata, spec, _amounts_named(spec), sliced=sliced)
+
+
+def _spoken(metadata: At, spec: At, named: list[dict[str, object]], *, sliced: bool) -> tuple[System, ...]:
     found: dict[str, System] = {}
-    for resources in (spec.value.get("resources") if isinstance(spec.value, dict) else None, *_resources(spec)):
-        for named in _named(resources):
-            if not _BY_RESOURCE.keys().isdisjoint(named):
-                found |= {_BY_RESOURCE[name].name: _BY_RESOURCE[name] for name in named if name in _BY_RESOURCE}
-    selector = spec.value.get("nodeSelector") if isinstance(spec.value, dict) else None
+    own = spec.value if isinstance(spec.value, dict) else {}
+    for part in (*_limits_and_requests(own.get("resources")), *named):
+        if not _BY_RESOURCE.keys().isdisjoint(part):
+            found |= {_BY_RESOURCE[name].name: _BY_RESOURCE[name] for name in part if name in _BY_RESOURCE}
+    selector = own.get("nodeSelector")
     for one in _BY_SELECTOR if not found else ():  # HAMi's form of the same resource goes before
         tied = sliced or (isinstance(selector, dict) and one.selector in selector)
-        if tied and any(name in part for each in _resources(spec) for part in _named(each) for name in one.selected):
+        if tied and any(name in part for part in named for name in one.selected):
             found[one.name] = one
     annotations = metadata.value.get("annotations") if isinstance(metadata.value, dict) else None
     if isinstance(annotations, dict) and annotations:
         found |= {one.name: one for name, one in _BY_ANNOTATION.items() if name in annotations}
+        names = [one.get("name") for one in _raw_containers(spec)]
         for before, after, one in _BY_CONTAINER:
-            if any(f"{before}{name}{after}" in annotations for name in _names(spec)):
+            if any(f"{before}{name}{after}" in annotations for name in names):
                 found[one.name] = one
     return tuple(found.values())
 
@@ -111,7 +116,8 @@ def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") 
     A pod in none of the dialects that are switched on is returned as it is.
     """
     metadata, spec = At(pod.get("metadata"), ("metadata",)), At(pod.get("spec"), ("spec",))
-    found = spoken(metadata, spec, sliced=offered.slices is not None)
+    named = _amounts_named(spec)
+    found = _spoken(metadata, spec, named, sliced=offered.slices is not None)
     if not found:
         return Translation(metadata, spec)
     on = [one for one in found if one.name in offered.dialects]
@@ -120,7 +126,8 @@ def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") 
     if all((one.name, namespace) in offered.left for one in found):
         return Translation(metadata, spec)
     try:
-        return _translate(metadata, spec, found, offered)
+        _check_mixture(metadata, spec, found, named)
+        return _translate(metadata, spec, found[0], offered)
     except Unacceptable as exc:
         return Translation(metadata, spec, on[0].name, refusal=Refusal(Why.INVALID, f"{on[0].title}: {exc}"))
 
@@ -134,9 +141,7 @@ def explain_off(system: System) -> str:
     )
 
 
-def _translate(metadata: At, spec: At, found: tuple[System, ...], offered: Offered) -> Translation:
-    _check_mixture(metadata, spec, found)
-    (system,) = found
+def _translate(metadata: At, spec: At, system: System, offered: Offered) -> Translation:
     _check_served(metadata, spec, system, offered)
     pod = ForeignPod(metadata, spec, _containers(spec), written=metadata["annotations"].mapping())
     if offered.slices is not None and len(offered.slices) == 1:
@@ -193,15 +198,14 @@ def _check_served(metadata: At, spec: At, system: System, offered: Offered) -> N
         raise Unacceptable(group)
 
 
-def _check_mixture(metadata: At, spec: At, found: tuple[System, ...]) -> None:
+def _check_mixture(metadata: At, spec: At, found: tuple[System, ...], named: list[dict[str, object]]) -> None:
     """A pod speaks one dialect: two readings of one pod would be two promises."""
     for part in _PARTS if spec["resources"] else ():
         for name in spec["resources"][part].mapping():
             if name in _BY_RESOURCE:
                 raise Unacceptable(f"{name} is set under pod-level resources.{part}; move it to a container")
     titles = [one.title for one in found]
-    own = not all(_OWN.isdisjoint(part) for resources in _resources(spec) for part in _named(resources))
-    if own or ACK.card_count in metadata["labels"].mapping():
+    if not all(map(_OWN.isdisjoint, named)) or ACK.card_count in metadata["labels"].mapping():
         titles.append("ACK")
     if len(titles) > 1:
         raise Unacceptable(f"the pod asks for GPUs in the words of {' and '.join(titles)}; use those of one of them")
@@ -359,21 +363,19 @@ def _containers(spec: At) -> tuple[ForeignContainer, ...]:
     return found
 
 
-def _raw_containers(spec: At) -> Iterator[dict[str, Any]]:
-    for kind in _KINDS:
-        listed = spec.value.get(kind) if isinstance(spec.value, dict) else None
-        if isinstance(listed, list):
-            yield from (one for one in listed if isinstance(one, dict))
+def _raw_containers(spec: At) -> list[dict[str, Any]]:
+    """Whatever is in the place of containers and can be one; of the wrong shape is for others to say."""
+    own = spec.value if isinstance(spec.value, dict) else {}
+    lists = [listed for kind in _KINDS if isinstance(listed := own.get(kind), list)]
+    return [one for listed in lists for one in listed if isinstance(one, dict)]
 
 
-def _resources(spec: At) -> Iterator[object]:
-    return (one.get("resources") for one in _raw_containers(spec))
+def _amounts_named(spec: At) -> list[dict[str, object]]:
+    """Limits and requests of all containers."""
+    return [part for one in _raw_containers(spec) for part in _limits_and_requests(one.get("resources"))]
 
 
-def _named(resources: object) -> Iterable[Mapping[str, object]]:
-    found = [resources.get(part) for part in _PARTS] if isinstance(resources, dict) else []
-    return [one for one in found if isinstance(one, dict)]
-
-
-def _names(spec: At) -> Iterator[object]:
-    return (one.get("name") for one in _raw_containers(spec))
+def _limits_and_requests(resources: object) -> list[dict[str, object]]:
+    if not isinstance(resources, dict):
+        return []
+    return [found for part in _PARTS if isinstance(found := resources.get(part), dict)]
