@@ -64,7 +64,7 @@ def placed(pod):
     for key, value in pod["spec"].get("nodeSelector", {}).items():
         node += f",label.{key}={value}"
     answers = []
-    for mode in ("core_mem", "cgpu", "share", "default"):
+    for mode in ("core_mem", "cgpu", "share", "default", "core_mem,policy=priority"):
         words = ["place", "-f", "-", "--node", node.replace("MODE", mode), "-o", "json"]
         done = CliRunner().invoke(main, words, input=json.dumps(pod), catch_exceptions=False)
         answers.append((done.exit_code, json.loads(done.stdout), done.stderr))
@@ -75,7 +75,7 @@ def placed(pod):
 
 @EACH
 def test_place_knows_an_example_without_being_told(row):
-    """On nodes with cards of 80 GiB, of whichever mode can take the pod."""
+    """On nodes with cards of 80 GiB, of whichever mode and policy can take the pod."""
     status, answer, _ = placed(row.pod)
     if isinstance(row.becomes, Refused | Untouched):
         words = row.becomes.words if isinstance(row.becomes, Refused) else row.becomes.resource
