@@ -107,9 +107,9 @@ class Delivery:
     def _hold(self, tenant: Tenant, given: Given) -> HostAllocation:
         runner, now = host_allocation.Process(1, 1), EPOCH + self._machine.loop.time()
         boot = f"boot {self._machine.boots}"
-        ident, slices, policy = promise_id(tenant), given.slices, given.policy
+        ident, policy = promise_id(tenant), given.compute.policy.value
         return host_allocation.HostAllocation(
-            ident, tenant.pod, boot, now, 0, runner, (), slices, policy, tenant=tenant
+            ident, tenant.pod, boot, now, 0, runner, (), given.slices, policy, tenant=tenant, enforced=given.enforced
         )
 
     def _pause(self) -> None:

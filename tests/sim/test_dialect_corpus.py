@@ -17,9 +17,10 @@ from isolation.contract.codec import request_of
 from isolation.contract.codec.allocation import decode_allocation, encode_allocation
 from isolation.contract.dialects import Offered, translate
 from isolation.contract.host_allocation import Tenant
-from isolation.contract.model import Card, Cluster, Mode, Node, Placement, Request
-from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, CORE_STEPS, USE_MODELS, USE_UUIDS
+from isolation.contract.model import Card, Cluster, ComputePolicy, Mode, Node, Placement, Request
+from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, CORE_STEPS, ONLINE, USE_MODELS, USE_UUIDS
 from isolation.contract.quantity import GIB
+from isolation.host.core.compute_rates import TRICKLE_PPM
 from isolation.node.backend import LibraryBackend
 from isolation.node.core.judge import Given
 from isolation.node.delivery import Delivery
@@ -66,18 +67,24 @@ def node(tmp_path_factory):
         yield SimpleNamespace(cards=cards, delivery=delivery, run=folder / "run", boxed=Boxed(folder))
 
 
+def is_online(row):
+    """Whether compute may be guaranteed to it."""
+    return row.becomes.notes.get(ONLINE) != "false"
+
+
 def delivered(node, row):
     """What the container of a row gets: its limits file, and the edits of its specification."""
     found = translate(row.pod, OFFERED)
     request = request_of(found.metadata.value, found.spec.value)
     assert isinstance(request, Request)
     mode = Mode.CORE_MEM if row.becomes.percent else Mode.CGPU
-    where = place(request, Cluster((Node("n1", tuple(node.cards), mode),), ()))
+    policy = ComputePolicy.FIXED if is_online(row) else ComputePolicy.PRIORITY
+    where = place(request, Cluster((Node("n1", tuple(node.cards), mode, policy=policy),), ()))
     assert isinstance(where, Placement), where
     tenant = Tenant("default", "p", "1140914f-bf25-4cf5-a28a-2853bcd66768", row.becomes.container)
-    record = decode_allocation(encode_allocation(tenant.uid, request, where))
+    record = decode_allocation(encode_allocation(tenant.uid, request, where, policy))
     (part,) = [one for one in record.parts if one.container == row.becomes.container]
-    given = Given(part.slices, "fixed")
+    given = Given(part.slices, compute=record.compute)
     edits = node.delivery.deliver(tenant, given, {card.uuid: card for card in node.cards}).edits
     (limits,) = (node.run / "alloc" / f"{tenant.uid}.{tenant.container}").glob("limits/limits")
     return abi.unpack_limits(limits.read_bytes()), edits
@@ -87,7 +94,7 @@ def delivered(node, row):
 def test_the_limits_of_an_example_are_what_the_table_says(node, row):
     """Cards, bytes and compute, as the record of its placement has them."""
     limits, _ = delivered(node, row)
-    ppm = row.becomes.percent * (abi.PPM // 100)
+    ppm = row.becomes.percent * (abi.PPM // 100) if is_online(row) else TRICKLE_PPM
     assert [(row.becomes.gib * GIB, ppm)] * row.becomes.cards == [
         (card.memory_bytes, card.core_ppm) for card in limits.cards
     ]

@@ -238,7 +238,7 @@ def test_hostile_regions(at):
             assert set() == failed(world)
             assert {name: world.books(0)[one.pid] for name, one in programs.items()} == used(world)
         samples = sum(len(series) for series in world.samples().values())
-        assert samples <= 2 * 10 + 30 + 60
+        assert samples <= 2 * 12 + 30 + 60
         assert {"bad"} >= {one["pod"] for one in breaches(world)}
 
 
