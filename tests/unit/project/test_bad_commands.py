@@ -108,7 +108,10 @@ def test_a_reader_that_leaves_is_no_error():
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.15, 0.3, 0.6, 1.0])
 def test_an_interrupt_at_any_moment_ends_it_without_a_traceback(after):
     """Also while modules are loaded: the status is 130, or the signal itself; 0 once `up` runs, which ends so."""
-    script = "import gpushare; print(1, flush=True); gpushare.run()"
+    script = (  # until the command begins, an interrupt ends this script, which is none of ours
+        "import gpushare, signal; usual = signal.signal(signal.SIGINT, signal.SIG_DFL); print(1, flush=True)\n"
+        "signal.signal(signal.SIGINT, usual); gpushare.run()"
+    )
     command = [sys.executable, "-c", script, "up", "--for", "60", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         process.stdout.readline()
