@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from interleave.replica import Parts
-from interleave.runtime import guard
+from interleave.runtime import ANSWER_SECONDS, guard
+from interleave.strands import pause
 from interleave.wire import Wire
 
 from isolation.kube.core.errors import ClusterError
@@ -176,6 +177,21 @@ class Eager(Containers):
             raise
 
 
+class Tardy(Containers):
+    """Answers too late now and then: the mark stands, and the runtime waits no longer. No defect by itself."""
+
+    def __init__(self, net: Net, parts: AgentParts) -> None:
+        super().__init__(parts)
+        self._draw = net.draw
+
+    def create(self, container: Any) -> Any:
+        """After some of them, a slow disk."""
+        answer = super().create(container)
+        if self._draw.random() < _TARDY:
+            pause(2 * ANSWER_SECONDS)
+        return answer
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """What is taken out, and what must be found then: one of these kinds."""
@@ -215,6 +231,7 @@ def _mark_alone(machine: Machine, container: Container) -> bool:
 BOOKED: Final = frozenset({"double_booking", "double_allocation"})
 TWICE, WRONG, BARE = (frozenset({word}) for word in ("double_allocation", "wrong_card", "without_limits"))
 STORM: Final = frozenset({"agent_pause", "slow_disk", "runtime_restart"})
+_TARDY: Final = 0.2
 NO_LAST_LOOK: Final = (LastLook, "create", lambda *_: None)
 """The guard is a wall of its own."""
 VARIANTS: Final = {
@@ -228,7 +245,7 @@ VARIANTS: Final = {
     "pods_by_name": Variant(WRONG, make=_by_name),
     "records_not_followed": Variant(WRONG, make=lambda _, parts: Stubborn(parts), extra=frozenset({"record_changed"})),
     "no_guard": Variant(BARE, opens=_open, extra=STORM, patched=NO_LAST_LOOK),
-    "mark_alone": Variant(BARE, opens=_mark_alone, extra=STORM, patched=NO_LAST_LOOK),
+    "mark_alone": Variant(BARE, make=Tardy, opens=_mark_alone, patched=NO_LAST_LOOK),
     "ends_not_heard": Variant(frozenset({"wedged"}), make=lambda _, parts: Deaf(parts)),
     "nothing_tidied": Variant(frozenset({"leaked"}), make=lambda _, parts: Untidy(parts)),
     "marks_swept": Variant(frozenset({"spoilt"}), make=lambda _, parts: Sweeping(parts)),
