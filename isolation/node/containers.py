@@ -210,6 +210,9 @@ class Containers:
             raise RefusedError(
                 f"{container.key}: limits cannot be enforced: {problem}; use an image with glibc 2.17 or newer"
             )
+        if problem:
+            _log.warning("container %s runs without limits: %s", container.key, problem)
+            self._record_unlimited(promise_id(_tenant(container)))
 
     def gone(self, container: Container, *, removed: bool) -> None:
         """See `Handler`."""
@@ -280,6 +283,15 @@ class Containers:
         inventory = self._inventory
         cards = {card.uuid: card for card in inventory.cards()}
         return NodeFacts(inventory.mode(), inventory.whole(), cards, self._pods.exempt(), self._pods.unisolated())
+
+    def _record_unlimited(self, ident: str) -> None:
+        """The exporter shows the policy `none` for a container in which nothing enforces limits."""
+        with self._lock(ident):
+            known = self._allocations.get(ident)
+            if known is not None and known.given.enforced:
+                known.given = replace(known.given, enforced=False)
+                with contextlib.suppress(UndeliverableError):
+                    self._delivery.change(known.tenant, known.given, {})
 
     def _unprepared(self, container: Container) -> bool:
         """Whether a container should have a share and was not given it: the kubelet ran it before it knew of us."""

@@ -489,6 +489,7 @@ def test_an_image_that_would_load_no_library_starts_only_where_that_is_allowed(w
     rooted(world, adjustment)
     if unsupported == ALLOW:
         world.agent.start(replace(made, pid=42))
+        assert [False] == [hold.enforced for hold in world.promised().values()]
     else:
         with pytest.raises(RefusedError, match="limits cannot be enforced: the image has no glibc loader"):
             world.agent.start(replace(made, pid=42))
