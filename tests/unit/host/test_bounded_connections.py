@@ -177,7 +177,7 @@ def test_where_all_bodies_are_too_large_the_largest_goes():
     """
 
     async def story():
-        reviews = ReviewQueue(lambda _: b"{}", most_held=10_000)
+        reviews = ReviewQueue(lambda *_: b"{}", most_held=10_000)
         async with served(reviews.application(), Limits(10, 1000.0)) as made:
 
             async def send(size, part):
