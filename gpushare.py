@@ -73,6 +73,12 @@ COMMANDS: Final = MappingProxyType(
             "Run the node agent, which gives containers their shares of cards.",
         ),
         "place": ("isolation.simulator.place.cli:place", "place", "Show where the pods of manifests would be placed."),
+        "recommend": (
+            "dashboards.terminal.cli:recommend",
+            "views",
+            "Show what workloads should be promised, by what they have used.",
+        ),
+        "resize": ("isolation.resize_cli:resize", "views", "Change the GPU memory of a running pod."),
         "rules": ("dashboards.rules_cli:rules", "dashboards", "Build the Prometheus recording and alert rules."),
         "run": ("isolation.run.cli:run", "run", "Run a command on a share of this machine's cards."),
         "scheduler": (
@@ -187,7 +193,7 @@ def run() -> None:
 
 
 def kubectl() -> None:
-    """`top`, `inspect`, `explain` and `breaches` as a plug-in of kubectl."""
+    """`top`, `inspect`, `explain`, `breaches` and `recommend` as a plug-in of kubectl."""
     _end(_views, "kubectl gpushare", "views")
 
 

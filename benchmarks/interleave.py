@@ -96,16 +96,17 @@ class Tally:
                 self.kinds[kind] += 1
                 self.bad.append((one["seed"], moment, kind, text))
                 if len(self.bad) <= SHOWN:
-                    print(f"\rseed {one['seed']} at {moment:.1f} s: {kind}: {text}", flush=True)
+                    _overwrite("")
+                    print(f"seed {one['seed']} at {moment:.1f} s: {kind}: {text}", flush=True)
 
     def seconds(self) -> float:
         """Since the beginning."""
         return time.monotonic() - self._began
 
     def progress(self) -> None:
-        """One line that is written over."""
+        """One line that is overwritten."""
         pace = self.done / self.seconds()
-        print(f"\r{self.done}/{self.wanted} runs, {pace:.1f}/s, found {dict(self.kinds)}", end="", flush=True)
+        _overwrite(f"{self.done}/{self.wanted} runs, {pace:.1f}/s, found {dict(self.kinds)}")
 
     def figures(self) -> dict[str, Any]:
         """For a file."""
@@ -124,7 +125,8 @@ class Tally:
 
     def report(self) -> None:
         """For people."""
-        print(f"\n{self.done} interleavings, {self.steps} steps, rule {self.rule}")
+        _overwrite("")
+        print(f"{self.done} interleavings, {self.steps} steps, rule {self.rule}")
         for name, number in sorted(self.count.items()):
             print(f"  {name:24} {number}")
         for name, seconds in sorted(self.longest.items()):
@@ -132,6 +134,12 @@ class Tally:
         print(f"found in {self.bad_runs} runs: {dict(self.kinds) or 'nothing'}")
         for seed in sorted({seed for seed, *_ in self.bad})[:SHOWN]:
             print(f"  python -m benchmarks.interleave --rule {self.rule} --seed {seed} --trace")
+
+
+def _overwrite(text: str) -> None:
+    """The progress, on a terminal alone."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _chunks(rule: str, first: int, runs: int) -> Iterator[tuple[str, int, int]]:

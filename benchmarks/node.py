@@ -81,11 +81,11 @@ class Bench:
                 await self.until(pod)
         await self.until(*pods)
         seconds = time.monotonic() - began
-        told: dict[str, Any] = figures([*kubelets, *runtimes])
+        times: dict[str, Any] = figures([*kubelets, *runtimes])
         cards = {card.index: card.uuid for card in self.stage.cards}
         got = [pod.boxes["main"].env.get("NVIDIA_VISIBLE_DEVICES") for pod in pods]
         print(".", end="", file=sys.stderr, flush=True)
-        return told | {
+        return times | {
             "seconds": round(seconds, 2),
             "failed": sum(pod.phase == "Failed" for pod in pods),
             "wrong_cards": sum(got[i] != cards[i % CARDS] for i in range(len(pods))),
@@ -128,11 +128,11 @@ async def measure(plane: Any, folder: Path) -> dict[str, Any]:
 
 def show(results: dict[str, Any]) -> None:
     """As a table."""
-    for scene, told in results.items():
-        rest = ", ".join(f"{key} {value}" for key, value in told.items() if key not in QUESTIONS)
+    for scene, times in results.items():
+        rest = ", ".join(f"{key} {value}" for key, value in times.items() if key not in QUESTIONS)
         print(f"{scene}{': ' + rest if rest else ''}")
         for question in QUESTIONS:
-            row = told.get(question)
+            row = times.get(question)
             if row is None:
                 continue
             within = all(row[key] <= bar for key, bar in BARS_MS.items())

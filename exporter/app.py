@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from exporter import process_list as processes
 from exporter.compat.ack import ack_families
 from exporter.compat.averages import Averages
-from exporter.cycle import KERNEL, MACHINE, PROMISES, Cycle, outcomes
+from exporter.cycle import KERNEL, MACHINE, PROMISES, ExporterCycle, outcomes
 from exporter.evaluate import Evaluator
 from exporter.http.pages import Exposition
 from exporter.pipeline.attribution import NodeLabels
@@ -30,6 +30,7 @@ from exporter.sources.nvml.source import NvmlSource
 from exporter.sources.promises import PromiseSource, default_stores
 from isolation.contract import metrics
 from isolation.host import process
+from isolation.host.backend_record import read_backend
 from isolation.host.health_record import RECORD
 from isolation.release import release
 
@@ -59,11 +60,13 @@ class NodeExporter:
         self._sources = NodeSources(chosen)
         self._runner = Runner()
         self._node, self._front = chosen.node, front
-        self.evaluator = Evaluator(_labels(chosen))
+        # An operator's word comes first: a node without an agent of ours may have another enforcer.
+        enforcer = str if chosen.isolation else partial(read_backend, chosen.agent_state_dir)
+        self.evaluator = Evaluator(_labels(chosen), enforcer=enforcer)
         processes = (front.pid,) if front is not None else ()
         found = collectors(chosen.compat_metrics, processes, chosen.collect)
         self.pages = Exposition(found, clock=time.perf_counter, release=release())
-        self.cycle = Cycle(self._sources, self._runner, self.evaluator, self._publish, period=chosen.period)
+        self.cycle = ExporterCycle(self._sources, self._runner, self.evaluator, self._publish, period=chosen.period)
 
     def __enter__(self) -> Self:
         return self
@@ -96,8 +99,8 @@ class NodeSources:
         self._chosen = chosen
         self._nvml = NvmlSource(chosen.simgpu, health=_health(chosen), groups=chosen.driver_groups)
         self._kernel = KernelSource(chosen.proc, chosen.cgroup)
-        books = default_stores(chosen.simgpu, chosen.state_dir)
-        self._promises = PromiseSource(books, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
+        stores = default_stores(chosen.simgpu, chosen.state_dir)
+        self._promises = PromiseSource(stores, chosen.agent_state_dir, chosen.proc, chosen.cgroup)
         self._kubelet: KubeletReads | None = None
         self._find_kubelet()
 
@@ -168,7 +171,7 @@ def collectors(
         found["collect"] = partial(_of, partial(collected_families, groups=groups))
     if "ack" in compat:
         found["ack"] = _ack_pages()
-    return found | {"sources": source_families, "process": lambda _told: process_families(processes)}
+    return found | {"sources": source_families, "process": lambda _cycle: process_families(processes)}
 
 
 def _container_pages() -> Collector:

@@ -264,9 +264,9 @@ def _once(chosen: ExporterSettings, *, as_data: bool) -> None:
 
 
 def _serve(chosen: ExporterSettings, web_config: Path | None) -> None:
-    """Until a signal; the socket is taken first, so that a port in use is told before a card is touched."""
+    """Until a signal; the socket is taken first, so that a port in use is reported before a card is touched."""
     from exporter.front import Front  # noqa: PLC0415 (not for a single look)
-    from exporter.http.listen import PortError, listen, url  # noqa: PLC0415 (as above)
+    from exporter.http.listen import ListenError, listen, url  # noqa: PLC0415 (as above)
     from isolation.host.drop_privileges import ConfineError, give_up_network  # noqa: PLC0415 (as above)
 
     web = _web(web_config)
@@ -276,7 +276,7 @@ def _serve(chosen: ExporterSettings, web_config: Path | None) -> None:
         gc.freeze()  # what is loaded processes, for both processes: looking through it again would copy every page
         front = Front.fork(listener, web, chosen.stale_seconds)
         give_up_network()
-    except (PortError, ConfineError) as exc:
+    except (ListenError, ConfineError) as exc:
         raise click.ClickException(exc.strerror or str(exc)) from None
     from exporter.app import NodeExporter  # noqa: PLC0415 (gRPC has threads, which do not outlive a fork)
 

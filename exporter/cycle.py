@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from exporter.pipeline.snapshot import Outcome, Snapshot
+from exporter.pipeline.snapshot import Snapshot, SourceOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,10 +34,10 @@ FIRST_SHARE: Final = 0.5
 """Parts of the period for sources that need no other, for the kernel, and for those that need it."""
 THEN_SHARE: Final = 0.2
 LAST_SHARE: Final = 0.3
-_MISSING: Final[Outcome[Any]] = Outcome(None, "was not read")
+_MISSING: Final[SourceOutcome[Any]] = SourceOutcome(None, "was not read")
 
 
-class Sources(Protocol):
+class CycleSources(Protocol):
     """The reads of a cycle, by collector name; a source that this node does not have is missing."""
 
     def read_first(self, now: float) -> Mapping[str, Callable[[], Any]]:
@@ -60,7 +60,7 @@ class Sources(Protocol):
 class ParallelReads(Protocol):
     """Runs reads in parallel within a deadline: `exporter.runner.Runner`."""
 
-    def run_all(self, reads: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, Outcome[Any]]:
+    def run_all(self, reads: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, SourceOutcome[Any]]:
         """An outcome for each."""
         ...
 
@@ -73,12 +73,12 @@ class CycleClock:
     epoch: Callable[[], float] = time.time
 
 
-class Cycle:
+class ExporterCycle:
     """See the module; for one thread."""
 
     def __init__(
         self,
-        sources: Sources,
+        sources: CycleSources,
         reader: ParallelReads,
         evaluator: Evaluator,
         publish: Callable[[CycleResult], None],
@@ -147,14 +147,16 @@ class Cycle:
         Compute since the last cycle stays as it was first read: the driver reports each sample once.
         """
         reads = self._sources.read_first(before.at)
-        now: Outcome[MachineSample] = self._reader.run_all({MACHINE: reads[MACHINE]}, self._period * FIRST_SHARE)[
+        now: SourceOutcome[MachineSample] = self._reader.run_all({MACHINE: reads[MACHINE]}, self._period * FIRST_SHARE)[
             MACHINE
         ]
         if now.value is None or before.machine.value is None:
             return None
         machine = replace(now, value=_with_loads(now.value, before.machine.value))
         kernel_read = self._sources.read_kernel(before.at, machine.value, before.promises.value)[KERNEL]
-        kernel: Outcome[KernelSample] = self._reader.run_all({KERNEL: kernel_read}, self._period * THEN_SHARE)[KERNEL]
+        kernel: SourceOutcome[KernelSample] = self._reader.run_all({KERNEL: kernel_read}, self._period * THEN_SHARE)[
+            KERNEL
+        ]
         return replace(before, machine=machine, kernel=kernel) if kernel.ok else None
 
     def _log_changes(self, snapshot: Snapshot) -> None:
@@ -172,9 +174,9 @@ class Cycle:
             self._errors[name] = error
 
 
-def outcomes(snapshot: Snapshot) -> dict[str, Outcome[Any]]:
+def outcomes(snapshot: Snapshot) -> dict[str, SourceOutcome[Any]]:
     """Every source that this node has, by collector name."""
-    found: dict[str, Outcome[Any] | None] = {
+    found: dict[str, SourceOutcome[Any] | None] = {
         MACHINE: snapshot.machine,
         KERNEL: snapshot.kernel,
         PROMISES: snapshot.promises,

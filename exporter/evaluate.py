@@ -46,22 +46,29 @@ class CycleResult:
 
     @property
     def churned(self) -> bool:
-        """A process ended between the reads of two sources: worth reading again, once."""
+        """A process ended between the reads of two sources: both are read again, once."""
         return self.found is not None and self.found.churned
 
 
 class Evaluator:
     """`attribute` may be called several times in a cycle, `detect` once: it advances counters and breaches."""
 
-    def __init__(self, labels: NodeLabels, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._labels, self._clock = labels, clock
+    def __init__(
+        self,
+        labels: NodeLabels,
+        clock: Callable[[], float] = time.perf_counter,
+        enforcer: Callable[[], str] = str,
+    ) -> None:
+        """`enforcer`: what enforces promises by the node agent's own word; empty: it says nothing."""
+        self._fixed, self._clock, self._enforcer = labels, clock, enforcer
         self.state = DetectorState()
 
     def attribute(self, snapshot: Snapshot) -> CycleResult:
         """Which memory and compute are promised to whom, and who uses them."""
         begun = self._clock()
+        labels = replace(self._fixed, isolation=self._enforcer() or self._fixed.isolation)
         try:
-            found = attribute(snapshot, list_allocations(snapshot, self._labels.unit_bytes), self._labels)
+            found = attribute(snapshot, list_allocations(snapshot, labels.unit_bytes), labels)
         except Exception:  # noqa: BLE001 (one snapshot that we cannot handle must not end the exporter)
             _log.exception("cannot attribute snapshot")
             found = None

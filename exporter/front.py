@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from exporter.http.pages import Form, FreshPages, Page, Silent
+from exporter.http.pages import Form, FreshPages, MetricsPage, Silent
 from isolation.host import drop_privileges
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _LOOK_SECONDS: Final = 1.0
 class Edition:
     """What the reader sends: everything there is to show, and what has changed beside it."""
 
-    pages: Mapping[Form, Page]
+    pages: Mapping[Form, MetricsPage]
     documents: Mapping[str, bytes]
     renews: bool
     """It is of now, and not another form of what was sent before."""
@@ -82,6 +82,7 @@ class Front:
         wishes_read, wishes_write = os.pipe()
         pid = os.fork()
         if pid == 0:
+            # each side closes the other's ends: a pipe ends only once no process holds its writing end
             os.close(pages_write)
             os.close(wishes_read)
             _front(listener, Connection(pages_read, writable=False), wishes_write, web, stale_seconds)
@@ -100,7 +101,7 @@ class Front:
         Thread(target=self._send, name="front out", daemon=True).start()
         Thread(target=self._listen, args=(pages, ended), name="front in", daemon=True).start()
 
-    def publish(self, pages: Mapping[Form, Page], documents: Mapping[str, bytes]) -> None:
+    def publish(self, pages: Mapping[Form, MetricsPage], documents: Mapping[str, bytes]) -> None:
         """Show this from now on; never waits."""
         with self._changed:
             self._next = Edition(pages, documents, renews=True)
@@ -157,6 +158,7 @@ def _front(listener: socket.socket, pages: Connection, wishes: int, web: WebFile
 
             authenticator = Authenticator(web.config, shown.config)
         drop_privileges.give_up_root()
+        # after the change of user: the kernel clears a parent-death signal when credentials change
         drop_privileges.end_with_parent()
         fresh = FreshPages(shown, stale_seconds, time.monotonic)
         router = MetricsRouter(fresh, documents={path: partial(shown.document, path) for path in DOCUMENTS})
@@ -186,7 +188,7 @@ class ReceivedPages:
     _came: Condition = field(default_factory=Condition)
     _reminded: dict[Form, float] = field(default_factory=dict)
 
-    def made(self, form: Form) -> Page | None:
+    def made(self, form: Form) -> MetricsPage | None:
         """The page where it was sent."""
         edition = self._edition
         if edition is None:
@@ -195,11 +197,11 @@ class ReceivedPages:
         now = time.monotonic()
         if page is None or now - self._reminded.get(form, float("-inf")) >= _REMIND_SECONDS:
             self._reminded[form] = now
-            with contextlib.suppress(BlockingIOError):  # told often enough
+            with contextlib.suppress(BlockingIOError):  # the pipe is full of reminders already
                 os.write(self.wishes, bytes((_FORMS.index(form),)))
         return page
 
-    def page(self, form: Form = Form()) -> Page:  # noqa: B008 (frozen)
+    def page(self, form: Form = Form()) -> MetricsPage:  # noqa: B008 (frozen)
         """The page as soon as the reader has rendered it."""
         end = time.monotonic() + _PATIENCE_SECONDS
         page = self.made(form)

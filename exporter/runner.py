@@ -14,7 +14,7 @@ import time
 from threading import Condition, Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from exporter.pipeline.snapshot import Outcome
+from exporter.pipeline.snapshot import SourceOutcome
 from exporter.sources.errors import SourceError
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class Runner:
     ) -> None:
         self.close()
 
-    def run(self, name: str, read: Callable[[], T], deadline: float) -> Outcome[T]:
+    def run(self, name: str, read: Callable[[], T], deadline: float) -> SourceOutcome[T]:
         """What one source tells within `deadline` seconds; `read` takes no arguments."""
         return self.run_all({name: read}, deadline)[name]
 
-    def run_all(self, reads: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, Outcome[Any]]:
+    def run_all(self, reads: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, SourceOutcome[Any]]:
         """Every source at once; all have answered, or failed, when `deadline` seconds are over."""
         end = self._clock() + deadline
         jobs = {name: self._worker(name).offer(read) for name, read in reads.items()}
@@ -70,10 +70,10 @@ class Runner:
             self._workers[name] = _Worker(name, self._clock)
         return self._workers[name]
 
-    def _refused(self, name: str) -> Outcome[Any]:
+    def _refused(self, name: str) -> SourceOutcome[Any]:
         now = self._clock()
         hung = now - self._workers[name].begun
-        return Outcome(None, f"no answer for {hung:.1f} s: waiting for the pending read", hung, now)
+        return SourceOutcome(None, f"no answer for {hung:.1f} s: waiting for the pending read", hung, now)
 
 
 class _Job:
@@ -85,21 +85,21 @@ class _Job:
         self._clock = clock
         self._done = Event()
         self._lock = Lock()
-        self._outcome: Outcome[Any] | None = None
+        self._outcome: SourceOutcome[Any] | None = None
 
-    def outcome(self, patience: float, deadline: float) -> Outcome[Any]:
+    def outcome(self, patience: float, deadline: float) -> SourceOutcome[Any]:
         """The worker's answer, or that there was none in time."""
         self._done.wait(max(0.0, patience))
         now = self._clock()
-        return self._settle(Outcome(None, f"timed out after {deadline:g} s", now - self._begun, now))
+        return self._settle(SourceOutcome(None, f"timed out after {deadline:g} s", now - self._begun, now))
 
     def finish(self, value: Any, error: str) -> None:
         """Leave the answer where the caller finds it."""
         now = self._clock()
-        self._settle(Outcome(value, error, now - self._begun, now))
+        self._settle(SourceOutcome(value, error, now - self._begun, now))
         self._done.set()
 
-    def _settle(self, outcome: Outcome[Any]) -> Outcome[Any]:
+    def _settle(self, outcome: SourceOutcome[Any]) -> SourceOutcome[Any]:
         with self._lock:
             if self._outcome is None:
                 self._outcome = outcome

@@ -30,12 +30,12 @@ def version(output: str) -> None:
     library, missing = _library()
     path = "" if missing else str(native.library_path())
     if output:
-        told = {
+        document = {
             "client": {"version": client, "python": python},
             "library": {"version": library, "path": path} if library else None,
             "driver": {"version": driver} if driver else None,
         }
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(document, indent=2))
         return
     click.echo(f"client   {client} (Python {python})")
     click.echo(f"library  {missing or f'{library} ({path})'}")

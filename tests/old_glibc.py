@@ -96,18 +96,18 @@ def rpm_files(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 def download(release: Release) -> bytes:
     """The package from the first keeper that has it; OSError where none does."""
-    told = []
+    lines = []
     for url in release.urls:
         try:
             with urllib.request.urlopen(url, timeout=SECONDS) as answer:  # noqa: S310 (the table above)
                 raw: bytes = answer.read()
         except (urllib.error.URLError, OSError) as exc:
-            told.append(f"{url}: {getattr(exc, 'reason', exc)}")
+            lines.append(f"{url}: {getattr(exc, 'reason', exc)}")
             continue
         if release.sha256 in {"", hashlib.sha256(raw).hexdigest()}:
             return raw
-        told.append(f"{url}: not the file it was")
-    raise OSError("; ".join(told))
+        lines.append(f"{url}: not the file it was")
+    raise OSError("; ".join(lines))
 
 
 def unpack(release: Release, raw: bytes, folder: Path) -> None:

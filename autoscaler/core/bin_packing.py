@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from isolation.contract.model import FULL_CORE
+from isolation.placement.node_rules import needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -88,16 +89,18 @@ class Bin:
         self._cpu = node.cpu_milli - sum(request.cpu_milli for request in held)
         self._memory = node.memory_bytes - sum(request.memory_bytes for request in held)
         self._pods = node.pods - len(held)
+        self._divided = any(card.instance is not None for card in node.cards)
 
     def take(self, request: Request) -> tuple[int, ...] | None:
         """Give the first cards that have the room, or None and nothing taken."""
         if not self._has_host_room(request):
             return None
         chosen: list[int] = []
+        needs = needs_of(request) if self._divided else None
         for position in range(len(self._bytes)):
             if len(chosen) == request.cards:
                 break
-            if self._fits(request, position):
+            if self._fits(request, position) and (needs is None or needs.allow(self.node.cards[position])):
                 chosen.append(position)
         return tuple(chosen) if self._give(request, chosen) else None
 

@@ -44,7 +44,7 @@ def pending_families(frame: Frame) -> Iterator[Family]:
     yield metrics.family(metrics.PENDING, (((reason,), number) for reason, number in reasons.items()))
     longest = max((pod.seconds for pod in frame.waiting), default=0.0)
     yield metrics.family(metrics.PENDING_LONGEST, [((), longest)])
-    yield metrics.family(metrics.PHANTOMS, [((), frame.phantoms)])
+    yield metrics.family(metrics.FRAGMENTED_PODS, [((), frame.fragmented)])
 
 
 def event_families(frame: Frame) -> Iterator[Family]:

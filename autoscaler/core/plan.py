@@ -151,7 +151,7 @@ class Plan:
 def list_names(pods: Iterable[Pod]) -> str:
     """The first three by name, the rest as a number."""
     keys = [pod.key for pod in pods]
-    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")  # noqa: PLR2004 (a line's worth)
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")  # noqa: PLR2004 (as many as fit on a line)
 
 
 class _Check:

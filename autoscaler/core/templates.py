@@ -34,7 +34,7 @@ class EmptyNode:
         self._engine = Engine((node,))
         self._known: dict[Shape, bool] = {}
         self._asked: dict[int, tuple[Request, bool]] = {}
-        """By the request's identity, which stays while it is kept here: a shape is dear to hash."""
+        """By the request's identity, which stays while it is kept here: hashing a shape is slow."""
 
     def hosts(self, request: Request) -> bool:
         """Whether the pod could go there."""

@@ -35,7 +35,7 @@ DAY: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A cluster at its beginning, and the speed at which it is worth looking at."""
+    """A cluster at its beginning, and the speed at which to show it."""
 
     cluster: EmbeddedCluster
     speed: float

@@ -20,7 +20,7 @@ from autoscaler.kube.node_pods import gone_at
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import safe_to_evict, seconds_of
 from isolation.contract.handover import HANDOVER
-from isolation.contract.names import DELETION_COST, DRAIN, EVICT, SAFE_TO_EVICT_LOCAL_VOLUMES
+from isolation.contract.names import DELETION_COST, DRAIN, EVICT, RIGHT_SIZED, SAFE_TO_EVICT_LOCAL_VOLUMES
 from isolation.kube.store import Store
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from isolation.contract.model import Taint
 
 _LEAVING_TAINTS: Final = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
-_UNTOLD: Final = MappingProxyType[str, str]({})
+_NO_HANDOVER: Final = MappingProxyType[str, str]({})
 _MOST_COST: Final = (1 << 31) - 1
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class DrainRecord:
     """Our own mark on a node."""
 
     since: float
@@ -49,16 +49,16 @@ class Drain:
         return json.dumps({"since": round(self.since, 3), "why": self.why[:500], **removing})
 
 
-def read_drain(text: str) -> Drain | None:
+def read_drain(text: str) -> DrainRecord | None:
     """The mark; None where there is none. One that cannot be read counts since the beginning of time: it is overdue."""
     if not text:
         return None
     try:
         found = json.loads(text)
         since, removing = (_moment(float(found.get(key, 0.0))) for key in ("since", "removing"))
-        return Drain(since, str(found.get("why", "")), removing)
+        return DrainRecord(since, str(found.get("why", "")), removing)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return Drain(0.0)
+        return DrainRecord(0.0)
 
 
 def _moment(seconds: float) -> float:
@@ -74,7 +74,7 @@ class NodeNote:
     created: float = 0.0
     provider_id: str = ""
     address: str = ""
-    drain: Drain | None = None
+    drain: DrainRecord | None = None
     leaving: str = ""
     """Who else takes it out of service: the taint that says so; empty: nobody."""
 
@@ -102,8 +102,10 @@ class PodNote:
     """Hard constraints that nothing here understands."""
     version: str = ""
     """resourceVersion."""
-    told: Mapping[str, str] = field(default_factory=lambda: _UNTOLD)
+    handover: Mapping[str, str] = field(default_factory=lambda: _NO_HANDOVER)
     """Its annotations about cluster-autoscaler (`isolation.contract.handover.HANDOVER`)."""
+    right_sized: str = ""
+    """What admission gave it instead of what it asked for (`names.RIGHT_SIZED`)."""
     gone_at: float = 0.0
     """From when a terminating pod counts as gone, in seconds since the epoch (`node_pods`); 0: it does not end."""
 
@@ -233,7 +235,8 @@ def _pod_note(pod: _Pod) -> PodNote:
         spreads=tuple(spreads),
         beyond=tuple(beyond),
         version=pod.metadata.resourceVersion,
-        told={key: said[key] for key in HANDOVER if key in said} or _UNTOLD,
+        handover={key: said[key] for key in HANDOVER if key in said} or _NO_HANDOVER,
+        right_sized=said.get(RIGHT_SIZED, ""),
         gone_at=gone_at(pod.metadata.deletionTimestamp, pod.spec.terminationGracePeriodSeconds),
     )
 

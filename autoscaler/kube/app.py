@@ -14,7 +14,6 @@ import contextlib
 import gc
 import logging
 import secrets
-import signal
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +22,7 @@ from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.rpc.ports import serve_ports
 from autoscaler.apis.rpc.provider_groups import ProviderGroups
 from autoscaler.apis.rpc.server import ServingError
+from autoscaler.core.rightsizing.recommend import Policy
 from autoscaler.kube.condition_reporter import ConditionReporter
 from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.events import Recorder
@@ -30,6 +30,7 @@ from autoscaler.kube.handover import PASS_SECONDS
 from autoscaler.kube.metrics_server import measured_app, serving
 from autoscaler.kube.node_pods import Occupants
 from autoscaler.kube.reconciler import Collaborators, Reconciler
+from autoscaler.kube.right_sizing import ROUND_SECONDS, RightSizing
 from autoscaler.kube.state_store import StateConfigMap, StateStore
 from autoscaler.kube.switch import Switch
 from autoscaler.kube.telemetry.metrics import Telemetry
@@ -41,6 +42,7 @@ from isolation.kube.access import Access
 from isolation.kube.background import Background
 from isolation.kube.election import Election, boottime
 from isolation.kube.writes import LeaseClient
+from isolation.shutdown import stop_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,10 +75,11 @@ class Autoscaler:
         about = (options.namespace, options.pod)
         leads = Recorder(access, me, lambda: "" if self.election.fence() is not None else "standby", boottime)
         self.reporter = ConditionReporter(leads, self.sources, about, boottime)
+        self._events = Recorder(access, me, self._fence, boottime)
         given = Collaborators(
             access=access,
             sources=self.sources,
-            events=Recorder(access, me, self._fence, boottime),
+            events=self._events,
             board=self.board,
             telemetry=self.telemetry,
             election=self.election,
@@ -92,6 +95,9 @@ class Autoscaler:
         self.reconciler = Reconciler(given, self.file)
         self.telemetry.watch(ProcessRows(self.reconciler, self.reporter, self.sources, self.file, self.board))
         self.telemetry.watch(Certificates(options.certificates()))
+        policy = Policy(unit_bytes=options.unit_bytes)
+        self.right_sizing = RightSizing(access, options.namespace, policy)
+        self.telemetry.watch(self.right_sizing.rows)
         self.background = Background()
         self.telemetry.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
         self._decided = asyncio.Event()
@@ -127,6 +133,7 @@ class Autoscaler:
             opened(found)
             stack.push_async_callback(self.reconciler.finish)
             await enter(self.background.cycles("handover", self._handover, news=self._decided))
+            await enter(self.background.cycles("right-sizing", self._right_size))
             await enter(self.background.cycles("reconcile", self._cycle, limit=CYCLE_SECONDS, grace=GRACE_SECONDS))
             await stop.wait()
             self.reconciler.stopping = True
@@ -205,6 +212,22 @@ class Autoscaler:
         await self.reconciler.hand_over()
         return PASS_SECONDS
 
+    async def _right_size(self) -> float:
+        """Recommendations by the latest measurements; the leader publishes them."""
+        if not self._decided.is_set() and self.reconciler.last is None:
+            return LOOK_SECONDS
+        last, now = self.reconciler.last, time.time()
+        if last is not None and last.observation is not None:
+            fence = self.election.fence()
+            leads = fence is not None and not self.reconciler.stopping
+            if fence is not None and leads:
+                await self.right_sizing.load(fence.epoch, now)
+            self.right_sizing.observe(last.observation, self.reconciler.backends.usage.last)
+            if leads:
+                await self.right_sizing.announce(last.observation, self.sources.notes.of_pod, self._events)
+                await self.right_sizing.publish(now, acts=self.reconciler.acts())
+        return ROUND_SECONDS
+
     def unready(self) -> str:
         """Why readiness is denied; empty: ready."""
         missing = self.sources.missing()
@@ -215,10 +238,7 @@ class Autoscaler:
 
 async def run(options: Options, opened: Callable[[Mapping[str, int]], None]) -> None:
     """The whole life of a process, ended by SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(kind, stop.set)
+    stop = stop_event()
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     async with Access(options.kubeconfig, options.context) as access:
         await Autoscaler(options, access).run(stop, opened)

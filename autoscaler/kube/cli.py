@@ -157,7 +157,7 @@ def print_plan(options: Options, /, *, output: str, exit_code: bool, timeout: fl
     from autoscaler.kube import plan_once, plan_view  # noqa: PLC0415 (numpy, gRPC and tables are for this only)
 
     options = replace(options, **{name: value for name, value in where.items() if value is not None})
-    logging.getLogger().addHandler(logging.NullHandler())  # what is worth saying stands in the plan
+    logging.getLogger().addHandler(logging.NullHandler())  # the plan says it all
     prospect = _guarded(lambda: asyncio.run(plan_once.make_prospect_now(options, timeout)))
     if output:
         click.echo(plan_view.as_json(prospect))
@@ -224,12 +224,12 @@ def _guarded(work: Callable[[], Any]) -> Any:
     from autoscaler.kube.hand_back import AliveError  # noqa: PLC0415 (likewise)
     from autoscaler.kube.plan_once import CannotTellError  # noqa: PLC0415 (numpy and gRPC come along: only to work)
     from autoscaler.providers.base import MissingError  # noqa: PLC0415 (likewise)
-    from autoscaler.providers.registry import ConfigError as PoolsError  # noqa: PLC0415 (likewise)
+    from autoscaler.providers.registry import ProviderConfigError  # noqa: PLC0415 (likewise)
     from isolation.host.reloading_tls import TlsError  # noqa: PLC0415 (likewise)
 
     try:
         return work()
-    except (ConfigError, PoolsError, MissingError) as exc:
+    except (ConfigError, ProviderConfigError, MissingError) as exc:
         raise BadInput(str(exc)) from exc
     except (ClusterError, CannotTellError) as exc:
         raise CannotRead(str(exc)) from exc

@@ -19,7 +19,7 @@ from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
 from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot, pod_uses
 from autoscaler.kube.core.conditions import Condition, ConditionError, ConditionKind
 from autoscaler.kube.executor import Executor
-from autoscaler.kube.observe.snapshot import Snapshot, observe
+from autoscaler.kube.observe.snapshot import SnapshotReader, observe
 from autoscaler.kube.state import ControllerState
 from autoscaler.kube.step_context import StepContext
 from autoscaler.providers.base import ProviderError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autoscaler.core.plan import ScaleUp, Step
     from autoscaler.kube.core.config import PoolConfig
     from autoscaler.kube.observe.snapshot import ObservedCluster
-    from autoscaler.kube.step_context import Events
+    from autoscaler.kube.step_context import EventSink
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Sources
     from autoscaler.providers.registry import Providers, ProvidersReading
@@ -62,7 +62,7 @@ class ClusterParts:
     sources: Sources
     providers: Providers
     usage: UsageSource
-    events: Events
+    events: EventSink
     fence: Callable[[], str]
     """Asked right before each write: why we may not act any more; empty: we may."""
     now: Callable[[], float]
@@ -100,8 +100,8 @@ class KubeCluster:
         """Why nothing, or not everything, may be done now."""
         if self._blocked:
             return self._blocked
-        told = self.observed.conditions if self.observed is not None else ()
-        return (*told, *self._executor.conditions())
+        seen = self.observed.conditions if self.observed is not None else ()
+        return (*seen, *self._executor.conditions())
 
     def unanswered(self) -> Mapping[str, str]:
         """By UID of waiting pods: why nothing is bought for them whatever they ask."""
@@ -163,9 +163,9 @@ class KubeCluster:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _snapshot(self, reading: ProvidersReading, measured: Measured) -> Snapshot:
+    def _snapshot(self, reading: ProvidersReading, measured: Measured) -> SnapshotReader:
         sources = self._parts.sources
-        return Snapshot(
+        return SnapshotReader(
             at=self.now(),
             view=sources.view(),
             # copies: the watches go on writing while a thread reads
@@ -181,7 +181,9 @@ class KubeCluster:
             held_still=self._clock_step(),
         )
 
-    def _build(self, snapshot: Snapshot, at: float, *, recheck: bool) -> tuple[ObservedCluster, MetricsSnapshot | None]:
+    def _build(
+        self, snapshot: SnapshotReader, at: float, *, recheck: bool
+    ) -> tuple[ObservedCluster, MetricsSnapshot | None]:
         """In a thread: touches nothing but the snapshot. A recheck is not published."""
         seen = observe(snapshot, self._pools, self._limits, self.state)
         if recheck or self._parts.board is None:

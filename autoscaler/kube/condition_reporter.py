@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autoscaler.kube.reconciler import Reconciler
-    from autoscaler.kube.step_context import Events
+    from autoscaler.kube.step_context import EventSink
     from autoscaler.kube.watches import Sources
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ _MOST_LINES: Final = 20
 class ConditionReporter:
     """Knows what was reported last."""
 
-    def __init__(self, events: Events, sources: Sources, about: tuple[str, str], steady: Callable[[], float]) -> None:
+    def __init__(
+        self, events: EventSink, sources: Sources, about: tuple[str, str], steady: Callable[[], float]
+    ) -> None:
         """`about`: namespace and name of our own pod, empty where we are none."""
         self._events, self._sources, self._about, self._steady = events, sources, about, steady
         self._reported: dict[tuple[str, ...], str] = {}
@@ -44,7 +46,7 @@ class ConditionReporter:
         """ConditionKind and text of every condition of the latest cycle."""
 
     def counts(self) -> dict[str, int]:
-        """Doubts by kind, those of which there is none included."""
+        """Number of conditions by kind, kinds without any included."""
         found = Counter(dict.fromkeys(KINDS, 0))
         found.update(kind for kind, _ in self.conditions)
         return dict(found)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from autoscaler.kube.annotations import Drain, find_removal_taint, ours, read_drain
+from autoscaler.kube.annotations import DrainRecord, find_removal_taint, ours, read_drain
 from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.kube.step_context import RefusedStepError
 from isolation.contract.codec.cursor import At, CodecError
@@ -34,7 +34,7 @@ def _taints(at: At) -> list[dict[str, Any]]:
     return [dict(item.mapping()) for item in at["spec"]["taints"].items()]
 
 
-def _mark(at: At) -> Drain | None:
+def _mark(at: At) -> DrainRecord | None:
     """Our mark; None where it, or the taint that belongs to it, is missing or cannot be read."""
     mark = read_drain(at["metadata"]["annotations"].texts().get(DRAIN, ""))
     tainted = any(ours(str(item.get("key"))) for item in _taints(at))
@@ -78,7 +78,7 @@ class DrainMarks:
                 return None
             rest = [item for item in taints if not ours(str(item.get("key")))]
             now = self._context.now()
-            text = Drain(now, why, now if failed else 0.0).text()
+            text = DrainRecord(now, why, now if failed else 0.0).text()
             return {"mark": text, "taints": [*rest, {"key": DRAIN, "effect": "NoSchedule"}]}
 
         await self._change(node, marked)

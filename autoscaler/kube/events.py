@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(self, access: Access, me: str, allowed: Callable[[], str], steady: Callable[[], float]) -> None:
         self._access, self._me, self._allowed, self._steady = access, me, allowed, steady
-        self._told: dict[tuple[str, ...], float] = {}
+        self._sent: dict[tuple[str, ...], float] = {}
         self._left, self._filled = float(BURST), steady()
         self.dropped = 0
         """Events that were not written: too many at once, or the server would not."""
@@ -85,13 +85,13 @@ class Recorder:
 
     def _news(self, what: tuple[str, ...]) -> bool:
         now = self._steady()
-        if len(self._told) >= _MOST_KNOWN:
-            self._told = {key: at for key, at in self._told.items() if now - at < AGAIN_SECONDS}
-            if len(self._told) >= _MOST_KNOWN:
-                self._told.clear()
-        if now - self._told.get(what, float("-inf")) < AGAIN_SECONDS:
+        if len(self._sent) >= _MOST_KNOWN:
+            self._sent = {key: at for key, at in self._sent.items() if now - at < AGAIN_SECONDS}
+            if len(self._sent) >= _MOST_KNOWN:
+                self._sent.clear()
+        if now - self._sent.get(what, float("-inf")) < AGAIN_SECONDS:
             return False
-        self._told[what] = now
+        self._sent[what] = now
         return True
 
     def _room(self) -> bool:

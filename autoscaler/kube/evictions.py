@@ -101,6 +101,7 @@ class Evictions:
     async def move(self, step: Move, seen: ObservedCluster) -> None:
         """Reserve, see that it holds, evict."""
         name = await self.reserve(step.reservation, seen)
+        # the scheduler learns of the reservation by a watch: without it the room of the evicted pod is free for anybody
         await asyncio.sleep(SEEN_SECONDS)
         try:
             await self.evict(step.pod, step.reason, seen, name)
@@ -123,6 +124,7 @@ class Evictions:
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod.name, "namespace": pod.namespace},
+            # by UID: a StatefulSet's next pod has the same name
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
         try:
@@ -137,11 +139,13 @@ class Evictions:
         if isinstance(exc, NotFoundError | ConflictError):
             return
         said = exc.message or exc.reason
+        # several budgets over one pod, or a broken webhook: the answer is 500 however often it is asked
         if isinstance(exc, ServerError):
             text = f"eviction of {pod.key} failed on the API server: {said}"
             self._stopped = (self._context.now() + self._limits.max_pool_backoff_seconds, text)
             log.error("%s; pausing evictions for %.0f s", text, self._limits.max_pool_backoff_seconds)
             raise RefusedStepError(ConditionKind.EVICTION, text)
+        # 429 is the no of a PodDisruptionBudget
         kind = ConditionKind.CONFLICT if isinstance(exc, TooManyRequestsError) else ConditionKind.EVICTION
         raise RefusedStepError(kind, f"eviction of {pod.key} refused: {said}")
 

@@ -86,7 +86,7 @@ def find_change(pod: Pod, note: PodNote | None, owners: Owners) -> AnnotationCha
         return None
     if pod.phase is Phase.DONE:
         return None
-    changed = changes(note.told, owners.of(pod))
+    changed = changes(note.handover, owners.of(pod))
     return AnnotationChange(PodRef(pod.namespace, pod.name, pod.uid), note.version, changed) if changed else None
 
 
@@ -149,7 +149,7 @@ def describe_pools(observation: Observation, ours: Mapping[str, Ours]) -> tuple[
     )
 
 
-class PublishedPools:
+class PoolsPublisher:
     """The ConfigMap."""
 
     def __init__(self, access: Access, namespace: str) -> None:

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.rpc.provider_groups import ProviderGroups
@@ -23,13 +24,16 @@ from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.inhibition import Authority, Cause, find_inhibition
-from autoscaler.kube.core.telemetry_rows import Reading
+from autoscaler.kube.core.telemetry_rows import TelemetryReading
 from autoscaler.kube.plan_view import Beside, Prospect, make_prospect
 from autoscaler.kube.state import ControllerState
 from autoscaler.kube.state_store import StateConfigMap
 from autoscaler.kube.switch import Switch
 from autoscaler.kube.watches import BUDGETS_PATH, Sources
 from isolation.contract.codec.cursor import CodecError
+from isolation.contract.codec.recommendations import KEY, decode_recommendations
+from isolation.contract.names import RIGHT_SIZING
+from isolation.contract.quantity import GIB
 from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.access import Access
 from isolation.kube.core.errors import (
@@ -37,11 +41,13 @@ from isolation.kube.core.errors import (
     CredentialsError,
     ForbiddenError,
     MalformedError,
+    NotFoundError,
     RefusedError,
     UnauthorizedError,
     UnreachableError,
 )
 from isolation.kube.election import boottime
+from isolation.kube.writes import decode_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,6 +116,7 @@ async def _looked(options: Options, access: Access, backends: Backends, seconds:
     async with sources.following():
         await switch.look()
         state, trouble = await _load_state(options, access)
+        sizing = await _load_recommendations(options, access)
         try:
             await asyncio.wait_for(sources.synced(), seconds)
         except TimeoutError:
@@ -133,14 +140,15 @@ async def _looked(options: Options, access: Access, backends: Backends, seconds:
         except ConditionError as exc:
             raise CannotTellError(str(exc)) from None
     plan, memory = decide(seen, backends.config.limits, state.memory)
-    reading = Reading(seen, memory, backends.config.limits, board.latest(), unanswered=cluster.unanswered())
+    reading = TelemetryReading(seen, memory, backends.config.limits, board.latest(), unanswered=cluster.unanswered())
     stay = islice(explain_needed(seen, backends.config.limits).items(), _MOST_KEPT)
-    told = (*plan.capped, *(f"node {name} is not drained: {why}" for name, why in stay))
+    limits = (*plan.capped, *(f"node {name} is not drained: {why}" for name, why in stay))
     conditions = (
         *_nothing(options, backends),
-        *told,
+        *limits,
         *(condition.text for condition in cluster.conditions()),
         *trouble,
+        *sizing,
     )
     silent = cluster.observed.silent if cluster.observed is not None else {}
     return make_prospect(reading, plan.steps, Beside(conditions, _find_inhibitions(options, switch), silent))
@@ -160,6 +168,23 @@ async def _load_state(options: Options, access: Access) -> tuple[ControllerState
         return await store.load(time.time()) or ControllerState(), ()
     except (ClusterError, CodecError) as exc:
         return ControllerState(), (f"cannot read the saved state of the running autoscaler ({store.where}): {exc}",)
+
+
+async def _load_recommendations(options: Options, access: Access) -> tuple[str, ...]:
+    """What right-sizing would free, by the running autoscaler's recommendations; nothing where there are none."""
+    path = f"/api/v1/namespaces/{quote(options.namespace, safe='')}/configmaps/{RIGHT_SIZING}"
+    try:
+        data = decode_object(await access.send("GET", path)).get("data")
+        found = decode_recommendations(data[KEY]) if isinstance(data, dict) and KEY in data else None
+    except NotFoundError:
+        return ()
+    except (ClusterError, CodecError, TypeError) as exc:
+        return (f"cannot read what right-sizing would free (ConfigMap {options.namespace}/{RIGHT_SIZING}): {exc}",)
+    wasteful = [one for one in found.programs if one.freed_bytes] if found is not None else []
+    freed = sum(one.freed_bytes for one in wasteful) / GIB
+    return (
+        (f"right-sizing {len(wasteful)} workloads would free {freed:.0f} GiB (gpushare recommend)",) if wasteful else ()
+    )
 
 
 def _find_inhibitions(options: Options, switch: Switch) -> tuple[str, ...]:

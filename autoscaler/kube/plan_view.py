@@ -17,7 +17,7 @@ from rich.table import Table
 
 from autoscaler.core.lifecycle import STANDING
 from autoscaler.core.plan import get_action
-from autoscaler.kube.core.telemetry_rows import Reading, answer_of, why_of
+from autoscaler.kube.core.telemetry_rows import TelemetryReading, answer_of, why_of
 from isolation.contract.text import printable
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Beside:
     """By pool, why its provider cannot tell."""
 
 
-def make_prospect(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> Prospect:
+def make_prospect(reading: TelemetryReading, steps: tuple[Step, ...], beside: Beside) -> Prospect:
     """From one reading and what was decided on it."""
     seen = reading.seen
     keys = {pod.uid: pod.key for pod in seen.pods.values()}
@@ -105,7 +105,7 @@ def make_prospect(reading: Reading, steps: tuple[Step, ...], beside: Beside) -> 
     )
 
 
-def _pools(reading: Reading, silent: Mapping[str, str]) -> tuple[PoolLine, ...]:
+def _pools(reading: TelemetryReading, silent: Mapping[str, str]) -> tuple[PoolLine, ...]:
     """Pools with a known size, and those whose provider does not answer, whether or not a node of theirs is known."""
     seen, closed = reading.seen, reading.memory.closed
     coming = Counter(machine.pool for machine in seen.coming())
@@ -181,5 +181,5 @@ def _table(console: Console, heads: tuple[str, ...], rows: Sequence[tuple[str, .
 
 
 def _plain(text: Any) -> str:
-    """A stranger's text: on one line, no control characters, no mark-up."""
+    """Untrusted text on one line, without control characters and mark-up."""
     return printable(str(text), mark=" ").replace("[", "\\[")

@@ -17,14 +17,13 @@ from autoscaler.core.reconcile import reconcile
 from autoscaler.kube.backends import KnownPools, open_backends
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.core.conditions import ConditionError
-from autoscaler.kube.core.config import Config
-from autoscaler.kube.core.config import ConfigError as FileError
+from autoscaler.kube.core.config import Config, ConfigError
 from autoscaler.kube.core.inhibition import Authority, Cause, Inhibition, find_inhibition
 from autoscaler.kube.cycle import Cycle
-from autoscaler.kube.handover import Handover, PublishedPools, describe_pools
+from autoscaler.kube.handover import Handover, PoolsPublisher, describe_pools
 from autoscaler.kube.state import ControllerState
 from autoscaler.providers.base import MissingError
-from autoscaler.providers.registry import ConfigError
+from autoscaler.providers.registry import ProviderConfigError
 from isolation.contract.handover import Ours
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.kube.core.errors import ClusterError
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.config.file import ConfigFile
     from autoscaler.kube.core.config import PoolConfig
     from autoscaler.kube.state_store import StateStore
-    from autoscaler.kube.step_context import Events
+    from autoscaler.kube.step_context import EventSink
     from autoscaler.kube.switch import Switch
     from autoscaler.kube.telemetry.metrics import Telemetry
     from autoscaler.kube.watches import Sources
@@ -61,7 +60,7 @@ class Collaborators:
 
     access: Access
     sources: Sources
-    events: Events
+    events: EventSink
     board: LatestSnapshot
     telemetry: Telemetry
     election: Election
@@ -95,7 +94,7 @@ class Reconciler:
         self._served: set[str] = set()
         """Pools whose provider has answered since the configuration was read."""
         self._configured = given.steady()
-        self.published = PublishedPools(given.access, given.namespace)
+        self.published = PoolsPublisher(given.access, given.namespace)
         self.handover = Handover(given.access, lambda: self.leads and not self.stopping)
         self._handover_error = ""
 
@@ -153,7 +152,7 @@ class Reconciler:
         """Take the configuration over; raises its errors, or if not `strict` waits for a file that can be used."""
         try:
             self._configure(self._file.first())
-        except (FileError, ConfigError, MissingError) as exc:
+        except (ConfigError, ProviderConfigError, MissingError) as exc:
             if strict:
                 raise
             self._configure(Config())
@@ -202,7 +201,7 @@ class Reconciler:
         old = self._backends
         try:
             self._configure(config)
-        except (ConfigError, MissingError) as exc:
+        except (ProviderConfigError, MissingError) as exc:
             self._file.refuse(str(exc))
             return
         except Exception as exc:

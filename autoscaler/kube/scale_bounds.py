@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from autoscaler.providers import scale
-from autoscaler.providers.registry import ConfigError, make_provider
+from autoscaler.providers.registry import ProviderConfigError, make_provider
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.names import AUTOSCALER
 
@@ -34,7 +34,7 @@ def bounds(pools: Iterable[PoolConfig]) -> dict[str, list[int]]:
             source = make_provider(pool.source)
             settings = scale.parse_settings(source.settings) if source.provider == scale.NAME else None
         except CodecError as exc:
-            raise ConfigError(str(exc)) from None
+            raise ProviderConfigError(str(exc)) from None
         if settings is not None:
             target = settings.target
             key = f"{target.resource}.{target.group}/{target.namespace}/{settings.name}"

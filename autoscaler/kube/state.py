@@ -2,7 +2,7 @@
 """
 What the controller remembers from cycle to cycle, and leaves to the next leader as text.
 
-Decides how it is written and what is believed of it when it is read. What is there is a stranger's word until checked:
+Decides how it is written and what is believed of it when it is read. What is there is untrusted until checked:
 times in the future are now, amounts are bounded, and text that is not ours or broken is an error, never a crash.
 
     {"version": 1, "epoch": 7,

@@ -35,7 +35,7 @@ class RefusedStepError(Exception):
         super().__init__(text)
 
 
-class Events(Protocol):
+class EventSink(Protocol):
     """Where the autoscaler says why."""
 
     async def node(self, name: str, uid: str, reason: str, note: str, *, warning: bool = False) -> None:
@@ -52,7 +52,7 @@ class StepContext:
     access: Access
     sources: Sources
     providers: Providers
-    events: Events
+    events: EventSink
     fence: Callable[[], str]
     now: Callable[[], float]
 

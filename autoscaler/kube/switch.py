@@ -106,12 +106,12 @@ class Switch:
 
     def _say(self, position: Position) -> None:
         if position != self._position:
-            told = position.problem or f"enabled={_told(position.enabled)}, dryRun={_told(position.dry_run)}"
-            log.log(logging.WARNING if position.problem else logging.INFO, "switch %s: %s", self.where, told)
+            text = position.problem or f"enabled={_show(position.enabled)}, dryRun={_show(position.dry_run)}"
+            log.log(logging.WARNING if position.problem else logging.INFO, "switch %s: %s", self.where, text)
         self._position = position
 
 
-def _told(word: bool | None) -> str:  # noqa: FBT001 (a value to be shown)
+def _show(word: bool | None) -> str:  # noqa: FBT001 (a value to be shown)
     return "unset" if word is None else str(word).lower()
 
 

@@ -29,6 +29,8 @@ WANTED: Final = (
     metrics.CONTAINER_USED,
     metrics.CONTAINER_ALLOCATED,
     metrics.CONTAINER_COMPUTE_SECONDS,
+    metrics.CONTAINER_PEAK,
+    metrics.DENIED,
     metrics.CARD_BUSY_SECONDS,
     metrics.SAMPLE_TIME,
 )
@@ -49,6 +51,16 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """What one container has used of one card since its start, for right-sizing."""
+
+    used_bytes: int
+    peak_bytes: int | None = None
+    denied: int = 0
+    compute_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """The latest of every node."""
 
@@ -63,6 +75,9 @@ class Measured:
     """Nodes without figures now, or with old ones only, and why."""
     whole: Mapping[CardOf, tuple[ContainerCardUse, ...]] = field(default_factory=lambda: _EMPTY)
     """What pods have and use of whole cards, which only their node's kubelet and exporter know."""
+
+    uses: Mapping[CardKey, ContainerUse] = field(default_factory=lambda: _EMPTY)
+    """Of nodes whose measurements are fresh."""
 
     def used(self, node: str, spots: Sequence[CardKey]) -> float | None:
         """The most that a pod with these parts of cards uses of the compute of one card; None: unknown."""
@@ -91,18 +106,19 @@ class MeasurementAges:
         self._histories: dict[str, UsageHistory[CardKey | str]] = {}
 
     def joined(
-        self, told: Mapping[str, Sequence[Row]], failed: Mapping[str, str], now: float, wall: float | None = None
+        self, answers: Mapping[str, Sequence[Row]], failed: Mapping[str, str], now: float, wall: float | None = None
     ) -> Measured:
         """
-        Everything of one reading; `told` by the node that was asked. A node's word about another is not taken.
+        Everything of one reading; `answers` by the node that was asked. A node's word about another is not taken.
 
         `wall`: seconds since the epoch; without it whatever is seen for the first time counts as measured now.
         """
         samples: dict[CardKey, UseSample] = {}
         whole: dict[CardOf, tuple[ContainerCardUse, ...]] = {}
         heat: dict[str, float] = {}
+        uses: dict[CardKey, ContainerUse] = {}
         wrong = dict(failed)
-        for node, rows in told.items():
+        for node, rows in answers.items():
             own = [row for row in rows if row.labels.get("node", node) in {"", node}]
             stamp = next((row.value for row in own if row.metric == metrics.SAMPLE_TIME.name), None)
             if stamp is None or not isfinite(stamp):
@@ -121,16 +137,17 @@ class MeasurementAges:
             samples.update(mine)
             whole.update(_whole(node, own, mine))
             if self._age(node, now) <= self.stale_seconds:
+                uses.update(_uses(own))
                 heat |= {card: min(1.0, rate.value) for card, rate in rates.items() if isinstance(card, str)}
-        self._histories = {node: kept for node, kept in self._histories.items() if node in told or node in failed}
-        self._last = {node: seen for node, seen in self._last.items() if node in told or node in failed}
+        self._histories = {node: kept for node, kept in self._histories.items() if node in answers or node in failed}
+        self._last = {node: seen for node, seen in self._last.items() if node in answers or node in failed}
         stale = {node for node in self._last if self._age(node, now) > self.stale_seconds}
         for node in stale:
             wrong.setdefault(
                 node, f"measurements are {self._age(node, now):.0f} s old; its hot cards are not mitigated"
             )
         times = {node: seen for node, (_, seen) in self._last.items()}
-        return Measured(samples, times, heat, frozenset(stale | (told.keys() - times.keys())), wrong, whole)
+        return Measured(samples, times, heat, frozenset(stale | (answers.keys() - times.keys())), wrong, whole, uses)
 
     def _age(self, node: str, now: float) -> float:
         return now - self._last[node][1]
@@ -147,6 +164,22 @@ def _samples(rows: Sequence[Row], rates: Mapping[CardKey | str, Rate]) -> dict[C
             used[_spot(row.labels)] = int(row.value)
     core = {spot: rate for spot, rate in rates.items() if isinstance(spot, CardKey)}
     return {spot: UseSample(used.get(spot), *core.get(spot, (None, 0.0))) for spot in used.keys() | core.keys()}
+
+
+def _uses(rows: Sequence[Row]) -> dict[CardKey, ContainerUse]:
+    """A container without a figure of its used memory is left out."""
+    found: dict[str, dict[CardKey, float]] = {}
+    for row in rows:
+        if isfinite(row.value) and 0 <= row.value < _LARGEST:
+            found.setdefault(row.metric, {})[_spot(row.labels)] = row.value
+    peaks, denied = found.get(metrics.CONTAINER_PEAK.name, {}), found.get(metrics.DENIED.name, {})
+    seconds = found.get(metrics.CONTAINER_COMPUTE_SECONDS.name, {})
+    return {
+        spot: ContainerUse(
+            int(used), int(peaks[spot]) if spot in peaks else None, int(denied.get(spot, 0)), seconds.get(spot)
+        )
+        for spot, used in found.get(metrics.CONTAINER_USED.name, {}).items()
+    }
 
 
 def _whole(

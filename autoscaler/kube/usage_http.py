@@ -96,12 +96,12 @@ class _Reader(ABC):
         """The latest of these nodes."""
         now = self._steady()
         if self._latest is None or now - self._latest[0] >= self._pause:
-            told, failed = await self._told(addresses)
-            self._latest = now, self._ages.joined(told, failed, self._steady(), self._wall())
+            answers, failed = await self._fetch(addresses)
+            self._latest = now, self._ages.joined(answers, failed, self._steady(), self._wall())
         return self._latest[1]
 
     @abstractmethod
-    async def _told(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
+    async def _fetch(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
         """The samples by node, and by node why there are none; never an error."""
 
 
@@ -120,11 +120,11 @@ class Exporters(_Reader):
         self._port, self._whole = port, whole_seconds
         self._gate = asyncio.Semaphore(AT_ONCE)
 
-    async def _told(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
+    async def _fetch(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
         asked = {node: asyncio.create_task(self._one(address)) for node, address in addresses.items()}
         if asked:
             await asyncio.wait(asked.values(), timeout=self._whole)
-        told: dict[str, list[Row]] = {}
+        answers: dict[str, list[Row]] = {}
         failed: dict[str, str] = {}
         for node, task in asked.items():
             answer = task.result() if task.done() else "did not respond in time"
@@ -132,9 +132,9 @@ class Exporters(_Reader):
             if isinstance(answer, str):
                 failed[node] = f"its exporter {answer}"
             else:
-                told[node] = answer
+                answers[node] = answer
         await asyncio.gather(*asked.values(), return_exceptions=True)
-        return told, failed
+        return answers, failed
 
     async def _one(self, address: str) -> list[Row] | str:
         host = f"[{address}]" if ":" in address else address
@@ -158,16 +158,16 @@ class Prometheus(_Reader):
         super().__init__(scrape_interval_seconds, steady, wall, 8 * MOST_BYTES)
         self._url = url.rstrip("/")
 
-    async def _told(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
-        told: dict[str, list[Row]] = {}
+    async def _fetch(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:
+        answers: dict[str, list[Row]] = {}
         try:
             bodies = await asyncio.gather(*(self._http.get(f"{self._url}/api/v1/query", query=s.name) for s in WANTED))
             for spec, body in zip(WANTED, bodies, strict=True):
                 for row in vector_of(body, spec.name):
-                    told.setdefault(row.labels.get("node") or row.labels.get("instance", ""), []).append(row)
+                    answers.setdefault(row.labels.get("node") or row.labels.get("instance", ""), []).append(row)
         except TellError as exc:
             return {}, dict.fromkeys(addresses, f"Prometheus {exc}")
-        known = {node: rows for node, rows in told.items() if node in addresses}
+        known = {node: rows for node, rows in answers.items() if node in addresses}
         return known, {node: "Prometheus has no measurements of it" for node in addresses if node not in known}
 
 

@@ -8,7 +8,6 @@ room or breaks it; of a kind that is not installed there is none.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -26,7 +25,7 @@ from isolation.contract.reservation import RESERVATIONS_PATH, reservation_of
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of
 from isolation.kube.informer import Informer
-from isolation.kube.listwatch import Reflector, Selection
+from isolation.kube.listwatch import Reflector, Selection, running
 from isolation.kube.optional_kind import OptionalKind
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class StoredReservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class PodBudget:
     """A disruption budget, as far as evictions go."""
 
     namespace: str
@@ -133,9 +132,9 @@ class _Budgets:
     """Sink; by namespace and name."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Budget] = {}
+        self._known: dict[str, PodBudget] = {}
 
-    def all(self) -> tuple[Budget, ...]:
+    def all(self) -> tuple[PodBudget, ...]:
         """Every one."""
         return tuple(self._known.values())
 
@@ -156,7 +155,7 @@ class _Budgets:
             del self._known[key]
 
 
-def _budget(raw: msgspec.Raw, name: str) -> Budget:
+def _budget(raw: msgspec.Raw, name: str) -> PodBudget:
     namespace = ""
     try:
         at = At(msgspec.json.decode(raw))
@@ -169,12 +168,12 @@ def _budget(raw: msgspec.Raw, name: str) -> Budget:
             Expression(item["key"].text(), item["operator"].text(), frozenset(v.text() for v in item["values"].items()))
             for item in selector["matchExpressions"].items()
         )
-        return Budget(namespace, name, max(0, allowed), tuple(selector["matchLabels"].texts().items()), expressions)
+        return PodBudget(namespace, name, max(0, allowed), tuple(selector["matchLabels"].texts().items()), expressions)
     except _BROKEN as exc:
         log.warning(
             "cannot read PodDisruptionBudget %s: no evictions in namespace %s: %s", name, namespace or "unknown", exc
         )
-        return Budget(namespace, name, 0)
+        return PodBudget(namespace, name, 0)
 
 
 class Sources:
@@ -217,13 +216,5 @@ class Sources:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[Self]:
         """Follow in the background of the block; what breaks a follower for good breaks the block, as itself."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one.run()) for one in self.followers.values()]
-                try:
-                    yield self
-                finally:
-                    for task in tasks:
-                        task.cancel()
-        except BaseExceptionGroup as exc:
-            raise exc.exceptions[0] from None
+        async with running(self.followers.values()):
+            yield self

@@ -29,14 +29,14 @@ ANSWER_SECONDS: Final = 10.0
 
 def read_texts(at: At, provider: str, keys: Sequence[str]) -> list[str]:
     """A pool's settings, which are these and no others; raises CodecError."""
-    told = ", ".join(keys)
+    known = ", ".join(keys)
     for key in keys:
         if not at[key].text():
-            raise at[key].wrong(f"missing; settings of provider {provider}: {told}")
+            raise at[key].wrong(f"missing; settings of provider {provider}: {known}")
     for key, value in at.fields():
         if key not in keys:
             raise value.wrong(
-                f"unknown key; settings of provider {provider}: {told} (credentials come from the SDK's default chain)"
+                f"unknown key; settings of provider {provider}: {known} (credentials come from the SDK's default chain)"
             )
     return [at[key].text() for key in keys]
 

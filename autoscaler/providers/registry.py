@@ -32,7 +32,7 @@ NAMES: Final = (ack.NAME, aws.NAME, scale.NAME, ORDERED)
 _MOST_POOLS: Final = 1000
 
 
-class ConfigError(ValueError):
+class ProviderConfigError(ValueError):
     """Pools that no provider can serve; every one of the reasons, a line each."""
 
 
@@ -185,7 +185,7 @@ def open_providers(
     node_pools: dict[str, ack.AckSettings] = {}
     seen: set[str] = set()
     if len(sources) > _MOST_POOLS:
-        raise ConfigError(f"{len(sources)} pools: the maximum is {_MOST_POOLS}")
+        raise ProviderConfigError(f"{len(sources)} pools: the maximum is {_MOST_POOLS}")
     for source in sources:
         try:
             if source.pool in seen:
@@ -209,7 +209,7 @@ def open_providers(
     problems += _shared({pool: (s.region, s.group) for pool, s in groups.items()})
     problems += _shared({pool: (s.cluster, s.node_pool) for pool, s in node_pools.items()})
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ProviderConfigError("\n".join(problems))
     naming = NodeNames(access, clock) if groups and access is not None else None
     built = _built(scaled, groups, node_pools, access)
     return Providers(built | {pool: wrap(pool, built[pool]) for pool, wrap in ordered.items()}, naming)

@@ -10,6 +10,7 @@ annotation `cluster.x-k8s.io/delete-machine`, which every delete policy puts fir
 from __future__ import annotations
 
 import contextlib
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from autoscaler.providers.core.stock import is_out_of_stock, shorten_error
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.names import AUTOSCALER
 from isolation.kube.core.errors import ClusterError, ConflictError, RefusedError, ServerError, TooManyRequestsError
+from isolation.kube.paging import list_objects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from isolation.kube.access import Access
 
 DELETE_MACHINE: Final = "cluster.x-k8s.io/delete-machine"
-_PAGE: Final = "500"
 _MOST_MEMBERS: Final = 20_000
 _MOST_REPLICAS: Final = (1 << 31) - 1
 
@@ -128,18 +129,14 @@ class ScaleClient:
     async def members(self, kind: ScaledKind, selector: str, mark: str) -> list[ScaledMember]:
         """All of them; an unreadable one fails the look, because numbers follow from their count."""
         found: list[ScaledMember] = []
-        token = ""
-        while True:
-            query = {"labelSelector": selector, "limit": _PAGE} | ({"continue": token} if token else {})
-            async with _translated(kind.path):
-                page = _decoded(await self._access.page(kind.path, query))
-                read = _node if kind == NODES else _machine
-                found += [read(item, mark) for item in page["items"].items()]
-                token = page["metadata"]["continue"].text()
-            if len(found) > _MOST_MEMBERS:
-                raise DeniedError(f"{kind.path}: selector {selector!r} matches more than {_MOST_MEMBERS} members")
-            if not token:
-                return found
+        read = _node if kind == NODES else _machine
+        listed = list_objects(self._access, kind.path, {"labelSelector": selector})
+        async with _translated(kind.path), aclosing(listed) as objects:
+            async for raw in objects:
+                found.append(read(_decoded(raw), mark))
+                if len(found) > _MOST_MEMBERS:
+                    raise DeniedError(f"{kind.path}: selector {selector!r} matches more than {_MOST_MEMBERS} members")
+        return found
 
     async def mark(self, kind: ScaledKind, member: ScaledMember, key: str, value: str | None) -> None:
         """Annotate one member, if it is still the same object."""
@@ -153,7 +150,7 @@ def _safe(part: str) -> str:
     return quote(part, safe="")
 
 
-def _decoded(text: bytes) -> At:
+def _decoded(text: bytes | msgspec.Raw) -> At:
     try:
         return At(msgspec.json.decode(text))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -62,9 +62,9 @@ async def _measured() -> dict[str, Any]:
     seen = replace(seen, pools={name: replace(one, name=name) for name in names}, machines=machines)
     waiting = replace(seen, pods={uid: replace(pod, placement=None) for uid, pod in seen.pods.items()})
     notes = stand.sources.notes.of_pod
-    told = {key: value or "" for key, value in changes({}, _OURS).items()}
-    silent = {uid: replace(note, told={}) for uid, note in notes.items()}
-    annotated = {uid: replace(note, told=told) for uid, note in notes.items()}
+    written = {key: value or "" for key, value in changes({}, _OURS).items()}
+    silent = {uid: replace(note, handover={}) for uid, note in notes.items()}
+    annotated = {uid: replace(note, handover=written) for uid, note in notes.items()}
     ours = dict.fromkeys(names, _OURS)
     return {
         "pods": len(seen.pods),
@@ -110,13 +110,13 @@ def compared(json_out: Path | None) -> bool:
     met, document = True, figures_of("handover", SIZE)
     print(f"{document['pods']} pods in {POOLS} pools")
     for kind in ("all", "still", "waiting"):
-        told = document[kind]
-        good = told["worst"] <= PASS_SECONDS and told["block"] <= BLOCK_SECONDS
+        times = document[kind]
+        good = times["worst"] <= PASS_SECONDS and times["block"] <= BLOCK_SECONDS
         met &= good
         print(
-            f"  {kind}: median {told['median']:.3f} s, worst {told['worst']:.3f} s (bar {PASS_SECONDS:g} s), "
-            f"at a stretch {told['block']:.3f} s (bar {BLOCK_SECONDS:g} s): {'met' if good else 'MISSED'}; "
-            f"{told['left']:.0f} left to write"
+            f"  {kind}: median {times['median']:.3f} s, worst {times['worst']:.3f} s (bar {PASS_SECONDS:g} s), "
+            f"at a stretch {times['block']:.3f} s (bar {BLOCK_SECONDS:g} s): {'met' if good else 'MISSED'}; "
+            f"{times['left']:.0f} left to write"
         )
     if json_out:
         json_out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

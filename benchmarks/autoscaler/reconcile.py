@@ -144,7 +144,7 @@ class Stand:
         """No time needs to pass."""
 
     def measure(self) -> None:
-        """Exporters tell anew, and watches have been heard."""
+        """Exporters tell again, and watches have been heard."""
         self._round += 1
         used = 0.3 + self._round % 10 / 100
         samples, heat = {}, {}
@@ -252,7 +252,7 @@ class Waits:
             await asyncio.sleep(_ASK_SECONDS)
 
     async def take(self) -> dict[str, float]:
-        """What was longest; from now on anew."""
+        """What was longest; from now on again."""
         await asyncio.to_thread(self._pipe.send, "longest")
         found = {"stall": self._stall, "lease": self._lease, "grpc": await asyncio.to_thread(self._pipe.recv)}
         self._stall = self._lease = 0.0
@@ -337,14 +337,14 @@ def compared(json_out: Path | None) -> bool:
     for size in SIZES:
         found = document[size.name] = figures_of("kube", size)
         print(f"{size.name}: {found['nodes']} nodes, {found['pods']} pods")
-        for kind, told in found["turns"].items():
-            answered = max(told["worst_lease"], told["worst_grpc"]) <= ANSWER_SECONDS
-            good = told["worst"] <= size.seconds and told["worst_stall"] <= STALL_SECONDS and answered
+        for kind, times in found["turns"].items():
+            answered = max(times["worst_lease"], times["worst_grpc"]) <= ANSWER_SECONDS
+            good = times["worst"] <= size.seconds and times["worst_stall"] <= STALL_SECONDS and answered
             met &= good
-            parts = ", ".join(f"{part} {told[part]:.3f}" for part in ("observe", "decide", "recheck"))
-            took = f"median {told['turn']:.3f} s ({parts}), worst {told['worst']:.3f} s (bar {size.seconds:g} s)"
-            stall = f"longest stall {told['worst_stall']:.3f} s (bar {STALL_SECONDS:g} s)"
-            waits = f"Lease {told['worst_lease']:.3f} s, gRPC {told['worst_grpc']:.3f} s (bar {ANSWER_SECONDS:g} s)"
+            parts = ", ".join(f"{part} {times[part]:.3f}" for part in ("observe", "decide", "recheck"))
+            took = f"median {times['turn']:.3f} s ({parts}), worst {times['worst']:.3f} s (bar {size.seconds:g} s)"
+            stall = f"longest stall {times['worst_stall']:.3f} s (bar {STALL_SECONDS:g} s)"
+            waits = f"Lease {times['worst_lease']:.3f} s, gRPC {times['worst_grpc']:.3f} s (bar {ANSWER_SECONDS:g} s)"
             print(f"  {kind} cycle: {took}; {stall}; {waits}: {'met' if good else 'MISSED'}")
         light = found["peak_mib"] <= LARGEST_MIB
         met &= light

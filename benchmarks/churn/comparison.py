@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 HOUR: Final = 3600.0
 SAMPLE_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 60.0
-"""A phantom pod has waited longer than this with nothing coming for it: no turn of the loop is still out."""
+"""A fragmented pod pod has waited longer than this with nothing coming for it: no turn of the loop is still out."""
 LIMITS: Final = Limits(min_replicas=1)
 """The defaults, but that a pod of the trace, which names no controllers, stands for a replica that may move."""
 DECIDERS: Final[dict[str, tuple[Decider, Limits]]] = {
@@ -79,7 +79,7 @@ class Score:
     """Seconds, of a pod that was placed or still waits."""
     waiting: int = 0
     """Pods that wait at the end."""
-    phantoms: int = 0
+    fragmented: int = 0
     """Pods that waited, placeable by the sums of a node and by none of its cards, with nothing coming for them."""
     fragmented_pod_hours: float = 0.0
     bought: int = 0
@@ -146,7 +146,7 @@ class _Run:
 
     def __init__(self, name: str, pool: Pool, arrivals: Sequence[PodArrival], course: DaySetup, seed: int) -> None:
         self.score = Score(name)
-        self._phantom: set[str] = set()
+        self._fragmented: set[str] = set()
         self._flaps = FlapDetector()
         self._pool = pool
         fleet = SimulatedFleet((PoolSupply(pool, boot_seconds=120.0),))
@@ -195,12 +195,12 @@ class _Run:
         if lost:
             coming = served_by_coming(seen, self._pool)
             lost = [pod for pod in lost if pod.uid not in coming]
-        self._phantom.update(pod.uid for pod in lost)
+        self._fragmented.update(pod.uid for pod in lost)
         score.fragmented_pod_hours += len(lost) * hours
         score.line.append((seen.at / HOUR, standing, len(seen.pending)))
 
     def _end(self) -> None:
         counts = dict(self._cluster.cluster.accounting.counts)
-        self.score.phantoms = len(self._phantom)
+        self.score.fragmented = len(self._fragmented)
         self.score.placed = counts["pods_placed"]
         self.score.waiting = len(self._cluster.cluster.scheduler.pending)

@@ -24,7 +24,7 @@ COMPARISON: Final[tuple[tuple[str, Figure], ...]] = (
     ("node-hours", lambda score: score.node_hours),
     ("pending pods, total hours", lambda score: score.pending_pod_hours),
     ("longest wait, s", lambda score: score.longest_wait),
-    ("pods pending, fit only by sum", lambda score: score.phantoms),
+    ("pods pending, fit only by sum", lambda score: score.fragmented),
     ("nodes fewer than per-card FFD", lambda score: score.short),
     ("nodes more than per-card FFD", lambda score: score.over),
     ("nodes added", lambda score: score.bought),

@@ -131,8 +131,8 @@ def _show(rows: list[Row]) -> None:
     table = Table(title="What the exporter costs", title_justify="left")
     for at, head in enumerate(heads):
         table.add_column(head, justify="right" if at in {1, 2} else "left")
-    for row, told in zip(texts, rows, strict=True):
-        table.add_row(*row, style=None if told.met else "red")
+    for row, figure in zip(texts, rows, strict=True):
+        table.add_row(*row, style=None if figure.met else "red")
     Console().print(table)
 
 

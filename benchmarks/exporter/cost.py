@@ -27,13 +27,13 @@ import click
 
 from benchmarks.exporter.recorded_node import RecordedNode
 from exporter.app import collectors
-from exporter.cycle import Cycle, CycleClock
+from exporter.cycle import CycleClock, ExporterCycle
 from exporter.evaluate import Evaluator
 from exporter.front import Front
 from exporter.http.listen import listen
 from exporter.http.pages import Exposition, Form
 from exporter.pipeline.attribution import NodeLabels
-from exporter.pipeline.snapshot import Outcome
+from exporter.pipeline.snapshot import SourceOutcome
 from exporter.runner import Runner
 from exporter.self_metrics import resident_bytes
 from isolation.contract.quantity import MIB
@@ -81,23 +81,23 @@ class Now:
 class Inline:
     """A runner without threads: a simulated day has no time to wait for them."""
 
-    def run_all(self, reads: Mapping[str, Callable[[], Any]], _deadline: float) -> dict[str, Outcome[Any]]:
+    def run_all(self, reads: Mapping[str, Callable[[], Any]], _deadline: float) -> dict[str, SourceOutcome[Any]]:
         """Every outcome at once."""
-        return {name: Outcome(read()) for name, read in reads.items()}
+        return {name: SourceOutcome(read()) for name, read in reads.items()}
 
 
 def exporter_of(
     node: RecordedNode, reader: ParallelReads, clock: CycleClock, front: Front | None = None
-) -> tuple[Cycle, Exposition[CycleResult]]:
+) -> tuple[ExporterCycle, Exposition[CycleResult]]:
     """A node's exporter behind recorded sources."""
     pages: Exposition[CycleResult] = Exposition(collectors(frozenset()), clock=time.perf_counter, release="benchmark")
 
-    def publish(told: CycleResult) -> None:
-        pages.publish(told, told.snapshot.epoch, ready=True)
+    def publish(result: CycleResult) -> None:
+        pages.publish(result, result.snapshot.epoch, ready=True)
         if front is not None:
             front.publish(pages.pages, {})
 
-    return Cycle(node, reader, Evaluator(NodeLabels("node-1")), publish, period=PERIOD, clock=clock), pages
+    return ExporterCycle(node, reader, Evaluator(NodeLabels("node-1")), publish, period=PERIOD, clock=clock), pages
 
 
 def samples(body: bytes) -> int:

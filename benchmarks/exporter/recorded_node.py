@@ -27,7 +27,7 @@ from exporter.pipeline.snapshot import (
     PromiseSample,
     RegionSample,
 )
-from isolation.contract.abi import CardBook, RegionReading, SlotReading
+from isolation.contract.abi import CardLedger, RegionReading, SlotReading
 from isolation.contract.host_allocation import HostAllocation, Process, Tenant
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB, MIB
@@ -145,7 +145,7 @@ class RecordedNode:
             policy="fixed",
             tenant=Tenant(names[0], names[1], uid, names[2]),
         )
-        book = CardBook(UUID(uuid.removeprefix("GPU-")), 0, part.bytes, 0, 0, 0, 0, 0, 0, 0, 0, 0, uncorrected=False)
+        book = CardLedger(UUID(uuid.removeprefix("GPU-")), 0, part.bytes, 0, 0, 0, 0, 0, 0, 0, 0, 0, uncorrected=False)
         slots = (SlotReading(0, 7, 1, 1, "python", (0,) * 16, 0),)
         region = RegionSample(RegionReading(hold.id, "1", 1, (book,), slots))
         pid = FIRST_PID + serial

@@ -6,7 +6,7 @@ Is the isolation library fair and cheap? The figures of each bar, on simulated a
     python -m benchmarks.isolation --part fair --draws 20 --json runs.json
     python -m benchmarks.isolation --part fair --scenario burst --scenario weights
 
-`fair`: jobs under the library on simulated cards, fed as `gpushare run` feeds; the simulator's own books
+`fair`: jobs under the library on simulated cards, fed as `gpushare run` feeds; the simulator's own records
 judge. `cost`: what the library adds to a call. Never a test: it takes minutes, and real-time priority where
 it may. Exit status 1: a bar was missed.
 """
@@ -75,11 +75,11 @@ def _fair(given: dict[str, Any], console: Console) -> list[Outcome]:
     began = time.monotonic()
 
     def plainly(outcome: Outcome) -> None:
-        told = outcome.error.strip().splitlines()[-1:] or [finding.text for finding in outcome.findings]
+        messages = outcome.error.strip().splitlines()[-1:] or [finding.text for finding in outcome.findings]
         short = f" (no CPU: jobs {outcome.starved:.1%} of the time, feed {outcome.late:.2f} s late)"
         starved = short if outcome.disturbed else ""
         head = f"{time.monotonic() - began:5.0f} s  {outcome.scenario} draw {outcome.seed}"
-        print(f"{head}: {'; '.join(told)}{starved}", flush=True)
+        print(f"{head}: {'; '.join(messages)}{starved}", flush=True)
 
     def run(tell: Callable[[Outcome], None]) -> list[Outcome]:
         return fairness.outcomes(tasks, realtime=given["realtime"], tell=tell)

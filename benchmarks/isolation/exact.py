@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Is the isolation library exact? Every bar of "Exact" on the simulated driver, whose books judge.
+Is the isolation library exact? Every bar of "Exact" on the simulated driver, whose records judge.
 
     python -m benchmarks.isolation.exact                                 all of it: a quarter of an hour
     python -m benchmarks.isolation.exact --seconds 2 --samples 40 --kills 300    a minute
@@ -118,7 +118,7 @@ def storm_findings(size: Size, library: Path | None = None) -> Iterator[Finding]
 
 
 def corrected_findings(size: Size) -> Iterator[Finding]:
-    """Kills under contention while the driver's figure corrects the ledger; at the end both books are compared."""
+    """Kills under contention while the driver's figure corrects it; at the end ledger and driver are compared."""
     promised = size.processes * (CHEAP_CONTEXT + size.threads * STORM_ROOM)
     seen = corrected(CARD, size, DIRECT, -(-promised // GIB), CHEAP_CONTEXT)
     figures = seen.figures

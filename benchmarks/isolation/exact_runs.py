@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A simulated card with one promise, and the programs that try its books: a crowd, and those that kill.
+A simulated card with one promise, and the programs that try its records: a crowd, and those that kill.
 
 The judge is the simulated driver's own book of the card; the library's is what is judged.
 """
@@ -60,7 +60,7 @@ class Box:
     card: hardware.Box
 
     def promise(self, promised: int) -> None:
-        """Make the container's files anew."""
+        """Make the container's files again."""
         model = self.card.cards()[0].model
         files.create_region(self.folder / "region", "exact")
         limit = abi.CardLimit(UUID(bytes=bytes(model.uuid)), promised, int(model.context_bytes))
@@ -107,7 +107,7 @@ def boxed(model: str, library: Path | None = None) -> Iterator[Box]:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """What a crowd did, and what the books said."""
+    """What a crowd did, and what the records said."""
 
     calls: int
     refused: int

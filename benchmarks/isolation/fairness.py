@@ -87,9 +87,9 @@ def _one(task: Task, program: Path, pipe: Connection, *, realtime: bool) -> None
     try:
         record = jobs.run(task.scenario.plan(task.seed, settings, realtime=realtime), program)
         findings = judge(task.scenario.judge, record, settings["switch_ns"])
-        starved = max(track.told["starved_ns"] for track in record.tracks) / (record.end - record.begin)
+        starved = max(track.client["starved_ns"] for track in record.tracks) / (record.end - record.begin)
         tracks = tuple(
-            {"card": t.card, "job": asdict(t.job), "client": t.told, "library": t.book, "at": t.at, "own": t.own}
+            {"card": t.card, "job": asdict(t.job), "client": t.client, "library": t.book, "at": t.at, "own": t.own}
             for t in record.tracks
         )
         pipe.send(Outcome(task.scenario.name, task.seed, findings, starved, record.late, tracks=tracks))

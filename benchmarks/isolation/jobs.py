@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One simulated box with its jobs, fed as `gpushare run` feeds, and what its books said meanwhile.
+One simulated box with its jobs, fed as `gpushare run` feeds, and what its records said meanwhile.
 
 Runs in a process of its own, because NVML and the simulated driver are one per process. Knows how to
 run a scenario, not what to think of the outcome (`judge`).
@@ -65,20 +65,20 @@ class Plan:
     settings: Mapping[str, int]
     seed: int
     every: float = 0.05
-    """Seconds between two looks into the books."""
+    """Seconds between two looks into the records."""
     realtime: bool = True
 
 
 @dataclass(slots=True)
 class Track:
-    """What the books said of one job: own GPU time at moments of the card's clock, both in ns."""
+    """What the records said of one job: own GPU time at moments of the card's clock, both in ns."""
 
     job: Job
     card: int
     at: list[int] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
     slices: list[int] = field(default_factory=list)
-    told: dict[str, Any] = field(default_factory=dict)
+    client: dict[str, Any] = field(default_factory=dict)
     """What the client said at its end."""
     book: dict[str, int] = field(default_factory=dict)
     """What the library said at the end: a claim, for the reader of the figures only."""
@@ -221,16 +221,16 @@ class _Box:
                 out, _ = started.communicate(timeout=30)
                 if started.returncode:
                     raise RuntimeError(f"a job ended with status {started.returncode}")
-                track.told = json.loads(out)
+                track.client = json.loads(out)
 
     def _look(self, box: hardware.Box) -> None:
         box.settle()
-        books = box.cards()
+        records = box.cards()
         for card, jobs in self._by_card():
             by_pid = {client.pid: client for client in box.clients(card)}
             for track, started, _ in jobs:
                 client = by_pid.get(started.pid)
-                track.at.append(books[card].clock_ns)
+                track.at.append(records[card].clock_ns)
                 track.own.append(client.own_ns if client else 0)
                 track.slices.append(client.slices if client else 0)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a record of a box says about the limiter. Pure; the simulator's books are the only witness.
+What a record of a box says about the limiter. Pure; the simulator's records are the only witness.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ def burst(record: Record) -> Iterator[Finding]:
     for borrower, owner in _by_card(record):
         resting = [
             (turn + owner.job.on * SECOND + 0.5 * SECOND, turn + (owner.job.on + owner.job.off) * SECOND)
-            for turn in owner.told["turns"]
+            for turn in owner.client["turns"]
         ]
         spans = [(b, e) for b, e in resting if e <= record.end]
         share = fmean(borrower.share(b, e) for b, e in spans)
         used[_label(borrower)] = 100 * (share - borrower.job.core) / (100 - borrower.job.core)
-        turns = [turn for turn in owner.told["turns"] if turn + owner.job.on * SECOND <= record.end]
+        turns = [turn for turn in owner.client["turns"] if turn + owner.job.on * SECOND <= record.end]
         back[_label(borrower)] = max(_given_back(owner, borrower, turn) for turn in turns)
         got[_label(borrower)] = min(owner.share(t + SECOND // 2, t + owner.job.on * SECOND) for t in turns)
     yield Finding("idle share used", "%", min(used.values()), 95, least=True, each=used)

@@ -5,7 +5,7 @@ Do pods get what their compute policy says? From the node's label through a real
     python -m benchmarks.policies --draws 20 --json runs.json
 
 Each draw is one node of simulated cards with its own time slices, switching costs and sample periods; its label is
-changed between the bindings, so that all policies run on it side by side. The simulator's own books judge. Needs the
+changed between the bindings, so that all policies run on it side by side. The simulator's own records judge. Needs the
 control plane of the tests. Exit status 1: a bar was missed.
 """
 
@@ -64,8 +64,8 @@ CARDS: Final = {
 
 def _spans(online: Track, record: Record) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Between its turns: where it works, and where it rests."""
-    works = [(t + 0.5 * SECOND, t + TURN * SECOND) for t in online.told["turns"]]
-    rests = [(t + (TURN + 0.5) * SECOND, t + 2 * TURN * SECOND) for t in online.told["turns"]]
+    works = [(t + 0.5 * SECOND, t + TURN * SECOND) for t in online.client["turns"]]
+    rests = [(t + (TURN + 0.5) * SECOND, t + 2 * TURN * SECOND) for t in online.client["turns"]]
     return [one for one in works if one[1] <= record.end], [one for one in rests if one[1] <= record.end]
 
 
@@ -152,7 +152,7 @@ def _one(plane: Any, client: Path, seed: int, *, realtime: bool) -> tuple[Record
 
 def _disturbed(record: Record) -> str:
     """Why the machine, not the limiter, may have missed a bar."""
-    starved = max(track.told["starved_ns"] for track in record.tracks) / (record.end - record.begin)
+    starved = max(track.client["starved_ns"] for track in record.tracks) / (record.end - record.begin)
     if starved > fairness.STARVED:
         return f"a job stood without a CPU for {100 * starved:.0f} % of its time"
     return f"the agent wrote {record.late:.1f} s late" if record.late > pods.LATEST else ""

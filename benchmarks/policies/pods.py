@@ -163,17 +163,17 @@ class _Jobs:
             out, _ = started.communicate(timeout=30)
             if started.returncode:
                 raise RuntimeError(f"a job ended with status {started.returncode}")
-            track.told = json.loads(out)
+            track.client = json.loads(out)
             (book,) = files.read_region(folder / "region/region").cards
             track.book = {name: getattr(book, name) for name in ("charged_ns", "launches", "throttled_ns", "rate_ppm")}
 
     def _look(self, box: hardware.Box) -> None:
         box.settle()
-        books = box.cards()
+        records = box.cards()
         clients = {card: {one.pid: one for one in box.clients(card)} for card in {one[0].card for one in self.running}}
         for track, started, _ in self.running:
             client = clients[track.card].get(started.pid)
-            track.at.append(books[track.card].clock_ns)
+            track.at.append(records[track.card].clock_ns)
             track.own.append(client.own_ns if client else 0)
             track.slices.append(client.slices if client else 0)
 

@@ -129,7 +129,7 @@ async def created_to_bound(client: Any, prefix: str, count: int, scheduler: str,
     chosen = {"labelSelector": f"run={prefix}"}
 
     async def see() -> None:
-        # The server ends the watch of a reader that is too slow for it: then listed and watched anew.
+        # The server ends the watch of a reader that is too slow for it: then listed and watched again.
         while left:
             listed = await client.get(sharing.PODS, **chosen)
             left.difference_update(pod["metadata"]["name"] for pod in sharing.bound(listed))
@@ -237,7 +237,7 @@ async def one_node(plane: Any, folder: Path, config: Credentials, count: int) ->
 
 async def besieged(plane: Any, folder: Path, config: Credentials, count: int) -> dict[str, Any]:
     """One pod after another, quiet and while strangers are at the admission port; seconds, and MiB of our processes."""
-    strangers, waiting = import_module("support.strangers"), import_module("e2e.honest")
+    strangers, waiting = import_module("support.strangers"), import_module("e2e.legitimate_clients")
     port = import_module("support.ports").free_port()
     pair = plane.serving_pair("webhook", ("127.0.0.1",))
     context = ssl.create_default_context(cafile=str(plane.ca))
@@ -250,12 +250,12 @@ async def besieged(plane: Any, folder: Path, config: Credentials, count: int) ->
                 ours.start(f"--admission-listen=127.0.0.1:{port}", *door)
                 await ours.leads()
                 await ours.answers("/readyz")
-                honest = waiting.Honest(ours, port, context)
+                clients = waiting.LegitimateClients(ours, port, context)
                 attack = strangers.attacking(name, port) if name != "quiet" else contextlib.nullcontext()
                 with attack:
                     await asyncio.sleep(3)
-                    await honest.ask(client, name.lower(), count, "n0")
-                rows[name] = _worst(honest.seconds) | {"peak_mib": sum(map(peak_mib, family(ours.pid)))}
+                    await clients.ask(client, name.lower(), count, "n0")
+                rows[name] = _worst(clients.seconds) | {"peak_mib": sum(map(peak_mib, family(ours.pid)))}
                 print(f"  {name}: {rows[name]}", flush=True)
             await sharing.clear(client)
     quiet = rows.pop("quiet")

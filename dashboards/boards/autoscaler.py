@@ -12,12 +12,12 @@ from dashboards.boards.expressions import once, waiting
 from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
     BLUE,
-    DOUBT,
     GREEN,
     GREY,
     ORANGE,
     RED,
     TROUBLE,
+    WARN,
     YELLOW,
     YES_NO,
     Column,
@@ -88,7 +88,7 @@ MOVES: Final = Section(
                 "Cards with compute use above the hot threshold; pending pods that fit a node by sum but not by card.",
                 (
                     Query(f"max({LOOP(a.HOT)})", "hot cards"),
-                    Query(f"max({LOOP(m.PHANTOMS)})", "pods that fit by sum"),
+                    Query(f"max({LOOP(m.FRAGMENTED_PODS)})", "pods that fit by sum"),
                 ),
             ),
         ),
@@ -105,12 +105,12 @@ TRUST: Final = Section(
                 "Each condition inhibits at least one action. The log names the action.",
                 (
                     Query(
-                        or_zero(f"{once(LOOP, a.DOUBTS, 'reason')} > 0", LOOP(a.LEADS), "reason", "none"),
+                        or_zero(f"{once(LOOP, a.INHIBITED, 'reason')} > 0", LOOP(a.LEADS), "reason", "none"),
                         "{{reason}}",
                     ),
                 ),
                 "short",
-                steps=DOUBT,
+                steps=WARN,
             ),
             lines(
                 "Cycles by outcome",
@@ -226,14 +226,14 @@ _NOW: Final = Section(
             stat(
                 "Autoscaler conditions",
                 "Conditions that inhibit actions now. Autoscaler conditions by reason, below, lists them.",
-                once(LOOP, a.DOUBTS),
-                steps=DOUBT,
+                once(LOOP, a.INHIBITED),
+                steps=WARN,
             ),
             stat(
                 "Pending pods",
                 "Pods that request cards and are not placed.",
                 or_zero(once(LOOP, m.PENDING), LOOP(m.PENDING_LONGEST)),
-                steps=DOUBT,
+                steps=WARN,
             ),
             stat("Moves left", "Pods that may still be evicted within this hour.", f"min({LOOP(a.MOVES_LEFT)})"),
             stat(

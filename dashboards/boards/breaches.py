@@ -11,12 +11,12 @@ from dashboards.boards.dashboard import Dashboard, to_node, to_pod
 from dashboards.boards.expressions import longest_over, most, most_events, of_cards, over
 from dashboards.boards.layout import Section, even, wide
 from dashboards.boards.panel import (
-    DOUBT,
     GREEN,
     GREY,
     ORANGE,
     RED,
     TROUBLE,
+    WARN,
     Column,
     LabelColumn,
     Query,
@@ -55,13 +55,13 @@ _NOW: Final = Section(
                 "Memory of processes without a promise. Some are system processes; see the list of cards below.",
                 total(_SCOPE(m.CARD_UNATTRIBUTED)),
                 "bytes",
-                steps=DOUBT,
+                steps=WARN,
             ),
             stat(
                 "New breaches",
                 "Breaches of all kinds that began in the selected time range.",
                 _grown(m.BREACHES),
-                steps=DOUBT,
+                steps=WARN,
                 spark=False,
                 decimals=0,
             ),
@@ -70,7 +70,7 @@ _NOW: Final = Section(
                 "Allocations in the selected time range that exceeded a promise and were denied, as reported by the "
                 "containers' own libraries. The limit worked: the application did not get the memory.",
                 _grown(m.DENIED),
-                steps=DOUBT,
+                steps=WARN,
                 spark=False,
                 decimals=0,
             ),
@@ -79,7 +79,7 @@ _NOW: Final = Section(
                 "Breaches on these cards can go undetected: the exporter cannot see the processes, or the driver "
                 "reports MPS clients as the MPS server.",
                 or_zero(total(f"{_SCOPE(m.CARD_ATTRIBUTABLE)} == bool 0"), _SCOPE(m.CARD_TOTAL)),
-                steps=DOUBT,
+                steps=WARN,
             ),
         ),
     ),

@@ -257,8 +257,9 @@ AGENT: Final = Section(
                 table(
                     "Agents",
                     "Whether the agent is ready, registered with the kubelet and connected to the container runtime, "
-                    "and how often it became so; containers that the device plugin refused because it had not "
-                    "prepared them; containers with an allocation; cards with error events from the driver.",
+                    "and how often it became so; whether its device plugin process runs; containers that this one "
+                    "refused because the agent had not prepared them; containers with an allocation; cards with error "
+                    "events from the driver.",
                     TARGETS,
                     (
                         Column("Ready", target(SCOPE(n.READY), "min"), "short", words=YES_NO),
@@ -266,6 +267,7 @@ AGENT: Final = Section(
                         Column("Registrations", target(f"increase({SCOPE(n.REGISTRATIONS)}[$__range])"), "short"),
                         Column("Connected", target(SCOPE(n.CONNECTED), "min"), "short", words=YES_NO),
                         Column("Connections", target(f"increase({SCOPE(n.CONNECTIONS)}[$__range])"), "short"),
+                        Column("Device plugin", target(SCOPE(n.DEVICE_PLUGIN), "min"), "short", words=YES_NO),
                         Column("Unprepared", target(f"increase({SCOPE(n.UNPREPARED)}[$__range])"), "short"),
                         Column("Allocations", target(SCOPE(n.HOLDERS)), "short", steps=(Threshold(GREY),)),
                         Column("Cards with error events", target(SCOPE(n.LISTENED)), "short"),

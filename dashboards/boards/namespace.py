@@ -28,9 +28,12 @@ from dashboards.boards.panel import (
 )
 from dashboards.promql import NAMESPACE_ALLOCATED, NAMESPACE_USED, NAMESPACE_WASTED, Scope, increase, rate, total
 from isolation.contract import metrics as m
+from isolation.contract.metrics import autoscaler as a
 from isolation.contract.quantity import GIB
 
 _SCOPE: Final = Scope(("cluster", "job", "namespace"))
+_FLEET: Final = Scope(("cluster", "job"))
+READY: Final = 'state="ready"'
 _HOUR: Final = 3600
 _MINUTES: Final = 60
 _GIB_HOURS: Final = "suffix: GiB h"
@@ -225,11 +228,80 @@ _PODS: Final = Section(
     ),
 )
 
+_FREED: Final = f"max by (namespace, owner, container, model) ({_SCOPE(a.RECOMMENDED_FREED)})"
+_GIB_PRICE: Final = (
+    f"sum(max by (pool) ({_FLEET(a.POOL_PRICE)}) * on (pool) max by (pool) "
+    f"({_FLEET(m.POOL_NODES, READY)})) / (sum({_FLEET(m.CARD_OFFERED)}) / {GIB} > 0)"
+)
+"""Of one GiB: what the ready nodes of all pools cost, divided by what their cards offer."""
+
+_RIGHT_SIZING: Final = Section(
+    "Right-sizing",
+    (
+        even(
+            5,
+            stat(
+                "Would come back",
+                "Promised memory that would come back if all running containers had what the autoscaler recommends.",
+                f"sum({_FREED})",
+                "bytes",
+                steps=(Threshold(YELLOW),),
+            ),
+            stat(
+                "Cost that would come back",
+                "The same at the prices of the pools, as the autoscaler's configuration gives them: in their currency, "
+                "for their time (such as an hour).",
+                f"sum({_FREED}) / {GIB} * scalar({_GIB_PRICE})",
+                "short",
+                decimals=2,
+                spark=False,
+            ),
+            lines(
+                "Workloads without a recommendation",
+                "Of all namespaces, by reason; see the page on right-sizing.",
+                (Query(f"max by (reason) ({_FLEET(a.RECOMMENDED_ABSTAINED)})", "{{reason}}"),),
+                "short",
+            ),
+        ),
+        wide(
+            9,
+            (
+                24,
+                table(
+                    "Recommended memory",
+                    "By workload and container, of one card. A workload without a recommendation is not shown; "
+                    "`gpushare recommend` says why.",
+                    (
+                        LabelColumn("namespace", "Namespace"),
+                        LabelColumn("owner", "Workload"),
+                        LabelColumn("container", "Container"),
+                        LabelColumn("model", "Card"),
+                    ),
+                    (
+                        Column("Would come back", _FREED, "bytes", steps=(Threshold(YELLOW),)),
+                        Column(
+                            "Recommended",
+                            f"max by (namespace, owner, container, model) ({_SCOPE(a.RECOMMENDED_MEMORY)})",
+                            "bytes",
+                        ),
+                        Column(
+                            "Recommended compute",
+                            f"max by (namespace, owner, container, model) ({_SCOPE(a.RECOMMENDED_COMPUTE)})",
+                            "percentunit",
+                        ),
+                    ),
+                    sort="Would come back",
+                ),
+            ),
+        ),
+    ),
+)
+
 BOARD: Final = Dashboard(
     "gpushare-namespace",
     "gpushare / Namespace",
     "Usage of namespaces: promised, used and wasted GiB-hours, card-hours and energy in the selected time range.",
     ("cluster", "job", "namespace"),
-    (_ACCOUNT, _COURSE, _PODS),
+    (_ACCOUNT, _COURSE, _PODS, _RIGHT_SIZING),
     start="now-24h",
 )

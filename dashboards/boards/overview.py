@@ -110,7 +110,7 @@ DEMAND: Final = Section(
                     "Fit by sum but not by card",
                     "Pending pods for which a node has enough free memory in total but not on single cards. A "
                     "scheduler that only compares sums would bind them to a node where they fail.",
-                    f"max({FLEET(m.PHANTOMS)})",
+                    f"max({FLEET(m.FRAGMENTED_PODS)})",
                     steps=TROUBLE,
                 ),
             ),

@@ -194,5 +194,5 @@ YES_NO: Final = (ValueMapping(0, "no", RED), ValueMapping(1, "yes", GREEN))
 NO_YES: Final = (ValueMapping(0, "no", GREEN), ValueMapping(1, "yes", RED))
 """Where yes is the bad news."""
 TROUBLE: Final = (Threshold(GREEN), Threshold(RED, 1))
-DOUBT: Final = (Threshold(GREEN), Threshold(YELLOW, 1))
+WARN: Final = (Threshold(GREEN), Threshold(YELLOW, 1))
 """Colours of a count of things that should be none."""

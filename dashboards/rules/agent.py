@@ -16,7 +16,7 @@ from dashboards.rules.rule import (
     JOB,
     NODE_JOB,
     Alert,
-    Group,
+    RuleGroup,
     Severity,
     absent,
     grew,
@@ -33,7 +33,7 @@ from isolation.contract.metrics import node, scheduler
 
 _SHARED: Final = of(metrics.CARD_INFO, one("mode", "share", "cgpu", "core_mem"), one("job", EXPORTER_JOB))
 
-GROUP: Final = Group(
+GROUP: Final = RuleGroup(
     "gpushare.node",
     "The node agents, one on each node with shared cards.",
     (
@@ -76,6 +76,16 @@ GROUP: Final = Group(
             f"The agent at {TARGET} has not been ready for more than 3 of 10 minutes. Meanwhile no pod is bound to its "
             "node.",
             patience="3m",
+        ),
+        Alert(
+            "GpushareDevicePluginDown",
+            mostly_down(of(node.DEVICE_PLUGIN), "5m"),
+            Severity.WARNING,
+            f"The device plugin at {TARGET} does not run",
+            f"The device plugin process beside the agent at {TARGET} did not run for more than a third of 5 minutes. "
+            "Meanwhile the kubelet rejects pods with shares that it admits on the node, and no container with a share "
+            "can be created there. Running containers are not affected.",
+            patience="1m",
         ),
         Alert(
             "GpushareNodeAgentUnregistered",

@@ -13,7 +13,7 @@ from dashboards.rules.phrases import COUNT, DAY, TARGET, WHILE
 from dashboards.rules.rule import (
     AUTOSCALER_JOB,
     Alert,
-    Group,
+    RuleGroup,
     Severity,
     absent,
     grew,
@@ -31,9 +31,11 @@ _POOL: Final = "max by (pool)"
 _TURNS: Final = of(autoscaler.TURNS)
 _FAILED: Final = of(autoscaler.TURNS, one("outcome", "failed"))
 _LEFT: Final = f"({of(autoscaler.CERTIFICATE_ENDS)} - time())"
+_WASTE_GIB: Final = 16
+"""The memory of a small card."""
 _CAPPED: Final = of(autoscaler.ANSWERS, one("status", "pool_limited"))
 
-GROUP: Final = Group(
+GROUP: Final = RuleGroup(
     "gpushare.autoscaler",
     "The autoscaler, its pools and their providers.",
     (
@@ -75,7 +77,7 @@ GROUP: Final = Group(
         task_unhealthy("GpushareAutoscalerTaskUnhealthy", autoscaler.HEALTHY, "autoscaler"),
         Alert(
             "GpushareAutoscalerInhibited",
-            f"max by (reason) ({of(autoscaler.DOUBTS)}) > 0",
+            f"max by (reason) ({of(autoscaler.INHIBITED)}) > 0",
             Severity.WARNING,
             "The gpushare autoscaler is inhibited ({{ $labels.reason }})",
             f"Conditions with reason {{{{ $labels.reason }}}} (now {COUNT}) have prevented some or all actions for 15 "
@@ -176,6 +178,16 @@ GROUP: Final = Group(
             f"Pool {{{{ $labels.pool }}}} has {COUNT} nodes, its maximum. Pods are pending that a pool could host if "
             "its maximum were larger.",
             patience="10m",
+        ),
+        Alert(
+            "GpushareWorkloadMemoryWasted",
+            f"sum by (namespace, owner) (max by (namespace, owner, container, model) "
+            f"({of(autoscaler.RECOMMENDED_FREED)})) > {_WASTE_GIB} * 1024^3",
+            Severity.INFO,
+            "{{ $labels.owner }} of {{ $labels.namespace }} is promised far more GPU memory than it needs",
+            "{{ $value | humanize1024 }}B of promised GPU memory would come back if the running containers of "
+            "{{ $labels.owner }} in {{ $labels.namespace }} had the recommended memory. It has been so for a day.",
+            patience="1d",
         ),
         Alert(
             "GpusharePoolNodeTemplateUnknown",

@@ -19,7 +19,7 @@ from dashboards.rules.records import (
     POOL_SCRAPS_RATIO,
     TYPICAL,
 )
-from dashboards.rules.rule import JOB, Alert, Group, Severity, grew, of, one
+from dashboards.rules.rule import JOB, Alert, RuleGroup, Severity, grew, of, one
 from isolation.contract import metrics
 from isolation.contract.metrics import card
 
@@ -37,7 +37,7 @@ def _xids(matcher: str) -> str:
     return grew(of(metrics.CARD_XIDS, matcher), "15m", of(metrics.CARD_HEALTHY), (*JOB, *metrics.CARD_LABELS))
 
 
-GROUP: Final = Group(
+GROUP: Final = RuleGroup(
     "gpushare.cards",
     "Cards and their free memory, as measured by the exporters.",
     (

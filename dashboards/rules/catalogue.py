@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.rules import agent, autoscaler, cards, demand, exporter, isolation, records, scheduler, slo
-from dashboards.rules.rule import Alert, Group, Record
+from dashboards.rules.rule import Alert, RecordingRule, RuleGroup
 
-GROUPS: Final[tuple[Group, ...]] = (
+GROUPS: Final[tuple[RuleGroup, ...]] = (
     records.RECORDS,
     records.LONG,
     isolation.GROUP,
@@ -23,4 +23,4 @@ GROUPS: Final[tuple[Group, ...]] = (
     slo.GROUP,
 )
 ALERTS: Final = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert))
-RECORDS: Final = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Record))
+RECORDS: Final = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, RecordingRule))

@@ -11,13 +11,13 @@ from typing import Final
 
 from dashboards.promql import total
 from dashboards.rules.phrases import COUNT, WHILE
-from dashboards.rules.rule import Alert, Group, Severity, of, one
+from dashboards.rules.rule import Alert, RuleGroup, Severity, of, one
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler, scheduler
 
 _HOPELESS: Final = of(autoscaler.ANSWERS, one("status", "unsatisfiable"))
 
-GROUP: Final = Group(
+GROUP: Final = RuleGroup(
     "gpushare.demand",
     "Pending pods that request shared cards.",
     (
@@ -48,7 +48,7 @@ GROUP: Final = Group(
         ),
         Alert(
             "GpusharePodsPendingFragmented",
-            f"max by (job) ({of(metrics.PHANTOMS)}) > 0",
+            f"max by (job) ({of(metrics.FRAGMENTED_PODS)}) > 0",
             Severity.WARNING,
             "Pods are pending although a node has enough GPU memory in total",
             f"Pending pods that fit a node by the sum of its cards but not by single cards: {COUNT}. The free memory "

@@ -12,7 +12,7 @@ from typing import Final
 
 from dashboards.promql import DAEMONSET_WANTED, UP
 from dashboards.rules.phrases import NODE, TARGET, WHILE
-from dashboards.rules.rule import EXPORTER_JOB, Alert, Group, Severity, absent, mostly_down, of, one, targets
+from dashboards.rules.rule import EXPORTER_JOB, Alert, RuleGroup, Severity, absent, mostly_down, of, one, targets
 from isolation.contract import metrics
 from isolation.contract.metrics import node, scheduler
 
@@ -25,7 +25,7 @@ _NODES: Final = (
 """How many nodes with cards there are, as scheduler, autoscaler and kube-state-metrics know it; each may be absent."""
 _OTHER_JOB: Final = of(metrics.BUILD_INFO, f'job!="{EXPORTER_JOB}"')
 
-GROUP: Final = Group(
+GROUP: Final = RuleGroup(
     "gpushare.exporter",
     "The exporters, which measure the cards.",
     (

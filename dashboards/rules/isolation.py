@@ -12,7 +12,7 @@ from typing import Final
 from dashboards.promql import total
 from dashboards.rules.phrases import BYTES, CARD, COUNT, NODE, UUID, WHO
 from dashboards.rules.records import SHORT
-from dashboards.rules.rule import Alert, Group, Severity, of, one
+from dashboards.rules.rule import Alert, RuleGroup, Severity, of, one
 from isolation.contract import metrics
 from isolation.contract.quantity import MIB
 
@@ -48,7 +48,7 @@ def _there(*kinds: str) -> str:
     return f"{going} > 0\nor\n{begun} > 0"
 
 
-GROUP: Final = Group(
+GROUP: Final = RuleGroup(
     "gpushare.isolation",
     "Broken promises, as measured by the exporters.",
     (

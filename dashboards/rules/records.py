@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.promql import NAMESPACE_ALLOCATED, NAMESPACE_USED, NAMESPACE_WASTED, total, with_card
-from dashboards.rules.rule import Group, Record, of, one
+from dashboards.rules.rule import RecordingRule, RuleGroup, of, one
 from isolation.contract import metrics
 
 SHORT: Final = "card:gpushare_memory_shortfall_bytes:promised_less_left"
@@ -53,56 +53,58 @@ def _left() -> str:
     return f"({of(metrics.CARD_TOTAL)} - {of(metrics.CARD_USED)})"
 
 
-RECORDS: Final = Group(
+RECORDS: Final = RuleGroup(
     "gpushare.records",
     "Recorded series that dashboards and alerts share.",
     (
-        Record(CARDS, _physical(), "Physical cards that the node's exporter reports."),
-        Record(
+        RecordingRule(CARDS, _physical(), "Physical cards that the node's exporter reports."),
+        RecordingRule(
             SHORT,
             f"{_unused()}\n- {_CARD}\n{_left()}",
             "Memory of the card that is missing if all containers use their whole promise now; negative: enough.",
         ),
-        Record(
+        RecordingRule(
             NAMESPACE_ALLOCATED.name,
             total(of(metrics.CONTAINER_ALLOCATED), *_NAMESPACE),
             NAMESPACE_ALLOCATED.help,
         ),
-        Record(
+        RecordingRule(
             NAMESPACE_USED.name,
             total(of(metrics.CONTAINER_USED), *_NAMESPACE),
             NAMESPACE_USED.help,
         ),
-        Record(
+        RecordingRule(
             NAMESPACE_WASTED.name,
             total(f"clamp_min({of(metrics.CONTAINER_ALLOCATED)} - {of(metrics.CONTAINER_USED)}, 0)", *_NAMESPACE),
             NAMESPACE_WASTED.help,
         ),
-        Record(
+        RecordingRule(
             TYPICAL,
             f"quantile(0.5, {_SHARED})",
             "Median promise of shared memory: what the next pod probably requests.",
         ),
-        Record(POOL_OFFERED, _by_pool(of(metrics.CARD_OFFERED)), "Memory that the pool's cards offer."),
-        Record(POOL_ALLOCATED, _by_pool(of(metrics.CARD_ALLOCATED)), "Memory of the pool's cards that is promised."),
-        Record(POOL_FREE, _by_pool(_FREE), "Memory of the pool's cards that can still be promised, in total."),
-        Record(
+        RecordingRule(POOL_OFFERED, _by_pool(of(metrics.CARD_OFFERED)), "Memory that the pool's cards offer."),
+        RecordingRule(
+            POOL_ALLOCATED, _by_pool(of(metrics.CARD_ALLOCATED)), "Memory of the pool's cards that is promised."
+        ),
+        RecordingRule(POOL_FREE, _by_pool(_FREE), "Memory of the pool's cards that can still be promised, in total."),
+        RecordingRule(
             POOL_SCRAPS,
             f"{_by_pool(f'{_FREE} < on () group_left () {TYPICAL}')}\nor\n({POOL_FREE} * 0 and on () {TYPICAL})",
             "Free memory of the pool on cards with less free memory than the median promise.",
         ),
-        Record(
+        RecordingRule(
             POOL_SCRAPS_RATIO,
             f"{POOL_SCRAPS} / ({POOL_FREE} > 0)",
             "Fraction of the pool's free memory that is on cards with less free memory than the median promise.",
         ),
     ),
 )
-LONG: Final = Group(
+LONG: Final = RuleGroup(
     "gpushare.records-long",
     "Recorded series over long ranges, evaluated less often.",
     (
-        Record(
+        RecordingRule(
             CARDS_BEFORE,
             f"max_over_time({CARDS}[7d:10m])",
             "Maximum number of physical cards that the node's exporter reported within a week.",

@@ -11,13 +11,21 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from dashboards.rules.catalogue import GROUPS
-from dashboards.rules.rule import AUTOSCALER_JOB, EXPORTER_JOB, NODE_JOB, SCHEDULER_JOB, SCRAPE_SECONDS, Alert, Record
+from dashboards.rules.rule import (
+    AUTOSCALER_JOB,
+    EXPORTER_JOB,
+    NODE_JOB,
+    SCHEDULER_JOB,
+    SCRAPE_SECONDS,
+    Alert,
+    RecordingRule,
+)
 from dashboards.rules.slo import OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dashboards.rules.rule import Group
+    from dashboards.rules.rule import RuleGroup
 
 _OBJECTIVES: Final = "\n".join(
     (
@@ -80,6 +88,9 @@ inhibit_rules:
     target_matchers: ["alertname =~ GpushareExporterDown|GpushareExporterMissing"]
   - source_matchers: ["alertname = GpushareNodeAgentsAbsent"]
     target_matchers: ["alertname =~ GpushareNodeAgentDown|GpushareNodeAgentMissing"]
+  - source_matchers: ["alertname = GpushareDevicePluginDown"]
+    target_matchers: ["alertname =~ GpushareNodeAgentNotReady|GpushareNodeAgentUnregistered"]
+    equal: [instance]
   - source_matchers: ["alertname = GpushareCardUnhealthy"]
     target_matchers: ["alertname =~ GpushareXidErrors|GpushareEccErrors"]
     equal: [uuid]
@@ -96,14 +107,14 @@ def page() -> str:
     return "\n".join((_HEAD, *(line for group in GROUPS for line in _group(group))))
 
 
-def _group(group: Group) -> Iterator[str]:
+def _group(group: RuleGroup) -> Iterator[str]:
     yield f"## {group.name}\n{group.text}\n"
     alerts = [rule for rule in group.rules if isinstance(rule, Alert)]
     if alerts:
         yield "| alert | severity | for | summary |\n|---|---|---|---|"
         yield from (_row(alert) for alert in alerts)
         yield ""
-    records = [rule for rule in group.rules if isinstance(rule, Record)]
+    records = [rule for rule in group.rules if isinstance(rule, RecordingRule)]
     if records:
         yield "| series | meaning |\n|---|---|"
         yield from (f"| `{record.name}` | {record.text} |" for record in records)

@@ -18,7 +18,7 @@ from isolation.contract.names import SYSTEM_NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dashboards.rules.rule import Group, Record
+    from dashboards.rules.rule import RecordingRule, RuleGroup
 
 HEADING: Final = "# Written by `gpushare rules build`; change dashboards/rules/*.py instead.\n"
 PLAIN: Final = "gpushare.rules.yaml"
@@ -63,14 +63,14 @@ def _dump(value: Mapping[str, Any]) -> str:
     return HEADING + text
 
 
-def _group(group: Group, runbooks: str) -> dict[str, Any]:
+def _group(group: RuleGroup, runbooks: str) -> dict[str, Any]:
     made: dict[str, Any] = {"name": group.name}
     if group.interval:
         made["interval"] = group.interval
     return {**made, "rules": [_rule(rule, runbooks) for rule in group.rules]}
 
 
-def _rule(rule: Alert | Record, runbooks: str) -> dict[str, Any]:
+def _rule(rule: Alert | RecordingRule, runbooks: str) -> dict[str, Any]:
     if not isinstance(rule, Alert):
         return {"record": rule.name, "expr": rule.expr}
     made: dict[str, Any] = {"alert": rule.name, "expr": rule.expr}

@@ -59,7 +59,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordingRule:
     """One recorded series, named level:metric:operation, and what it says."""
 
     name: str
@@ -68,13 +68,13 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RuleGroup:
     """Rules that are weighed together, one after the other."""
 
     name: str
     text: str
     """Which component they speak of, for people."""
-    rules: tuple[Alert | Record, ...]
+    rules: tuple[Alert | RecordingRule, ...]
     interval: str = ""
     """How often they are evaluated, where that is not Prometheus' own interval: less often for long ranges."""
 

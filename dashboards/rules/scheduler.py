@@ -15,7 +15,7 @@ from dashboards.rules.rule import (
     NODE_JOB,
     SCHEDULER_JOB,
     Alert,
-    Group,
+    RuleGroup,
     Severity,
     absent,
     grew,
@@ -31,7 +31,7 @@ from isolation.contract.metrics import scheduler
 _LEFT: Final = f"({of(scheduler.CERTIFICATE_ENDS)} - time())"
 _THEN: Final = "After it expires, the API server rejects every pod that requests shared cards."
 
-GROUP: Final = Group(
+GROUP: Final = RuleGroup(
     "gpushare.scheduler",
     "The scheduler: admission, placement, binding.",
     (

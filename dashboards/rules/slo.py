@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboards.promql import UP
-from dashboards.rules.rule import EXPORTER_JOB, SCHEDULER_JOB, Alert, Group, Record, Severity, of, one
+from dashboards.rules.rule import EXPORTER_JOB, SCHEDULER_JOB, Alert, RecordingRule, RuleGroup, Severity, of, one
 from isolation.contract.metrics import autoscaler, scheduler
 
 _WAITING: Final = "cluster:gpushare_pods_waiting_with_room:max"
@@ -84,20 +84,20 @@ def _alerts(objective: Objective) -> tuple[Alert, Alert]:
 _ADMITS: Final = of(scheduler.ADMISSION_UP)
 _FITS: Final = of(autoscaler.ANSWERS, one("status", "fits"))
 
-GROUP: Final = Group(
+GROUP: Final = RuleGroup(
     "gpushare.objectives",
     "Service level objectives, and alerts on how fast their error budgets are used up.",
     (
-        Record(
+        RecordingRule(
             OBJECTIVES[0].indicator, f'avg({UP.name}{{job="{EXPORTER_JOB}"}})', "Fraction of the exporters that answer."
         ),
-        Record(
+        RecordingRule(
             OBJECTIVES[1].indicator,
             f'max({_ADMITS})\nor on ()\n0 * count({UP.name}{{job="{SCHEDULER_JOB}"}})',
             "Whether a replica serves admission: 1 yes, 0 no (also if no replica can be scraped).",
         ),
-        Record(_WAITING, f"max({_FITS})", "Pending pods that fit on a node."),
-        Record(
+        RecordingRule(_WAITING, f"max({_FITS})", "Pending pods that fit on a node."),
+        RecordingRule(
             OBJECTIVES[2].indicator,
             f"(min_over_time({_WAITING}[1m]) == bool 0) and on () {_WAITING} >= 0",
             "1 if no pod that fits on a node was pending for the whole last minute, else 0. Needs the autoscaler.",

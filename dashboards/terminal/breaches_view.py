@@ -17,7 +17,7 @@ from dashboards.terminal.text_format import clock, count, gib
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.terminal.read.breaches import Breach
+    from dashboards.terminal.read.breaches import BreachRow
     from dashboards.terminal.table import Cell, TextOutput
 
 _SEVERE: Final = frozenset({"over_limit", "unallocated", "uninstrumented", "missing_library"})
@@ -25,7 +25,7 @@ _OLDEST: Final = 0.0
 _LATEST: Final = 253_402_300_799.0  # the last second of the year 9999
 
 
-def chosen(breaches: Sequence[Breach], namespace: str, node: str, *, ended: bool) -> tuple[Breach, ...]:
+def chosen(breaches: Sequence[BreachRow], namespace: str, node: str, *, ended: bool) -> tuple[BreachRow, ...]:
     """Those that the person asked for, open and latest first."""
     found = (
         one for one in breaches if (one.open or ended) and namespace in ("", one.namespace) and node in ("", one.node)
@@ -34,7 +34,7 @@ def chosen(breaches: Sequence[Breach], namespace: str, node: str, *, ended: bool
 
 
 def breach_lines(
-    breaches: Sequence[Breach], now: float, output: TextOutput, notes: Sequence[str], *, wide: bool, looked: bool
+    breaches: Sequence[BreachRow], now: float, output: TextOutput, notes: Sequence[str], *, wide: bool, looked: bool
 ) -> list[str]:
     """The table, with what each means below it; `looked`: somebody could tell."""
     remarks = [line for note in notes for line in sentence(output, f"note: {note}", WARN)]
@@ -60,7 +60,7 @@ def breach_lines(
     return [*lines, *remarks]
 
 
-def _row(one: Breach, now: float, *, wide: bool) -> list[Cell]:
+def _row(one: BreachRow, now: float, *, wide: bool) -> list[Cell]:
     since = "?" if one.begun is None else clock(now - one.begun)
     kind: Cell = (one.kind, BAD if one.kind in _SEVERE else WARN) if one.open else (f"{one.kind} (ended)", DIM)
     cells: list[Cell] = [since, kind, one.who, one.node, str(one.card), gib(one.used), gib(one.promised), one.source]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`gpushare top`, `inspect`, `explain`, `breaches`; the same as `kubectl gpushare ...`.
+`gpushare top`, `inspect`, `explain`, `breaches`, `recommend`; the same as `kubectl gpushare ...`.
 
 Joins reading and views. Decides exit statuses and how often a view is drawn again; nothing of what is shown.
 """
@@ -31,7 +31,15 @@ from dashboards.terminal.options import (
     write_lines,
 )
 from dashboards.terminal.read.breaches import measured
-from dashboards.terminal.read.source import CANNOT_READ, CannotReadError, NoSuchError, Reading, SourceSelection, read
+from dashboards.terminal.read.source import (
+    CANNOT_READ,
+    CannotReadError,
+    NoSuchError,
+    Reading,
+    SourceSelection,
+    ask_api_server,
+    read,
+)
 from dashboards.terminal.table import BAD, sentence
 from dashboards.terminal.top_view import BY, SORTS, TopOptions, top_lines
 from isolation.kube.options import NumberType
@@ -295,11 +303,61 @@ def explain(**given: Any) -> None:
     write_lines(import_module("dashboards.terminal.explain.command").explain_pod(source, output, given))
 
 
+@click.command(epilog=EXIT_CODES)
+@click.argument("owner", required=False, default="")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Show only workloads of this namespace.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Show all namespaces (default); overrides -n.")
+@click.option(
+    "--price",
+    type=NumberType(0, 1e6),
+    default=0.0,
+    metavar="AMOUNT",
+    help="Price of 1 GiB of card memory per month: adds what would be saved.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("wide", "json", "yaml", "patch")),
+    help="Output format. wide: card models; json, yaml: for programs; patch: objects for `kubectl apply --server-side "
+    "--force-conflicts -f -`.",
+)
+@NO_HEADERS
+@source_options
+@_view
+def recommend(**given: Any) -> None:
+    """
+    Show what workloads should be promised, by what they have used.
+
+    OWNER limits the output to one workload, as NAME or KIND/NAME. The autoscaler publishes the recommendations; a
+    workload without one shows the reason.
+    """
+    source, output = parse_options(given)
+    if source.on_one_machine:
+        raise click.UsageError("recommend requires a cluster: set --kubeconfig")
+    view: Any = import_module("dashboards.terminal.recommend_view")  # brings YAML with it
+    found = ask_api_server(source, view.read_recommendations)
+    if isinstance(found, str):
+        raise CannotReadError(found)
+    programs = view.select(found.programs, "" if given["everywhere"] else given["namespace"], given["owner"])
+    if given["owner"] and not programs:
+        raise NoSuchError(f"no running workload {given['owner']} has been measured")
+    if given["output"] in ("json", "yaml"):
+        write_lines([dump_document(view.recommend_document(found, programs), given["output"])])
+    elif given["output"] == "patch":
+        text, notes = view.patch_documents(programs, source.unit_bytes)
+        click.echo(text, nl=False)
+        for note in notes:
+            click.echo(f"note: {note}", err=True)
+    else:
+        wide = given["output"] == "wide"
+        write_lines(view.recommend_lines(programs, time.time() - found.at, output, given["price"], wide=wide))
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="gpushare")
 def views() -> None:
     """Show the shared GPU cards of a cluster: allocations, use, pending pods, breaches."""
 
 
-for _command in (top, inspect, explain, breaches):
+for _command in (top, inspect, explain, breaches, recommend):
     views.add_command(_command)

@@ -16,7 +16,7 @@ from isolation.contract.model import FULL_CORE
 
 if TYPE_CHECKING:
     from dashboards.terminal.read.aggregation import CardSummary, NamespaceSummary, NodeSummary, PodSummary
-    from dashboards.terminal.read.breaches import Breach
+    from dashboards.terminal.read.breaches import BreachRow
     from dashboards.terminal.read.fleet import Fleet
     from dashboards.terminal.read.usage import Usage
     from dashboards.terminal.top_view import TopOptions
@@ -50,7 +50,7 @@ def top_document(fleet: Fleet, usage: Usage, choice: TopOptions) -> dict[str, An
 
 
 def _card(one: CardSummary) -> dict[str, Any]:
-    told = one.usage.figures if one.usage else {}
+    figures = one.usage.figures if one.usage else {}
     return {
         "node": one.node.name,
         "card": one.card.index,
@@ -68,8 +68,8 @@ def _card(one: CardSummary) -> dict[str, Any]:
         "free_bytes": one.free,
         "stranded_bytes": one.stranded if one.free is not None else None,
         "compute_allocated_percent": one.core,
-        "utilisation_ratio": told.get("utilisation"),
-        "power_watts": told.get("power"),
+        "utilisation_ratio": figures.get("utilisation"),
+        "power_watts": figures.get("power"),
         "pods": sorted(pod.key for pod in one.pods),
     }
 
@@ -124,7 +124,7 @@ def _namespace(one: NamespaceSummary) -> dict[str, Any]:
     }
 
 
-def breach_document(breaches: tuple[Breach, ...], notes: tuple[str, ...]) -> dict[str, Any]:
+def breach_document(breaches: tuple[BreachRow, ...], notes: tuple[str, ...]) -> dict[str, Any]:
     """`gpushare breaches` for programs."""
     return {
         "format": FORMAT,

@@ -96,7 +96,9 @@ def source_options(command: F) -> F:
     return command
 
 
-NO_HEADERS: Final = click.option("--no-headers", "bare", is_flag=True, help="Print rows only: no heading, no totals.")
+NO_HEADERS: Final = click.option(
+    "--no-headers", "no_headers", is_flag=True, help="Print rows only: no heading, no totals."
+)
 SELECTOR: Final = click.option(
     "-l",
     "--selector",
@@ -137,7 +139,7 @@ def parse_options(given: dict[str, Any]) -> tuple[SourceSelection, TextOutput]:
         raise click.UsageError("--as requires a cluster: use it with --kubeconfig and without --local")
     if source.prometheus and source.on_one_machine:
         raise click.UsageError("--prometheus requires a cluster: use it with --kubeconfig and without --local")
-    return source, replace(detect_output(plain=given.pop("plain")), headers=not given.pop("bare", False))
+    return source, replace(detect_output(plain=given.pop("plain")), headers=not given.pop("no_headers", False))
 
 
 def detect_output(*, plain: bool) -> TextOutput:

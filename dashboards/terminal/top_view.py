@@ -161,8 +161,8 @@ def _cards(fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOpti
         if stated:
             cells.append((one.state, WARN))
         if choice.wide:
-            told = one.usage
-            cells += [one.node.mode.value, percent(told.figures.get("utilisation") if told else None)]
+            usage = one.usage
+            cells += [one.node.mode.value, percent(usage.figures.get("utilisation") if usage else None)]
             cells += [f"{one.core} %", one.card.model or "?", one.card.uuid]
         return cells
 

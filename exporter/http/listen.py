@@ -13,7 +13,7 @@ BACKLOG: Final = 512
 """A burst of connections that the kernel keeps: beyond it clients try again after seconds only."""
 
 
-class PortError(OSError):
+class ListenError(OSError):
     """The address cannot be served on; the message says what to change."""
 
 
@@ -39,9 +39,9 @@ def listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     except OverflowError as exc:
-        raise PortError(f"port {port} is out of range: use 0 (any free port) to 65535") from exc
+        raise ListenError(f"port {port} is out of range: use 0 (any free port) to 65535") from exc
     except OSError as exc:
-        raise PortError(_advice(host, port, exc)) from exc
+        raise ListenError(_advice(host, port, exc)) from exc
     return listener
 
 

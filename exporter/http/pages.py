@@ -33,7 +33,7 @@ Snapshot = TypeVar("Snapshot")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MetricsPage:
     """What a scrape gets."""
 
     body: bytes
@@ -95,7 +95,7 @@ class _Latest:
         self._make = make
         self._renderer = renderer
         self.families: tuple[Family, ...] | None = None
-        self.pages: dict[Form, Page] = {}
+        self.pages: dict[Form, MetricsPage] = {}
 
     def collected(self) -> tuple[Family, ...]:
         """Collected when they are first needed; for whoever has the lock."""
@@ -103,7 +103,7 @@ class _Latest:
             self.families = self._make()
         return self.families
 
-    def page(self, form: Form) -> Page:
+    def page(self, form: Form) -> MetricsPage:
         """Rendered when it is first asked for; for whoever has the lock."""
         known = self.pages.get(form)
         if known is not None:
@@ -112,11 +112,11 @@ class _Latest:
         plain = self.pages.get(Form(form.openmetrics))
         if plain is None:
             kind = text_format.OPENMETRICS if form.openmetrics else text_format.PLAIN
-            plain = Page(self._renderer.page(families, openmetrics=form.openmetrics), kind)
+            plain = MetricsPage(self._renderer.page(families, openmetrics=form.openmetrics), kind)
             self.pages[Form(form.openmetrics)] = plain
         if not form.gzip:
             return plain
-        packed = Page(gzip.compress(plain.body, _LEVEL, mtime=0), plain.content_type, "gzip")
+        packed = MetricsPage(gzip.compress(plain.body, _LEVEL, mtime=0), plain.content_type, "gzip")
         self.pages[form] = packed
         return packed
 
@@ -156,7 +156,7 @@ class Exposition(Generic[Snapshot]):
                     latest.page(form)
         self._latest = latest
 
-    def made(self, form: Form) -> Page | None:
+    def made(self, form: Form) -> MetricsPage | None:
         """The page in that form where it is rendered, at once; Silent before the first snapshot."""
         latest = self._latest
         if latest is None:
@@ -165,11 +165,11 @@ class Exposition(Generic[Snapshot]):
         return latest.pages.get(form)
 
     @property
-    def pages(self) -> dict[Form, Page]:
+    def pages(self) -> dict[Form, MetricsPage]:
         """What is rendered of the latest snapshot."""
         return dict(self._latest.pages) if self._latest is not None else {}
 
-    def page(self, form: Form = Form()) -> Page:
+    def page(self, form: Form = Form()) -> MetricsPage:
         """The page in the form that is wanted; Silent before the first snapshot."""
         made = self.made(form)
         if made is not None:
@@ -186,11 +186,11 @@ class Exposition(Generic[Snapshot]):
 class Pages(Protocol):
     """Where a scrape's page comes from."""
 
-    def made(self, form: Form) -> Page | None:
+    def made(self, form: Form) -> MetricsPage | None:
         """The page, where it is there; never waits. Silent, with the reason, while there is nothing to show."""
         ...
 
-    def page(self, form: Form = ...) -> Page:
+    def page(self, form: Form = ...) -> MetricsPage:
         """The page, which may take its time; Silent as above."""
         ...
 
@@ -210,12 +210,12 @@ class FreshPages:
         """The page is of now."""
         self._renewed = self._clock()
 
-    def made(self, form: Form) -> Page | None:
+    def made(self, form: Form) -> MetricsPage | None:
         """The page where it is rendered; Silent where it is too old."""
         self._present()
         return self._pages.made(form)
 
-    def page(self, form: Form = Form()) -> Page:
+    def page(self, form: Form = Form()) -> MetricsPage:
         """The page; Silent where it is too old."""
         self._present()
         return self._pages.page(form)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_KNOWN: Final = 256
 """Results that are kept, of right and of wrong ones."""
 MOST_WAITING: Final = 16
-"""Clients whose password waits to be checked; more are told to come again."""
+"""Clients whose password waits to be checked; more get 429."""
 LONGEST: Final = 72
 """bcrypt looks at no more bytes; longer passwords are refused rather than cut."""
 _NOBODY: Final = b"$2b$10$h5c6e/b7nOQwIp9dmmPLKugPbfKYvaOifA01O9DJqii91jbSEbVe2"

@@ -22,7 +22,7 @@ from exporter.http.pages import Form, Silent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from exporter.http.pages import Page, Pages
+    from exporter.http.pages import MetricsPage, Pages
 
 T = TypeVar("T")
 
@@ -108,6 +108,6 @@ class MetricsRouter:
         encoding = (("Content-Encoding", page.encoding),) if page.encoding else ()
         return respond(page.body, page.content_type, *encoding, _VARY)
 
-    async def _page(self, wanted: Form) -> Page:
+    async def _page(self, wanted: Form) -> MetricsPage:
         made = self.pages.made(wanted)
         return made if made is not None else await self._aside(lambda: self.pages.page(wanted))

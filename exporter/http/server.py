@@ -17,7 +17,7 @@ from aiohttp import web
 
 from exporter.http.listen import listen, url
 from exporter.http.router import MetricsRouter, plain
-from isolation.host.bounded_connections import Bounded, Limits
+from isolation.host.bounded_connections import Bounded, ConnectionLimits
 
 if TYPE_CHECKING:
     import socket
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
-LIMITS: Final = Limits(request_bytes=64 * 1024, bodies=False)
+LIMITS: Final = ConnectionLimits(request_bytes=64 * 1024, bodies=False)
 _ANSWER_SECONDS: Final = 10.0
 """For a client to take an answer."""
 _STOP_SECONDS: Final = 1.0
@@ -53,7 +53,7 @@ class MetricsServer:
         authenticator: Authenticator | None = None,
         *,
         listener: socket.socket | None = None,
-        limits: Limits = LIMITS,
+        limits: ConnectionLimits = LIMITS,
         answer_seconds: float = _ANSWER_SECONDS,
     ) -> None:
         self._router = router if isinstance(router, MetricsRouter) else MetricsRouter(router)
@@ -103,7 +103,7 @@ class MetricsServer:
             logger=_quiet(),
             keepalive_timeout=2 * self._limits.idle_seconds,  # the connections' own deadline comes first
             lingering_time=_LINGER_SECONDS,
-            auto_decompress=False,
+            auto_decompress=False,  # no body is read here, and a small one can unpack to gigabytes
         )
         authenticator = self._authenticator
         if authenticator is None:
@@ -149,13 +149,13 @@ class MetricsServer:
         for name, value in () if self._authenticator is None else self._authenticator.fields():
             answer.headers[name] = value
         answer.headers["Server"] = "gpushare"  # and not whose release
-        if request.body_exists:
+        if request.body_exists:  # unread: its bytes would be taken for the next request
             answer.force_close()
         return answer
 
 
 def _quiet() -> logging.Logger:
-    """For aiohttp: what strangers send is not worth a line, and our handler tells its own errors."""
+    """For aiohttp: malformed requests from the network are not logged, and our handler reports its own errors."""
     logger = logging.getLogger(f"{__name__}.aiohttp")
     logger.setLevel(logging.CRITICAL)
     return logger

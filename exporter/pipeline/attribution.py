@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from exporter.pipeline.allocations import AllocationKey, ContainerAllocation, NodeAllocations
     from exporter.pipeline.snapshot import CardSample, Snapshot
-    from isolation.contract.abi import CardBook
+    from isolation.contract.abi import CardLedger
 
 
 _NO_XIDS: Final = MappingProxyType(dict.fromkeys((FATAL - frozenset(range(144, 151))) | APPLICATION, 0))
@@ -71,7 +71,7 @@ class Attribution:
     facts: Mapping[str, CardSample]
     """Cards as they were read, by UUID; without those that MIG divides."""
     churned: bool
-    """A process ended between the reads of two sources: worth reading again, once."""
+    """A process ended between the reads of two sources: both are read again, once."""
 
 
 def attribute(snapshot: Snapshot, allocations: NodeAllocations, labels: NodeLabels) -> Attribution:
@@ -129,7 +129,7 @@ def attribute(snapshot: Snapshot, allocations: NodeAllocations, labels: NodeLabe
     )
 
 
-def find_library_book(allocation: ContainerAllocation) -> CardBook | None:
+def find_library_book(allocation: ContainerAllocation) -> CardLedger | None:
     """What the container's isolation library counts on the card. The tenant can write there what it likes."""
     if allocation.region is None or allocation.region.reading is None:
         return None

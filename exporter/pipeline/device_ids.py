@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from isolation.contract.names import ACK
+from isolation.contract.names import ACK, MIG_PREFIX
 from isolation.contract.quantity import MIB, UNITS
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ SHARED_SUFFIX: Final = ".shared"
 DYNAMIC: Final = "claim:"
 """What stands before the name of a DRA claim in place of a resource."""
 _DRA_DRIVER: Final = "gpu.nvidia.com"
-_MIG: Final = ACK.whole.partition("/")[0] + "/mig-"
 _MINOR: Final = re.compile(r"nvidia(\d{1,4})(?:/gi(\d{1,4}))?(/vgpu\d{1,4})?")
 _OLD_MIG: Final = re.compile(r"MIG-(GPU-[0-9a-fA-F-]{36})/(\d{1,4})/\d{1,4}")
 _DYNAMIC: Final = re.compile(rf"{re.escape(_DRA_DRIVER)}/[^/]{{1,253}}/gpu-(\d{{1,4}})(/[^/]{{1,253}})?")
@@ -64,7 +63,7 @@ class Devices:
             dynamic = _DYNAMIC.fullmatch(ident)
             card = None if dynamic is None else self._place(int(dynamic[1]), None)
             return NamedDevice(card, dynamic is not None and dynamic[2] is not None)
-        if resource.removesuffix(SHARED_SUFFIX) != ACK.whole and not resource.startswith(_MIG):
+        if resource.removesuffix(SHARED_SUFFIX) != ACK.whole and not resource.startswith(MIG_PREFIX):
             return None
         base, slice_of, _ = ident.partition("::")
         if (card := self.cards.get(base)) is not None:

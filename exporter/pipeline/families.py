@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     Rows = Iterator[tuple[tuple[str, ...], float | None]]
 
 _CARD_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | None]], ...]] = (
-    (metrics.CARD_TOTAL, lambda card: _told(card, "total_bytes", card.total_bytes)),
+    (metrics.CARD_TOTAL, lambda card: _known(card, "total_bytes", card.total_bytes)),
     (metrics.CARD_USED, lambda card: card.used_bytes),
-    (metrics.CARD_RESERVED, lambda card: _told(card, "reserved_bytes", card.reserved_bytes)),
-    (metrics.CARD_ALLOCATED, lambda card: _told(card, "allocated_bytes", card.allocated_bytes)),
-    (metrics.CARD_OFFERED, lambda card: _told(card, "allocatable_bytes", card.allocatable_bytes)),
+    (metrics.CARD_RESERVED, lambda card: _known(card, "reserved_bytes", card.reserved_bytes)),
+    (metrics.CARD_ALLOCATED, lambda card: _known(card, "allocated_bytes", card.allocated_bytes)),
+    (metrics.CARD_OFFERED, lambda card: _known(card, "allocatable_bytes", card.allocatable_bytes)),
     (metrics.CARD_UNATTRIBUTED, lambda card: card.unattributed_bytes),
     (metrics.CARD_LARGEST_FREE, lambda card: card.largest_free_bytes),
     (metrics.CARD_UTILISATION, lambda card: card.utilisation_ratio),
@@ -59,7 +59,7 @@ _CARD_PARTS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], Iterable[tupl
     (metrics.BREACHED, lambda card: card.breaches or ()),
 )
 _CONTAINER_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[ContainerReading], float | None]], ...]] = (
-    (metrics.CONTAINER_ALLOCATED, lambda use: _told(use, "allocated_bytes", use.allocated_bytes)),
+    (metrics.CONTAINER_ALLOCATED, lambda use: _known(use, "allocated_bytes", use.allocated_bytes)),
     (metrics.CONTAINER_USED, lambda use: use.used_bytes),
     (metrics.CONTAINER_CORE, lambda use: use.allocated_core_ratio),
     (metrics.CONTAINER_CORE_LIMIT, lambda use: use.limit_core_ratio),
@@ -173,7 +173,7 @@ def _node_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
     )
 
 
-def _told(reading: CardReading | ContainerReading, name: str, value: float) -> float | None:
+def _known(reading: CardReading | ContainerReading, name: str, value: float) -> float | None:
     return None if name in reading.unknown else value
 
 

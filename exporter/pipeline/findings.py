@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from exporter.pipeline.incidents import MOST_PIDS, BreachKind, Finding
+from exporter.pipeline.incidents import MOST_PIDS, BreachFinding, BreachKind
 from exporter.pipeline.process_binding import MPS_SERVER, Binding, BoundProcess, Visibility
 from isolation.contract.abi import Breach as Reported
 from isolation.contract.quantity import show_bytes
@@ -31,7 +31,7 @@ MOST_TEXT: Final = 200
 
 def list_findings(
     found: Attribution, histories: Mapping[AllocationKey, ContainerHistory], now: float
-) -> Iterator[Finding]:
+) -> Iterator[BreachFinding]:
     """Everything that is wrong now; each once per owner and card."""
     of: dict[AllocationKey, list[BoundProcess]] = {}
     for bound in found.processes:
@@ -59,7 +59,9 @@ def list_region_pids(allocation: ContainerAllocation) -> tuple[int, ...] | None:
     return tuple(slot.pid for slot in allocation.region.reading.slots if not slot.ghost)
 
 
-def _finding(kind: BreachKind, allocation: ContainerAllocation, source: str, text: str, **more: object) -> Finding:
+def _finding(
+    kind: BreachKind, allocation: ContainerAllocation, source: str, text: str, **more: object
+) -> BreachFinding:
     fields: dict[str, object] = {
         "kind": kind,
         "uuid": allocation.uuid,
@@ -72,12 +74,12 @@ def _finding(kind: BreachKind, allocation: ContainerAllocation, source: str, tex
         "text": text[:MOST_TEXT],
         "allocated_bytes": allocation.bytes,
     }
-    return Finding(**(fields | more))  # type: ignore[arg-type] # the fields' types are checked where they are made
+    return BreachFinding(**(fields | more))  # type: ignore[arg-type] # the fields' types are checked where they are made
 
 
 def _find_over_limit(
     allocation: ContainerAllocation, one: ContainerReading, excess: OverLimitState
-) -> Iterator[Finding]:
+) -> Iterator[BreachFinding]:
     if allocation.bytes is None or not (excess.over or excess.spiked):
         return
     spike = excess.spiked and not excess.over
@@ -88,7 +90,7 @@ def _find_over_limit(
     yield _finding(BreachKind.OVER_LIMIT, allocation, "accounting" if spike else "nvml", text, used_bytes=most)
 
 
-def _find_denied(allocation: ContainerAllocation, history: ContainerHistory, now: float) -> Iterator[Finding]:
+def _find_denied(allocation: ContainerAllocation, history: ContainerHistory, now: float) -> Iterator[BreachFinding]:
     if history.denied_at is None or now - history.denied_at > DENIED_SECONDS:
         return
     records = allocation.region.breaches if allocation.region else ()
@@ -100,7 +102,7 @@ def _find_denied(allocation: ContainerAllocation, history: ContainerHistory, now
 
 def _find_uninstrumented(
     allocation: ContainerAllocation, mine: Sequence[BoundProcess], *, slotted: bool
-) -> Iterator[Finding]:
+) -> Iterator[BreachFinding]:
     """Processes on the card that have no slot in their container's region."""
     booked = list_region_pids(allocation)
     if booked is None or not mine:
@@ -123,12 +125,12 @@ def _find_uninstrumented(
 
 def _measured_finding(
     kind: BreachKind, allocation: ContainerAllocation, processes: Iterable[BoundProcess], text: str
-) -> Finding:
+) -> BreachFinding:
     found = tuple(processes)
     return _finding(kind, allocation, "nvml", text, pids=_pids(found), used_bytes=_bytes(found))
 
 
-def _find_unallocated(found: Attribution) -> Iterator[Finding]:
+def _find_unallocated(found: Attribution) -> Iterator[BreachFinding]:
     """Processes on a card of which nothing was promised to them, by container or, on the host, by name."""
     promised = {allocation.uuid for allocation in found.container_allocations}
     groups: dict[tuple[str, ...], list[BoundProcess]] = {}
@@ -149,7 +151,7 @@ def _find_unallocated(found: Attribution) -> Iterator[Finding]:
         groups.setdefault((bound.uuid, *names), []).append(bound)
     for (uuid, namespace, pod, container, process), processes in groups.items():
         who = "a host process" if process else "a container"
-        yield Finding(
+        yield BreachFinding(
             kind=BreachKind.UNALLOCATED,
             uuid=uuid,
             card=processes[0].index,

@@ -49,7 +49,7 @@ FindingKey: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BreachFinding:
     """What goes against a promise in one sample."""
 
     kind: BreachKind
@@ -81,7 +81,7 @@ class Breach:
     """A finding from its beginning on."""
 
     number: int
-    finding: Finding
+    finding: BreachFinding
     begun: float
     """Seconds since the epoch."""
     last: float
@@ -109,7 +109,10 @@ class IncidentLog:
 
 
 def update_incidents(
-    before: IncidentLog, findings: Mapping[FindingKey, Finding], unsure: Callable[[FindingKey], bool], epoch: float
+    before: IncidentLog,
+    findings: Mapping[FindingKey, BreachFinding],
+    unsure: Callable[[FindingKey], bool],
+    epoch: float,
 ) -> tuple[IncidentLog, tuple[Breach, ...]]:
     """The records after one more sample, and the breaches that it began."""
     ring, counts, numbers = dict(before.ring), dict(before.counts), before.numbers
@@ -140,7 +143,7 @@ def update_incidents(
     return IncidentLog(_kept(ring), going, waiting, counts, numbers), tuple(begun)
 
 
-def _goes_on(known: Breach, finding: Finding, epoch: float) -> Breach:
+def _goes_on(known: Breach, finding: BreachFinding, epoch: float) -> Breach:
     amounts = [one for one in (known.peak_bytes, finding.used_bytes) if one is not None]
     peak = max(amounts) if amounts else None
     return replace(known, finding=finding, last=epoch, peak_bytes=peak, times=known.times + finding.times)

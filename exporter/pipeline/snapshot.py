@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Generic[T]):
+class SourceOutcome(Generic[T]):
     """One source's run: its value, or why there is none."""
 
     value: T | None
@@ -260,9 +260,9 @@ class Snapshot:
     """Monotonic seconds."""
     epoch: float
     """Seconds since the epoch, for people."""
-    machine: Outcome[MachineSample]
-    kernel: Outcome[KernelSample]
-    promises: Outcome[PromiseSample]
-    kubelet: Outcome[KubeletSample] | None
+    machine: SourceOutcome[MachineSample]
+    kernel: SourceOutcome[KernelSample]
+    promises: SourceOutcome[PromiseSample]
+    kubelet: SourceOutcome[KubeletSample] | None
     """None: not a Kubernetes node."""
-    identities: Outcome[IdentitySample] | None
+    identities: SourceOutcome[IdentitySample] | None

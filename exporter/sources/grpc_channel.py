@@ -48,7 +48,7 @@ class Why(Enum):
     NOT_READY = "not ready yet"
 
 
-class Connection:
+class GrpcConnection:
     """See the module. `deadline`: seconds that one call may take, tries included."""
 
     def __init__(self, socket: Path, deadline: float) -> None:

@@ -28,7 +28,7 @@ from exporter.sources.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from exporter.sources.grpc_channel import Connection
+    from exporter.sources.grpc_channel import GrpcConnection
 
 T = TypeVar("T")
 PODS_API, LOG_FOLDER = "pods-api", "log-directory"
@@ -36,7 +36,7 @@ DEADLINE_SECONDS: Final = 1.0
 REFRESH_SECONDS: Final = 60.0
 """How often the Pods API is asked when nobody is unknown, so that the pods that are gone are forgotten."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds until an unknown ID is worth another question."""
+"""Seconds until an unknown ID is asked for again."""
 REST_SECONDS: Final = 10.0
 """How long a Pods API that failed is left alone; the log folders tell meanwhile."""
 _NEVER: Final = (float("-inf"), 0.0)
@@ -121,21 +121,21 @@ class _Folder(Generic[T]):
 
     def __init__(self, path: Path, take: Callable[[os.DirEntry[str]], T | None]) -> None:
         self._path, self._take = path, take
-        self._told: dict[str, T | None] = {}
+        self._entries: dict[str, T | None] = {}
         self._stamp = -1
 
     def read(self) -> tuple[dict[str, T | None], bool]:
         """By name, and whether anything changed. OSError where the folder cannot be read."""
         stamp = self._path.stat().st_mtime_ns
         if stamp == self._stamp:
-            return self._told, False
-        before, self._told = self._told, {}
+            return self._entries, False
+        before, self._entries = self._entries, {}
         with os.scandir(self._path) as entries:
             for entry in islice(entries, MOST):
-                self._told[entry.name] = before[entry.name] if entry.name in before else self._take(entry)
+                self._entries[entry.name] = before[entry.name] if entry.name in before else self._take(entry)
         # what has just changed may change again under the same time
         self._stamp = stamp if time.time_ns() - stamp > SETTLED_NS else -1
-        return self._told, True
+        return self._entries, True
 
 
 class _LogFolders:
@@ -155,10 +155,10 @@ class _LogFolders:
             advice = "mount the host's /var/log and set --log-dir to its container log links"
             raise SourceError(f"cannot read {exc.filename} ({exc.strerror}): {advice}") from None
         if changed or also:
-            told = [one for one in links.values() if one is not None]
+            named = [one for one in links.values() if one is not None]
             names = {pod[2]: pod[:2] for pod in pods.values() if pod is not None}
-            self._cut = [one for one in told if not _ID.fullmatch(one[0])]
-            self._facts = _facts(dict(one for one in told if _ID.fullmatch(one[0])), LOG_FOLDER, names)
+            self._cut = [one for one in named if not _ID.fullmatch(one[0])]
+            self._facts = _facts(dict(one for one in named if _ID.fullmatch(one[0])), LOG_FOLDER, names)
         return self._completed(wanted)
 
     def _completed(self, wanted: Collection[str]) -> IdentitySample:
@@ -183,20 +183,20 @@ def _follow(entry: os.DirEntry[str]) -> tuple[str, ContainerIdentity] | None:
 def _facts(
     containers: Mapping[str, ContainerIdentity], source: str, pods: Mapping[str, tuple[str, str]]
 ) -> IdentitySample:
-    told = {who.pod_uid: (who.namespace, who.pod) for who in containers.values()}
-    return IdentitySample(MappingProxyType(dict(containers)), source, MappingProxyType({**told, **pods}))
+    by_uid = {who.pod_uid: (who.namespace, who.pod) for who in containers.values()}
+    return IdentitySample(MappingProxyType(dict(containers)), source, MappingProxyType({**by_uid, **pods}))
 
 
 class _PodsApi:
-    """What the kubelet tells of its pods."""
+    """What the kubelet knows of its pods."""
 
     def __init__(self, socket: Path, deadline: float) -> None:
         self._socket, self._deadline = socket, deadline
-        self._connection: Connection | None = None
+        self._connection: GrpcConnection | None = None
         self._facts = IdentitySample({}, PODS_API)
         self._asked_at = float("-inf")
         self._unknown: dict[str, tuple[float, float]] = {}
-        """When an unknown ID is worth another question, and the pause before that."""
+        """When an unknown ID is asked for again, and the pause before that."""
         self._rest_until = float("-inf")
 
     def usable(self, now: float) -> bool:
@@ -205,7 +205,7 @@ class _PodsApi:
 
     def read(self, now: float, wanted: Collection[str], pods: Collection[str]) -> IdentitySample:
         known = (self._facts.containers, self._facts.pods)
-        missing = [ident for ids, told in zip((wanted, pods), known, strict=True) for ident in ids if ident not in told]
+        missing = [ident for ids, have in zip((wanted, pods), known, strict=True) for ident in ids if ident not in have]
         self._unknown = {ident: self._unknown[ident] for ident in missing if ident in self._unknown}
         due = [ident for ident in missing if self._unknown.get(ident, _NEVER)[0] <= now]
         if due or now - self._asked_at >= REFRESH_SECONDS:
@@ -226,7 +226,7 @@ class _PodsApi:
         from isolation.contract import kubelet_api as api  # noqa: PLC0415 (likewise)
 
         if self._connection is None:
-            self._connection = grpc_channel.Connection(self._socket, self._deadline)
+            self._connection = grpc_channel.GrpcConnection(self._socket, self._deadline)
         until = time.monotonic() + self._deadline
         answer = self._connection.call(api.LIST_PODS, api.ListPodsRequest(), api.ListPodsResponse, until)
         if isinstance(answer, grpc_channel.Why):

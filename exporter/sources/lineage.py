@@ -51,7 +51,7 @@ class Lineage:
         return hold in self._runs
 
     def hold_of(self, pid: int, stat: process.ProcessStat, groups: str, *, marked: bool) -> str:
-        """The hold's promise id; empty for a stranger. `marked`: its environment may be asked."""
+        """The hold's promise id; empty for any other process. `marked`: its environment may be asked."""
         return self._by_group(groups) or self._by_descent(pid, stat) or (self._by_mark(pid) if marked else "")
 
     def _innermost(self, claims: Iterable[str]) -> str:

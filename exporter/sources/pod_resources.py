@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exporter.pipeline.snapshot import DeviceGrant, KubeletSample
 from exporter.sources.errors import SourceError
-from exporter.sources.grpc_channel import Connection, Why
+from exporter.sources.grpc_channel import GrpcConnection, Why
 from isolation.contract import kubelet_api as api
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class KubeletSource:
     """See the module. Not for several threads at once."""
 
     def __init__(self, socket: Path, deadline: float = DEADLINE_SECONDS) -> None:
-        self._connection = Connection(socket, deadline)
+        self._connection = GrpcConnection(socket, deadline)
         self._answers: dict[Asked, tuple[float, tuple[DeviceGrant, ...]]] = {}
         self._first: dict[Asked, float] = {}
         """When a pod was first asked for."""

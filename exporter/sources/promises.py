@@ -33,7 +33,7 @@ from uuid import UUID
 
 from exporter.pipeline.snapshot import HoldSample, PromiseSample
 from exporter.sources.errors import SourceError
-from exporter.sources.regions import Regions
+from exporter.sources.regions import RegionReader
 from isolation.contract import abi
 from isolation.contract.host_allocation import MOST_CHARS, HostAllocationError, load
 from isolation.host import liveness, process
@@ -57,7 +57,7 @@ MOST_PARTS: Final = 4096
 """Parts of cards, of all holds together: 16 cards of 141 GiB have 2256. What is beyond is counted and not shown."""
 MOST_TEXT: Final = 253
 MARKS_SECONDS: Final = 10.0
-"""How often every process's environment is read, where nothing else is left of an allocation: it is dear."""
+"""How often every process's environment is read, where nothing else is left of an allocation: it is slow."""
 SETTLED_NS: Final = 100_000_000
 """Times of files are as coarse as the kernel's clock: a younger one may be written again under the same time."""
 ROOT_UID: Final = 0
@@ -70,7 +70,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def default_stores(simgpu: Path | None = None, book: Path | None = None) -> tuple[Path, ...]:
-    """The books of this machine, or of a simulated one; `book` instead of them, where one was chosen."""
+    """The allocation stores of this machine, or of a simulated one; `book` instead of them, where one was chosen."""
     if book is not None:
         return (book,)
     return (simgpu.with_name(f"{simgpu.name}.allocations"),) if simgpu is not None else (COMMON_STORE, USER_STORE)
@@ -92,7 +92,7 @@ class _AllocationFolder:
 
     @property
     def region(self) -> str:
-        """Where the library's own books are."""
+        """Where the library's own ledger is."""
         return f"{self.folder}/region/region" if self.tenant else f"{self.folder}/region"
 
     @property
@@ -110,10 +110,10 @@ class PromiseSource:
     """See the module. Not for several threads at once."""
 
     def __init__(self, stores: Sequence[Path], run_dir: Path, proc: Path, cgroup: Path) -> None:
-        """`books`: those that are not there have no holds."""
+        """`stores`: missing ones count as empty."""
         self._stores, self._alloc, self._proc = tuple(map(str, stores)), f"{run_dir}/alloc", str(proc)
         self._liveness = Liveness(str(proc), cgroup, MARKS_SECONDS)
-        self._regions = Regions()
+        self._regions = RegionReader()
         self._entries: dict[str, _AllocationFolder] = {}
         self._skipped = 0
         self._unreadable = 0
@@ -134,7 +134,7 @@ class PromiseSource:
         return PromiseSample(tuple(order), agent, self._log_unreadable(believed))
 
     def _log_unreadable(self, believed: Mapping[str, _AllocationFolder]) -> int:
-        """How many records are not believed or were not read; who has to look at them is told, once."""
+        """How many records are not believed or were not read; logged once, for whoever has to look at them."""
         unread = self._entries.keys() - {entry.folder for entry in believed.values()}
         number = len(unread) + self._skipped
         if number != self._unreadable:

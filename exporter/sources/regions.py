@@ -4,10 +4,10 @@ Tenants' regions, read so that none of them can lie about anybody else or keep u
 
 A region is opened without following links or blocking, must be a regular file, and is read with bound_label
 preads into copies of our own; `isolation.contract.abi` says what the bytes mean and refuses what does not
-look as it must. One that has not changed is not decoded again. One whose owner makes it dear to read is
+look as it must. One that has not changed is not decoded again. One whose owner makes it slow to read is
 read after all the others, and not at all once a reading has taken `BUDGET_SECONDS`.
 
-Breach records are told once. What went wrong before the exporter saw a promise for the first time is
+Breach records are delivered once. What went wrong before the exporter saw a promise for the first time is
 history if the promise is older than the exporter, and news otherwise.
 """
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 BUDGET_SECONDS: Final = 0.5
-"""Of our own processor time: a machine that is busy with something else makes no region dear."""
+"""Of our own processor time: a machine that is busy with something else makes no region slow."""
 MOST_LOST: Final = 1 << 20
 """Of records said to be lost between two readings: the count is the tenant's, and may be any."""
 
 
 FEW_SLOTS: Final = 32
 """Processes of one container that are read without a second thought."""
-TOO_DEAR: Final = "not read in this cycle: reading it takes too long"
+TOO_SLOW: Final = "not read in this cycle: reading it takes too long"
 
 
 class _UnchangedError(Exception):
@@ -42,7 +42,7 @@ class _UnchangedError(Exception):
 
 
 class _ManySlotsError(Exception):
-    """More than a stranger is granted before the others had their turn."""
+    """More than an unknown region is granted before the others had their turn."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _RegionState:
 
 
 @dataclass(slots=True)
-class Regions:
+class RegionReader:
     """Reads many regions, by a key that stays a promise's own."""
 
     _known: dict[str, _RegionState] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Regions:
         """Each region's facts; keys that are not named any more are forgotten."""
         known = {key: self._known.get(key) or _RegionState(since=0 if self._begun else None) for key in paths}
         self._known, self._begun = known, True
-        found = {key: RegionSample(None, error=TOO_DEAR) for key in paths}
+        found = {key: RegionSample(None, error=TOO_SLOW) for key in paths}
         end = time.thread_time() + BUDGET_SECONDS
         waiting = sorted(known, key=lambda key: known[key].seconds)
         for strangers in (FEW_SLOTS, abi.SLOTS):
@@ -133,7 +133,7 @@ class _Copy:
         self.sum = 0
 
     def pread(self, length: int, offset: int, /) -> bytes:
-        """The slots are read last and are dear to decode: not if nothing has changed."""
+        """The slots are read last and are slow to decode: not if nothing has changed."""
         if offset == abi.SLOT_OFFSET and length > self._slots * abi.SLOT_BYTES:
             raise _ManySlotsError
         raw = self.read(length, offset)

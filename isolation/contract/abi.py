@@ -38,8 +38,6 @@ GHOST: Final = 2
 """State of a slot (`enum gs_slot_state`); 0 is free."""
 
 PPM: Final = 1_000_000
-FEED_STALE_NS: Final = 250_000_000
-"""A feed older than this is nobody's word any more."""
 
 
 class AbiError(ValueError):
@@ -146,14 +144,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFeed:
-    """How far the books of one card are from what the driver counts, at one sample."""
+    """How far the ledger of one card is from what the driver counts, at one sample."""
 
     sample_ns: int  # CLOCK_MONOTONIC
     excess_bytes: int
-    """What the driver counts beyond the books; below 0: guesses cost so much less than was booked."""
-    books_bytes: int
+    """What the driver counts beyond the ledger; below 0: what was estimated and charged too much."""
+    ledger_bytes: int
     released: int = 0
-    """`CardBook.released` at the sample."""
+    """`CardLedger.released` at the sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +197,7 @@ class SlotReading:
 
 
 @dataclass(frozen=True, slots=True)
-class CardBook:
+class CardLedger:
     """One card as the container's library keeps it."""
 
     uuid: UUID
@@ -232,7 +230,7 @@ class RegionReading:
     promise: str
     library: str
     limits_generation: int
-    cards: tuple[CardBook, ...]
+    cards: tuple[CardLedger, ...]
     slots: tuple[SlotReading, ...] = field(repr=False)
     breaches_total: int = 0
 
@@ -273,7 +271,7 @@ def _memory(memory: MemoryFeed | None) -> tuple[int, int, int, int, int]:
     if memory is None:
         return 0, 0, 0, 0, 0
     excess = -(-memory.excess_bytes // GRANULE)
-    return memory.sample_ns, excess, memory.books_bytes // GRANULE, memory.released & 0xFFFFFFFF, 1  # GS_MEMORY_VALID
+    return memory.sample_ns, excess, memory.ledger_bytes // GRANULE, memory.released & 0xFFFFFFFF, 1  # GS_MEMORY_VALID
 
 
 def _unseal(raw: bytes, magic: int, size: int, what: str) -> bytes:
@@ -356,13 +354,13 @@ def _slot(raw: bytes, offset: int, index: int, pending: Sequence[tuple[int, int]
     return SlotReading(index, pid, ticks, generation, _text(name), tuple(held), unknown, state == GHOST, *more)
 
 
-def read_cards(pread: Pread, *, size: int | None = None) -> tuple[CardBook, ...]:
+def read_cards(pread: Pread, *, size: int | None = None) -> tuple[CardLedger, ...]:
     """The cards of a region alone: one small read, for those who come often."""
     read_head(pread, size)
     return _cards(pread)[0]
 
 
-def _cards(pread: Pread) -> tuple[tuple[CardBook, ...], list[tuple[int, int]]]:
+def _cards(pread: Pread) -> tuple[tuple[CardLedger, ...], list[tuple[int, int]]]:
     """The cards, and the step that may be under way on each."""
     minor = int.from_bytes(pread(2, 10), "little")
     if len(raw_cards := pread(CARDS * CARD_BYTES, CARD_OFFSET)) < CARDS * CARD_BYTES:
@@ -376,7 +374,7 @@ def _cards(pread: Pread) -> tuple[tuple[CardBook, ...], list[tuple[int, int]]]:
         if any(uuid):
             figures = (used * GRANULE, limit, peak, denied, refused, charged, event, launches, throttled, wanted, rate)
             overrun = more[4] if minor else None
-            cards.append(CardBook(UUID(bytes=uuid), *figures, bool(flags & 1), more[3], overrun, more[0], upper))
+            cards.append(CardLedger(UUID(bytes=uuid), *figures, bool(flags & 1), more[3], overrun, more[0], upper))
     return tuple(cards), pending
 
 

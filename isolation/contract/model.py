@@ -122,27 +122,35 @@ class Requirement:
     values: tuple[str, ...] = ()
 
 
+def part_of_model(name: str) -> str:
+    """A card model, or a part of its name, in one spelling: the driver says `Tesla T4`, node labels `Tesla-T4`."""
+    return name.upper().replace(" ", "-")
+
+
 @dataclass(frozen=True, slots=True)
 class CardRules:
-    """Which cards of a node a pod may use; empty: any. Models are parts of names in upper case."""
+    """Which cards of a node a pod may use; empty: any. Models are parts of names, as `part_of_model` writes them."""
 
     models: frozenset[str] = frozenset()
     """One of them is in the name of the card's model."""
     not_models: frozenset[str] = frozenset()
     uuids: frozenset[str] = frozenset()
     not_uuids: frozenset[str] = frozenset()
+    profile: str = ""
+    """Only MIG instances of this profile."""
 
     def __bool__(self) -> bool:
-        return bool(self.models or self.not_models or self.uuids or self.not_uuids)
+        return bool(self.models or self.not_models or self.uuids or self.not_uuids or self.profile)
 
     def allow(self, card: Card) -> bool:
         """Whether the pod may use this card."""
-        model = card.model.upper()
+        model = f"NVIDIA-{part_of_model(card.model)}"  # HAMi's name of a Tesla T4 is "NVIDIA-Tesla T4"
         return (
             (not self.models or any(part in model for part in self.models))
             and not any(part in model for part in self.not_models)
             and (not self.uuids or card.uuid in self.uuids)
             and card.uuid not in self.not_uuids
+            and (not self.profile or (card.instance is not None and card.instance.profile == self.profile))
         )
 
 
@@ -191,7 +199,7 @@ class Request:
     memory_bytes: int = 0
     rules: Rules = Rules()
     owner: str = ""
-    """Controller that made the pod (`Kind/namespace/name`); replicas share it. Empty: a bare pod."""
+    """Controller that made the pod (`Kind/namespace/name`); replicas share it. Empty: a pod without a controller."""
     asks: tuple[Ask, ...] = ()
     compute: Compute = Compute()
     """What the pod says of its compute beside `card_core`; the node decides the policy."""
@@ -202,6 +210,32 @@ class Request:
     def shared(self) -> bool:
         """Whether the pod asks for shares of cards."""
         return self.cards > 0 and not self.whole
+
+
+MANY_INSTANCES: Final = (
+    "CUDA opens only one MIG instance per process: request one card, or cards that MIG does not divide"
+)
+SHARES_OF_INSTANCE: Final = (
+    "a share of compute within a MIG instance is not promised, as NVML does not report the GPU time of its processes: "
+    "request memory only, or an instance of a smaller profile"
+)
+"""Why a pod with a share of compute gets no MIG instance, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What a MIG instance is: where it lies, and how much of its card it has."""
+
+    parent: str
+    """UUID of the physical card."""
+    profile: str
+    """NVIDIA's name of its size, such as 1g.10gb."""
+    gpu: int = 0
+    """Id of its GPU instance, which has the memory."""
+    compute: int = 0
+    """Id of its compute instance within that."""
+    slices: int = 0
+    """Slices of the card's multiprocessors, of seven; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +250,28 @@ class Card:
     unit_bytes: int = GIB
     model: str = ""
     healthy: bool = True
+    instance: Instance | None = None
+    """None: a physical card, all of it."""
+
+    @property
+    def board(self) -> str:
+        """UUID of the physical card."""
+        return self.uuid if self.instance is None else self.instance.parent
 
     @property
     def allocatable_bytes(self) -> int:
         """Whole units only, so that tenants who fill the card can all reach their promise at once."""
         return max(0, (self.total_bytes - self.reserved_bytes) // self.unit_bytes) * self.unit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a node says of the record of one pod that was resized."""
+
+    generation: int
+    """The latest change that is in force."""
+    message: str = ""
+    """Why a later one is not yet, where something is in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +297,10 @@ class Node:
     """Its address within the cluster (`InternalIP`)."""
     policy: ComputePolicy = ComputePolicy.FIXED
     """How compute is shared among pods that are bound to it from now on."""
+    applied: Mapping[str, Applied] | None = field(default=None, hash=False)
+    """By pod UID, what is in force of records that were changed; None: its agent says nothing of that."""
+    unheld: str = ""
+    """Why nothing there can hold what its mode promises, by its agent; empty: something does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +329,8 @@ class Why(StrEnum):
     NO_NODES = "no_nodes"
     MODE = "mode"
     """No node serves this kind of request (share, share with compute, whole card)."""
+    INSTANCES = "instances"
+    """Every card is a MIG instance, and the pod asks for what those cannot give."""
     RULES = "rules"
     """Selectors, affinity, taints or card models exclude every node of the right mode."""
     NOT_READY = "not_ready"
@@ -343,6 +400,19 @@ def parts_of(request: Request, placement: Placement) -> tuple[Part, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Resize:
+    """The latest change of a running pod's promise. What is booked meanwhile is the placement: never less."""
+
+    generation: int
+    """Grows with every change of the record."""
+    card_bytes: int
+    """What each card is to give in the end."""
+    card_core: int
+    parts: tuple[Part, ...] = ()
+    """What each container is to have of which cards."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod: who it is, what it asked for, where it is."""
 
@@ -368,6 +438,12 @@ class Pod:
     """The mirror of a pod that its node runs by itself: nobody else can end it."""
     preempts: bool = True
     """False: it waits rather than end pods of lower priority (`preemptionPolicy: Never`)."""
+    resize: Resize | None = None
+    """The change of its promise since the binding; None: it has what it requested."""
+    wanted_resize: str = ""
+    """The annotation that asks for another amount, as it was written."""
+    resize_status: str = ""
+    """The annotation that says what became of that, as it was written."""
 
     @property
     def key(self) -> str:
@@ -379,9 +455,10 @@ class Pod:
         """Per container and card; the containers of a pod share one card set."""
         if self.placement is None or self.phase is Phase.DONE:
             return ()
+        parts = self.resize.parts if self.resize is not None else parts_of(self.request, self.placement)
         return tuple(
             CardAllocation(self.uid, self.key, part.container, at.uuid, at.index, at.bytes, at.core)
-            for part in parts_of(self.request, self.placement)
+            for part in parts
             for at in part.slices
         )
 

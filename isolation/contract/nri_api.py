@@ -17,7 +17,7 @@ from typing import Final
 from isolation.contract.protobuf import Wire
 
 SOCKET: Final = "/var/run/nri/nri.sock"
-"""Made anew whenever the runtime starts: mount the folder, not the socket."""
+"""Recreated whenever the runtime starts: mount the folder, not the socket."""
 _PACKAGE: Final = "nri.pkg.api.v1alpha1"
 RUNTIME: Final = f"{_PACKAGE}.Runtime"
 """Service of the runtime."""
@@ -84,10 +84,19 @@ _messages: Final = Wire().package(
             "pid": "12 int64",
         },
         "Mount": {"destination": "1 string", "type": "2 string", "source": "3 string", "options": "4 *string"},
-        "Hooks": {"create_runtime": "2 *Hook"},
-        "Hook": {"path": "1 string", "args": "2 *string"},
+        "Hooks": {
+            "prestart": "1 *Hook",
+            "create_runtime": "2 *Hook",
+            "create_container": "3 *Hook",
+            "start_container": "4 *Hook",
+            "poststart": "5 *Hook",
+            "poststop": "6 *Hook",
+        },
+        "Hook": {"path": "1 string", "args": "2 *string", "env": "3 *string", "timeout": "4 OptionalInt"},
+        "OptionalInt": {"value": "1 int64"},
         "LinuxContainer": {"devices": "2 *LinuxDevice"},
-        "LinuxDevice": {"path": "1 string"},
+        "LinuxContainerAdjustment": {"devices": "1 *LinuxDevice"},
+        "LinuxDevice": {"path": "1 string", "type": "2 string", "major": "3 int64", "minor": "4 int64"},
         "CDIDevice": {"name": "1 string"},
         "KeyValue": {"key": "1 string", "value": "2 string"},
         "ContainerAdjustment": {
@@ -95,6 +104,7 @@ _messages: Final = Wire().package(
             "mounts": "3 *Mount",
             "env": "4 *KeyValue",
             "hooks": "5 Hooks",
+            "linux": "6 LinuxContainerAdjustment",
             "CDI_devices": "8 *CDIDevice",
         },
     },

@@ -223,5 +223,5 @@ class Frame:
     """The latest, oldest first."""
     counts: tuple[tuple[str, int], ...] = ()
     """Totals since the start, such as pods placed, nodes bought, moves."""
-    phantoms: int | None = None
+    fragmented: int | None = None
     """Pods that wait now although the sums over some node's cards have room for them: no card set has."""

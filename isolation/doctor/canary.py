@@ -73,8 +73,8 @@ def run_canary(machine: Machine) -> list[Finding]:
 
 def run_canary_inside(environment: Mapping[str, str]) -> list[Finding]:
     """The same in a container that has a promise already, against what its environment tells of it."""
-    told = environment.get(ACK.env_container_memory, "")
-    if not told.isascii() or not told.isdigit() or len(told) > 6:  # noqa: PLR2004 (a million GiB)
+    granted = environment.get(ACK.env_container_memory, "")
+    if not granted.isascii() or not granted.isdigit() or len(granted) > 6:  # noqa: PLR2004 (a million GiB)
         what = f"environment variable {ACK.env_container_memory} is not set: this container has no share of a card"
         return [unknown(_LOADED, what, f"request {ACK.memory} in the pod's limits")]
     try:
@@ -89,7 +89,7 @@ def run_canary_inside(environment: Mapping[str, str]) -> list[Finding]:
                 _LOADED, f"cannot read the ledger of this container: {exc}", "check the Events of this pod and its node"
             )
         ]
-    return check_result(CanaryResult(said, denied), int(told) * GIB)
+    return check_result(CanaryResult(said, denied), int(granted) * GIB)
 
 
 def check_result(song: CanaryResult, promise: int) -> list[Finding]:

@@ -120,7 +120,7 @@ def _inside() -> list[Finding]:
 
 
 def _credentials(kubeconfig: Path | None) -> bool:
-    """Whether anybody told us of a cluster."""
+    """Whether a cluster is configured."""
     usual = Path("~/.kube/config").expanduser()
     return bool(kubeconfig) or "KUBERNETES_SERVICE_HOST" in os.environ or "KUBECONFIG" in os.environ or usual.is_file()
 

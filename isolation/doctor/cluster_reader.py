@@ -39,8 +39,8 @@ from isolation.doctor.checks.cluster.facts import (
     AutoscalerFacts,
     Caller,
     ClusterFacts,
+    ClusterNode,
     Monitoring,
-    NodeFacts,
     PodFacts,
     Probe,
     ScalerFacts,
@@ -200,7 +200,7 @@ async def _read_version(api: ApiReader) -> str | Unavailable:
     return version if isinstance(version, str) else Unavailable("the server is not a Kubernetes API server")
 
 
-async def _read_nodes(api: ApiReader) -> tuple[NodeFacts, ...] | Unavailable:
+async def _read_nodes(api: ApiReader) -> tuple[ClusterNode, ...] | Unavailable:
     try:
         return tuple([node_facts(item) async for item in api.items("/api/v1/nodes")])
     except ClusterError as exc:
@@ -208,7 +208,7 @@ async def _read_nodes(api: ApiReader) -> tuple[NodeFacts, ...] | Unavailable:
 
 
 async def _read_pods(
-    api: ApiReader, nodes: tuple[NodeFacts, ...]
+    api: ApiReader, nodes: tuple[ClusterNode, ...]
 ) -> tuple[tuple[PodFacts, ...] | Unavailable, tuple[Workload, ...], tuple[Caller, ...]]:
     """Those with shares, cluster-autoscalers that no controller made, and those with the certificate for it."""
     known = {one.name: one.node for one in nodes if one.node is not None}

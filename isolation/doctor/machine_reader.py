@@ -39,7 +39,7 @@ from isolation.doctor.checks.machine.facts import (
     PTRACE,
     SELINUX,
     UNIFIED,
-    Cards,
+    CardFacts,
     Disk,
     Kubelet,
     MachineFacts,
@@ -104,31 +104,31 @@ def read_machine(where: MachinePaths) -> MachineFacts:
     )
 
 
-def _cards(hardware: Path | None) -> Cards:
+def _cards(hardware: Path | None) -> CardFacts:
     """What NVML tells within its deadline: a driver that hangs must not hang us."""
-    found: list[Cards] = []
+    found: list[CardFacts] = []
     asking = threading.Thread(target=lambda: found.append(_asked(hardware)), daemon=True)
     asking.start()
     asking.join(_NVML_SECONDS)
     why = f"the driver did not respond within {_NVML_SECONDS:.0f} s"
-    return found[0] if found else Cards(simulated=hardware is not None, why=why)
+    return found[0] if found else CardFacts(simulated=hardware is not None, why=why)
 
 
-def _asked(hardware: Path | None) -> Cards:
+def _asked(hardware: Path | None) -> CardFacts:
     machine = NvmlMachine(hardware)
     simulated = hardware is not None
     try:
         cards = machine.cards()
         nvml = import_module("pynvml")
         try:
-            told = nvml.nvmlSystemGetDriverVersion()
+            version = nvml.nvmlSystemGetDriverVersion()
         except nvml.NVMLError:
-            told = None
-        driver = told.decode("utf-8", "replace") if isinstance(told, bytes) else told
-        divided = tuple(sorted({card.index for card in cards if card.uuid.startswith("MIG-")}))
-        return Cards(cards, driver, simulated, divided)
+            version = None
+        driver = version.decode("utf-8", "replace") if isinstance(version, bytes) else version
+        divided = tuple(sorted({card.index for card in cards if card.instance is not None}))
+        return CardFacts(cards, driver, simulated, divided)
     except MachineError as exc:
-        return Cards(simulated=simulated, why=str(exc))
+        return CardFacts(simulated=simulated, why=str(exc))
     finally:
         machine.close()
 

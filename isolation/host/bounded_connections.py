@@ -3,8 +3,8 @@
 Connections of one listening socket, bounded: how many there are, and how long each of their phases may take.
 
 Decides who goes when places run out: a request that is incomplete, then an idle connection, in both cases of the
-address that has most, then an answer that its client has stopped reading; never one that is being answered, and nobody
-is refused for an address, since an honest client and an attacker may share one behind NAT. While there is nobody to
+address that has most, then an answer that its client has stopped reading; never one that is being answered, and no one
+is refused for an address, since a well-behaved client and an attacker may share one behind NAT. While no one can
 go, new connections wait in the kernel's queue. A phase has one deadline for the whole of it, so that a byte now and
 then gains nothing; TLS handshakes count from the first byte. Knows of HTTP only how a request without a body ends: the
 server above tells it when one is complete and when it is answered.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 YOUNG_SECONDS: Final = 0.25
-"""An incomplete request younger than this is spared while they are few: honest clients send theirs in one go."""
+"""An incomplete request younger than this is spared while they are few: well-behaved clients send theirs in one go."""
 _HEAD_END: Final = b"\r\n\r\n"
 _SWEEP_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.1
@@ -37,7 +37,7 @@ _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EN
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """What the connections of one socket may use; times in seconds."""
 
     connections: int = 256
@@ -139,7 +139,7 @@ class Bounded:
         self,
         listener: socket.socket,
         server: Callable[[], asyncio.Protocol],
-        limits: Limits,
+        limits: ConnectionLimits,
         context: Callable[[], ssl.SSLContext | None] | None = None,
         admits: Callable[[object], bool] = lambda _certificate: True,
     ) -> None:

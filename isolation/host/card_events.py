@@ -28,7 +28,7 @@ _MOST_CARDS: Final = 64
 _LONGEST: Final = 100
 
 
-class Kind(StrEnum):
+class AlarmKind(StrEnum):
     """What an alarm is about."""
 
     XID = "xid"
@@ -42,7 +42,7 @@ class Alarm:
 
     board: str
     """UUID of the physical card; empty: of none that is known."""
-    kind: Kind
+    kind: AlarmKind
     number: int = 0
     """The XID; 0 for ECC."""
 
@@ -121,8 +121,8 @@ class NvmlAlarms(NvmlMachine):
             raise MachineError(f"cannot read NVML events: {exc}") from None
         board = self._names.get(_address(event.device), "")
         if event.eventType == _XID:
-            return Alarm(board, Kind.XID, int(event.eventData))
-        return Alarm(board, Kind.ECC) if event.eventType == _ECC else None
+            return Alarm(board, AlarmKind.XID, int(event.eventData))
+        return Alarm(board, AlarmKind.ECC) if event.eventType == _ECC else None
 
     def close(self) -> None:
         """See `Machine`; one that is gone is closed already."""
@@ -157,10 +157,10 @@ class NvmlAlarms(NvmlMachine):
         try:
             if self._set is None:
                 self._set = nvml.nvmlEventSetCreate()
-            told = nvml.nvmlDeviceGetSupportedEventTypes(handle) & (_XID | _ECC)
-            if not told:
+            supported = nvml.nvmlDeviceGetSupportedEventTypes(handle) & (_XID | _ECC)
+            if not supported:
                 return "reports neither XID nor ECC events"
-            nvml.nvmlDeviceRegisterEvents(handle, told, self._set)
+            nvml.nvmlDeviceRegisterEvents(handle, supported, self._set)
         except nvml.NVMLError as exc:
             return str(exc)
         return ""

@@ -3,7 +3,7 @@
 What only the host can tell a container, written for it some ten times a second.
 
 Own GPU time: event times count the neighbours' slices too; NVML's samples do not. They come late, rounded,
-and some not at all. The granted rate: what neighbours leave idle. Memory: how far the books are from what the driver
+and some not at all. The granted rate: what neighbours leave idle. Memory: how far the ledger is from what the driver
 counts (`correction`). The container can only read the file.
 """
 
@@ -17,7 +17,7 @@ from uuid import UUID
 
 from isolation.contract import abi
 from isolation.contract.host_allocation import HostAllocationError, load
-from isolation.host.core.compute_rates import ACTIVE_NS, INELASTIC, Tenant, granted
+from isolation.host.core.compute_rates import ACTIVE_NS, INELASTIC, TenantShare, granted
 from isolation.host.files import read_text
 from isolation.host.liveness import REGION
 from isolation.host.memory_sample import CardWatch
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Slice
     from isolation.host.machine import Machine, Sample
 
-KnownBooks: TypeAlias = "dict[Path, dict[UUID, abi.CardBook]]"
+KnownLedgers: TypeAlias = "dict[Path, dict[UUID, abi.CardLedger]]"
 """By folder of an allocation, its cards as its container keeps them."""
 FEED: Final = "feed"
 SAMPLE_SECONDS: Final = 0.1
@@ -101,13 +101,13 @@ class OwnTime:
 
 
 @dataclass(slots=True)
-class Pace:
+class ComputePace:
     """How much of its rate a tenant gets while its queue on the card is never empty, as its own region tells."""
 
     got: float = 1.0
     _before: tuple[int, int, int, int] | None = None
 
-    def add(self, book: abi.CardBook, clock: int) -> float:
+    def add(self, book: abi.CardLedger, clock: int) -> float:
         """One more look, some way into the next stretch of time."""
         now = (clock, book.event_ns, book.charged_ns + book.corrected_ns, book.rate_ppm)
         if self._before is None:
@@ -132,12 +132,12 @@ class Feeder:
         self._feed = [abi.CardFeed(0, 0) for _ in entry.slices]
         self._memory = [CardWatch(at, part.uuid, uuid_of(part.uuid)) for at, part in enumerate(entry.slices)]
         self._neighbours: tuple[tuple[HostAllocation, Path], ...] = ()
-        self._paces: dict[tuple[str, UUID], Pace] = {}
+        self._paces: dict[tuple[str, UUID], ComputePace] = {}
         self._neighbours_due = self._samples_due = 0.0
         self.seconds = SAMPLE_SECONDS if policy in INELASTIC else RATE_SECONDS
 
     def used(self) -> tuple[int | None, ...]:
-        """Bytes in use by card at the last sample, the larger of books and driver's figure; None: cannot be told."""
+        """Bytes in use by card at the last sample, the larger of ledger and driver's figure; None: cannot be told."""
         return tuple(watch.used_bytes for watch in self._memory)
 
     def due(self, now: float) -> bool:
@@ -153,7 +153,7 @@ class Feeder:
         ours: frozenset[int],
         now: float,
         newer: Callable[[int], bool] = lambda _pid: False,
-        known: KnownBooks | None = None,
+        known: KnownLedgers | None = None,
     ) -> bool:
         """
         Sample if it is time, look who wants the cards, write: whether it was time.
@@ -187,39 +187,39 @@ class Feeder:
             fed = replace(self._feed[at], own_ns=own.own_ns, sample_ns=moment)
             self._feed[at] = replace(fed, rounding_ppm=rounding, sampled_ns=max(1, own.seen_ns))
 
-    def _rates(self, now: float, known: KnownBooks) -> list[int]:
+    def _rates(self, now: float, known: KnownLedgers) -> list[int]:
         if self._policy in INELASTIC:
             return [0] * len(self._feed)
         if now >= self._neighbours_due:
             self._neighbours_due = now + NEIGHBOURS_SECONDS
             self._neighbours = neighbours(self._folder, self._entry)
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        mine = _books(self._folder, self._entry, known)
-        theirs = [(entry, _books(folder, entry, known)) for entry, folder in self._neighbours]
+        mine = _read_ledgers(self._folder, self._entry, known)
+        theirs = [(entry, _read_ledgers(folder, entry, known)) for entry, folder in self._neighbours]
         return [self._rate(part, mine, theirs, clock) for part in self._entry.slices]
 
     def _rate(
         self,
         part: Slice,
-        mine: dict[UUID, abi.CardBook],
-        theirs: list[tuple[HostAllocation, dict[UUID, abi.CardBook]]],
+        mine: dict[UUID, abi.CardLedger],
+        theirs: list[tuple[HostAllocation, dict[UUID, abi.CardLedger]]],
         clock: int,
     ) -> int:
         uuid, others = uuid_of(part.uuid), []
-        for entry, books in theirs:
+        for entry, ledgers in theirs:
             for other in entry.slices:
                 if other.uuid == part.uuid:
-                    book = books.get(uuid)
-                    active = book is not None and clock - book.wanted_ns < ACTIVE_NS
-                    got = self._pace(entry.id, book, clock)
+                    ledger = ledgers.get(uuid)
+                    active = ledger is not None and clock - ledger.wanted_ns < ACTIVE_NS
+                    got = self._pace(entry.id, ledger, clock)
                     others.append(_tenant(other.core, entry, active=active, got=got))
         got = self._pace(self._entry.id, mine.get(uuid), clock)
         return granted(_tenant(part.core, self._entry, active=True, got=got), others)
 
-    def _pace(self, ident: str, book: abi.CardBook | None, clock: int) -> float:
+    def _pace(self, ident: str, book: abi.CardLedger | None, clock: int) -> float:
         if book is None or self._policy is not abi.Policy.WEIGHT:
             return 1.0
-        return self._paces.setdefault((ident, book.uuid), Pace()).add(book, clock)
+        return self._paces.setdefault((ident, book.uuid), ComputePace()).add(book, clock)
 
 
 def uuid_of(card: str) -> UUID:
@@ -242,9 +242,9 @@ def neighbours(folder: Path, entry: HostAllocation) -> tuple[tuple[HostAllocatio
     return tuple(found)
 
 
-def _tenant(core: int, entry: HostAllocation, *, active: bool, got: float) -> Tenant:
+def _tenant(core: int, entry: HostAllocation, *, active: bool, got: float) -> TenantShare:
     each, policy = abi.PPM // 100, abi.Policy[entry.policy.upper()]
-    return Tenant(core * each, policy, entry.online, active, got, entry.weight, entry.ceiling * each)
+    return TenantShare(core * each, policy, entry.online, active, got, entry.weight, entry.ceiling * each)
 
 
 def feed_of(folder: Path, entry: HostAllocation) -> Path:
@@ -257,7 +257,7 @@ def region_of(folder: Path, entry: HostAllocation) -> Path:
     return folder / REGION if entry.tenant is None else folder / "region" / REGION
 
 
-def _books(folder: Path, entry: HostAllocation, known: KnownBooks) -> dict[UUID, abi.CardBook]:
+def _read_ledgers(folder: Path, entry: HostAllocation, known: KnownLedgers) -> dict[UUID, abi.CardLedger]:
     """The cards as the container keeps them; empty where that cannot be read (a claim, not a measurement)."""
     if folder not in known:
         try:

@@ -123,7 +123,7 @@ def edge_locked(region: Path, card: int) -> bool:
     """
     Whether a call is under way that may pass the promise for a moment; `card` as in the limits file.
 
-    No where that cannot be told: with yes a tenant could stop the correction of its books by a lock nobody can read.
+    No where that cannot be told: with yes a tenant could stop the correction of its ledger by a lock nobody can read.
     """
     return _bytes_locked(region, LOCK_OFFSET + SLOTS + card, 1, unknown=False)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from isolation.contract.model import Card
+from isolation.contract.model import Card, Instance
 from isolation.simgpu.hardware import find_fault
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Machine(Protocol):
     """What the room asks of a machine."""
 
     def cards(self) -> tuple[Card, ...]:
-        """Every card, in NVML's order."""
+        """Every card, in NVML's order; a MIG instance has the index of its physical card."""
 
     def environment(self) -> Mapping[str, str]:
         """What a command needs in its environment to reach these cards; paths are put in front."""
@@ -141,6 +141,14 @@ class NvmlMachine:
         self._nvml = None
         self._handles.clear()
 
+    def nvml(self) -> Any:
+        """The module `pynvml`, initialised; MachineError."""
+        return self._open()
+
+    def handle(self, uuid: str) -> Any:
+        """NVML's handle of a card; MachineError, or NVML's own errors."""
+        return self._handle(uuid)
+
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
             self._handles[uuid] = self._open().nvmlDeviceGetHandleByUUID(uuid)
@@ -192,13 +200,30 @@ class NvmlMachine:
         if not divided:
             return [self._card(handle, at, model)]
         found = []
-        for part in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
-                instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, part)
+                part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
             except nvml.NVMLError:
                 continue  # places of the layout that no instance takes
-            found.append(self._card(instance, at, model))
+            try:
+                found.append(replace(self._card(part, at, model), instance=self._instance(handle, part)))
+            except nvml.NVMLError_GpuIsLost:
+                return [Card(f"lost-{at}", at, 0, healthy=False)]
         return found
+
+    def _instance(self, handle: Any, instance: Any) -> Instance:
+        nvml = self._nvml
+        try:
+            slices = int(nvml.nvmlDeviceGetAttributes_v2(instance).computeInstanceSliceCount)
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+            slices = 0
+        return Instance(
+            parent=_text(nvml.nvmlDeviceGetUUID(handle)),
+            profile=_text(nvml.nvmlDeviceGetName(instance)).partition(" MIG ")[2],
+            gpu=int(nvml.nvmlDeviceGetGpuInstanceId(instance)),
+            compute=int(nvml.nvmlDeviceGetComputeInstanceId(instance)),
+            slices=slices,
+        )
 
     def _card(self, handle: Any, index: int, model: str) -> Card:
         nvml = self._nvml

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One card of one container, sampled: the books, the driver's figure, the books again.
+One card of one container, sampled: the ledger, the driver's figure, the ledger again.
 
-A container that moves its books all the time is looked at a few times in a row; what remains unknown is decided by
+A container that moves its ledger all the time is looked at a few times in a row; what remains unknown is decided by
 `correction`. A process that ends is not counted: its slot may be given back before the driver has its memory.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract import abi
 from isolation.host import process
-from isolation.host.core.memory_correction import Books, CardUser, Correction, counted
+from isolation.host.core.memory_correction import CardUser, Correction, LedgerSample, counted
 from isolation.host.liveness import edge_locked
 from isolation.lib import files
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from isolation.contract.abi import CardBook, MemoryFeed
+    from isolation.contract.abi import CardLedger, MemoryFeed
     from isolation.host.machine import Machine
 
 TRIES: Final = 4
@@ -64,17 +64,17 @@ class CardWatch:
             driver = counted(users, read.slots, self._at, surplus)
             if driver is None:
                 break
-            books = Books(self._mine(read.cards), self._mine(after), read.slots, edge_locked(region, self._at))
-            self.used_bytes = max(driver, 0 if books.after is None else books.after.used_bytes)
-            self._correction.take(driver, users, books, self._at, began)
-            if books.still:
+            ledger = LedgerSample(self._mine(read.cards), self._mine(after), read.slots, edge_locked(region, self._at))
+            self.used_bytes = max(driver, 0 if ledger.after is None else ledger.after.used_bytes)
+            self._correction.take(driver, users, ledger, self._at, began)
+            if ledger.still:
                 return self._correction.feed
         else:
             return self._correction.feed
-        self._correction.untold(process.alive)
+        self._correction.skip(process.alive)
         return self._correction.feed
 
-    def _mine(self, cards: tuple[CardBook, ...]) -> CardBook | None:
+    def _mine(self, cards: tuple[CardLedger, ...]) -> CardLedger | None:
         """By its UUID: a region that nobody has used yet names no card."""
         return next((book for book in cards if book.uuid == self._name), None)
 

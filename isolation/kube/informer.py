@@ -9,14 +9,13 @@ The API server leaves ended pods out: one that ends leaves the selection, which 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from isolation.kube.core.wire import identity_of
-from isolation.kube.listwatch import Reflector, Selection, WatchOptions
+from isolation.kube.listwatch import Reflector, Selection, WatchOptions, running
 from isolation.kube.store import Store
 
 if TYPE_CHECKING:
@@ -114,13 +113,5 @@ class Informer:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[Informer]:
         """Follow in the background; what breaks a follower for good breaks the block, as itself."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.nodes.run()), group.create_task(self.pods.run())]
-                try:
-                    yield self
-                finally:
-                    for task in tasks:
-                        task.cancel()
-        except BaseExceptionGroup as exc:
-            raise exc.exceptions[0] from None
+        async with running((self.nodes, self.pods)):
+            yield self

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import random
 import time
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -28,7 +28,7 @@ from isolation.kube.core.wire import event_of, identity_of
 from isolation.kube.paging import PAGE, PageSource, list_pages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 
     import msgspec
 
@@ -196,6 +196,7 @@ class Reflector:
     async def _watch(self) -> None:
         """Until the server ends it."""
         self.count.watches += 1
+        # spread, or all watches of a restarted server would end and begin again together
         seconds = self._options.watch_seconds * (1.0 + 0.5 * self._draw())
         query = self._selection.query() | {
             "watch": "true",
@@ -244,6 +245,21 @@ class Reflector:
             self.count.broken += 1
             log.error("cannot read object of %s: %s", self._selection.path, exc)  # noqa: TRY400 (no stack: the input is at fault)
             return None
+
+
+@asynccontextmanager
+async def running(reflectors: Iterable[Reflector]) -> AsyncIterator[None]:
+    """Follow in the background of the block; what breaks a reflector for good breaks the block, as itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one.run()) for one in reflectors]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+    except BaseExceptionGroup as exc:
+        raise exc.exceptions[0] from None
 
 
 def _is_number(version: str) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from isolation.contract.model import Request
-    from isolation.kube.core.wire import PodWire
+    from isolation.kube.core.wire import NodeWire, PodWire
 
 log = logging.getLogger(__name__)
 _MOST_REQUESTS: Final = 16_384
@@ -74,8 +74,11 @@ class StoreView:
 class Store:
     """The picture; one thread writes and reads it."""
 
-    def __init__(self, dialect: Dialect = ACK, unit_bytes: int = GIB) -> None:
-        self._dialect, self._unit = dialect, unit_bytes
+    def __init__(self, dialect: Dialect = ACK, unit_bytes: int = GIB, noted: frozenset[str] = frozenset()) -> None:
+        """`noted`: extended resources of others that `offered` tells of."""
+        self._dialect, self._unit, self._noted = dialect, unit_bytes, noted
+        self.offered: dict[str, frozenset[str]] = {}
+        """By node, which of the noted resources it offers; nodes that offer none are left out."""
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self._refused: dict[str, RefusedPod] = {}
@@ -113,7 +116,9 @@ class Store:
         """A node as it is now; its key. Raises MalformedError where not even the name can be read."""
         name = _known(identity_of(raw).name)
         try:
-            node = node_of(node_wire(raw), dialect=self._dialect, unit_bytes=self._unit)
+            wire = node_wire(raw)
+            self._note_offered(name, wire)
+            node = node_of(wire, dialect=self._dialect, unit_bytes=self._unit)
         except (CodecError, MalformedError) as exc:
             self._cannot_read(f"node/{name}", str(exc))
             return name
@@ -129,9 +134,19 @@ class Store:
     def node_gone(self, name: str) -> None:
         """A node that is no more."""
         self._can_read(f"node/{name}")
+        self.offered.pop(name, None)
         before = self.nodes.pop(name, None)
         if before is not None:
             self._tell(ClusterChange(node_before=before))
+
+    def _note_offered(self, name: str, wire: NodeWire) -> None:
+        capacity = wire.get("status", {}).get("capacity") if self._noted else None
+        found = capacity if isinstance(capacity, dict) else {}
+        offered = frozenset(one for one in self._noted if found.get(one) not in {None, "0", 0})
+        if offered:
+            self.offered[name] = offered
+        else:
+            self.offered.pop(name, None)
 
     # Pods.
 

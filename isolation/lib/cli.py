@@ -36,14 +36,14 @@ def lib(*, strict: bool, only_path: bool, output: str, reap: Path | None) -> Non
             click.echo(path)
             return
         checks = native.self_check(strict=strict)
-        told = native.version(strict=strict)
+        version = native.version(strict=strict)
     except (native.LibraryMissingError, AbiError, OSError) as exc:
         raise click.ClickException(str(exc)) from exc
     if output:
         found = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
-        click.echo(json.dumps({"path": str(path), "version": told, "checks": found}))
+        click.echo(json.dumps({"path": str(path), "version": version, "checks": found}))
     else:
-        click.echo(f"path     {path}\nversion  {told}")
+        click.echo(f"path     {path}\nversion  {version}")
         for check in checks:
             click.echo(f"{check.name:<8} {'ok' if check.ok else 'FAILED'}: {check.detail}")
     if not all(check.ok for check in checks):

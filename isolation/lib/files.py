@@ -101,7 +101,7 @@ def read_region(path: Path) -> abi.RegionReading:
         return abi.read_region(pread, size=size)
 
 
-def read_cards(path: Path) -> tuple[abi.CardBook, ...]:
+def read_cards(path: Path) -> tuple[abi.CardLedger, ...]:
     """The cards of a tenant's region."""
     with opened(path) as (pread, size):
         return abi.read_cards(pread, size=size)

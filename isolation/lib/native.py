@@ -57,8 +57,8 @@ def _loaded(path: Path) -> Any:
 
 def version(*, strict: bool = False) -> str:
     """Version that the library itself tells."""
-    told: bytes = _loaded(library_path(strict=strict)).gpushare_version()
-    return told.decode("ascii")
+    version: bytes = _loaded(library_path(strict=strict)).gpushare_version()
+    return version.decode("ascii")
 
 
 def reap(region: Path) -> tuple[int, int]:
@@ -77,10 +77,12 @@ def reap(region: Path) -> tuple[int, int]:
 
 def _layout_check(path: Path) -> Check:
     library = _loaded(path)
-    told = [int(library.gpushare_layout(index)) for index in range(2 + len(_LAYOUT) + len(_SECTIONS))]
+    layout = [int(library.gpushare_layout(index)) for index in range(2 + len(_LAYOUT) + len(_SECTIONS))]
     mirror = abi.layout()
     expected = [abi.MAJOR, abi.MINOR, *(mirror[name] for name in (*_LAYOUT, *_SECTIONS))]
-    return Check("abi", expected == told, f"{told[0]}.{told[1]}, matches abi.py" if expected == told else str(told))
+    return Check(
+        "abi", expected == layout, f"{layout[0]}.{layout[1]}, matches abi.py" if expected == layout else str(layout)
+    )
 
 
 def _preload_check(path: Path) -> Check:

@@ -9,6 +9,7 @@ give its memory back. May be used by several threads.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Final, Protocol
@@ -17,13 +18,15 @@ from isolation.node.core.judge import Given, InForce
 from isolation.node.delivery import promise_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from isolation.contract.host_allocation import HostAllocation, Tenant
     from isolation.contract.model import Slice
     from isolation.node.nri.model import Container, Sandbox
 
 
+START_SECONDS: Final = 30.0
+"""After its creation a container of a pod that is gone and that has no process will not be started any more."""
 _UNLISTED: Final = ""
 """Stands for containers of before this agent that the runtime does not list any more."""
 
@@ -50,6 +53,8 @@ class Allocation:
     """Ids of containers that have ended, and whose processes are not known to be gone."""
     latest: str = ""
     """Id of the last one that was created; empty: not known."""
+    created: float = 0.0
+    """When the last one was created, by the clock that is given."""
     counted: bool = True
     """Whether its promise counts: not that of an init container that has ended."""
 
@@ -72,8 +77,8 @@ class Allocation:
 class Allocations:
     """See the module."""
 
-    def __init__(self, cgroups: Processes) -> None:
-        self._cgroups = cgroups
+    def __init__(self, cgroups: Processes, now: Callable[[], float] = time.monotonic) -> None:
+        self._cgroups, self._now = cgroups, now
         self._known: dict[str, Allocation] = {}
         self._listed: set[str] = set()
         """Ids of containers and sandboxes that the runtime has named."""
@@ -109,7 +114,7 @@ class Allocations:
         """A container is about to be created; it counts from here on."""
         with self._lock:
             known = self._known.setdefault(promise_id(tenant), Allocation(tenant, given))
-            known.given, known.latest, known.counted = given, container, True
+            known.given, known.latest, known.counted, known.created = given, container, True, self._now()
             known.runs.add(container)
             return known
 
@@ -138,6 +143,19 @@ class Allocations:
                     mine.latest = one.id
                 else:
                     mine.ended.add(one.id)  # processes of it may be left
+
+    def end_unstarted(self, known: Allocation) -> None:
+        """
+        Containers of a pod that is gone, which were never started.
+
+        CRI-O reports no end of a container that its OCI runtime, or the guard, refused to create.
+        """
+        with self._lock:
+            if self._now() - known.created > START_SECONDS:
+                for one in tuple(known.runs):
+                    if self._cgroups.pids(known.tenant.uid, one) == frozenset():
+                        known.runs.discard(one)
+                        known.ended.add(one)
 
     def drop(self, ident: str) -> None:
         """Nobody uses it any more."""
@@ -170,6 +188,10 @@ class Allocations:
         if known is None or not known.latest:
             return None
         return self._cgroups.pids(known.tenant.uid, known.latest)
+
+    def processes_of(self, container: Container) -> frozenset[int]:
+        """By its control group; empty: none, or they cannot be found."""
+        return self._cgroups.pids(container.sandbox.uid, container.id) or frozenset()
 
     def _lives(self, known: Allocation, container: str) -> bool:
         """Whether an ended container has processes, as far as can be told."""

@@ -18,9 +18,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.metrics import node as catalogue
-from isolation.contract.names import ACK, NODE_AGENT
+from isolation.contract.names import ACK, NODE_AGENT, TIME_SLICE
 from isolation.host.core.health import Reason
 from isolation.host.machine import NvmlMachine
+from isolation.host.memory_limits import MemoryLimits
 from isolation.kube.access import Access
 from isolation.kube.background import Background
 from isolation.kube.core.errors import CredentialsError
@@ -37,12 +38,22 @@ from isolation.node.device_plugin.exchange import Exchange, Offer
 from isolation.node.gate import Gate
 from isolation.node.inventory import NodeInventory
 from isolation.node.lock import LockError, alone
+from isolation.node.memory_limits import LimitKeeper, LimitServer
 from isolation.node.metrics import NodeMetrics
 from isolation.node.nri.session import Session
-from isolation.node.status import NodeStatus, NodeWatch
+from isolation.node.resizing import Resizing
+from isolation.node.status import NodeStatus, NodeWatch, applied_of
 from isolation.node.watch import NodePods
 from isolation.node.web import serving
-from isolation.node.wiring import WiringError, alarms_of, backend_of, feeding_of, hardware_of
+from isolation.node.wiring import (
+    WiringError,
+    alarms_of,
+    backends_of,
+    feeding_of,
+    hardware_of,
+    limits_socket,
+    slices_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,22 +99,35 @@ class NodeAgent:
         self.metrics = NodeMetrics()
         machine = NvmlMachine(settings.simgpu)
         self._alarms, self._card_news, self._offer_news = alarms_of(settings), asyncio.Event(), asyncio.Event()
-        self.inventory = NodeInventory(machine, settings.terms, settings.run_dir / "node.json", self._alarms.sick)
+        cgroups = KernelCgroups(settings.cgroup)
+        self.allocations = Allocations(cgroups)
+        self.inventory = NodeInventory(
+            machine,
+            settings.terms,
+            settings.run_dir / "node.json",
+            self._alarms.sick,
+            self.allocations.bytes_by_card,
+        )
         self.pods = NodePods(access, node)
-        self.allocations = Allocations(KernelCgroups(settings.cgroup))
         self._gate = Gate(settings.run_dir, settings.cdi_dir, settings.marks_dir)
-        self._delivery = Delivery(settings.run_dir, hardware_of(settings, machine), backend_of(settings))
-        parts = Parts(self.pods, self.inventory, self.allocations, self._delivery, self._gate)
-        self.containers = Containers(parts, settings.unsupported_images)
-        self.session = Session(settings.nri_socket, self.containers, self.metrics.took)
-        self._checkpoint = Checkpoint(settings.plugins, ACK.memory)
+        driver = MemoryLimits(machine)
+        self.backends = backends_of(settings, self.inventory, driver)
+        self._limits = LimitServer(limits_socket(settings), settings.cgroup, driver)
+        self._delivery = Delivery(settings.run_dir, hardware_of(settings, machine, self._looks_up), self.backends)
+        self._node = NodeWatch(node, self.inventory)
         self._feeding = feeding_of(settings, self.allocations)
+        self._resizing = Resizing(self.pods, self.allocations, lambda: self._node.units, self._used)
+        parts = Parts(self.pods, self.inventory, self.allocations, self._delivery, self._gate, self._resizing)
+        keeper = LimitKeeper(driver, cgroups.group, self.backends.is_kernel)
+        self.containers = Containers(parts, settings.unsupported_images, keeper=keeper)
+        self.session = Session(settings.nri_socket, self.containers, self.metrics.took)
+        self._slices = slices_of(settings)
+        self._checkpoint = Checkpoint(settings.plugins, ACK.memory)
         self._exchange = Exchange(settings.run_dir)
         self._report: Report | None = None
-        self._node = NodeWatch(node, self.inventory)
         what = Selection("/api/v1/nodes", fields=f"metadata.name={node}")
         self._node_follower = Reflector(access, what, self._node)
-        self.status = NodeStatus(writer, node, self._node, self.inventory)
+        self.status = NodeStatus(writer, node, self._node, self.inventory, lambda: self.backends.choice)
         self.background = Background()
         self._reading: asyncio.Task[bool] | None = None
         self._cards_read = False
@@ -129,11 +153,14 @@ class NodeAgent:
             if not await self._until(lambda: self._cards_read or self.inventory.usable, stop):
                 return
             stack.callback(self.session.close)
+            stack.callback(self._limits.close)
+            stack.enter_context(tasks.thread("memory-limits", self._limits.cycle))
             stack.enter_context(tasks.thread("runtime", self.session.cycle))
             await enter(tasks.cycles("node-status", self.status.cycle, news=self._node.news))
             if not await self._usable(stop):
                 return
             await enter(tasks.cycles("sweep", self._sweep))
+            await enter(tasks.cycles("time-slices", self._keep_slices))
             await enter(tasks.cycles("reconcile", self._tick, news=self._offer_news))
             stack.enter_context(tasks.thread("gpu-time", self._feeding.cycle))
             await stop.wait()
@@ -201,6 +228,15 @@ class NodeAgent:
         )
         if now != self._exchange.offer():
             self._exchange.say(now)
+        if not self.pods.synced():
+            return
+        terms, shares = self._settings.terms, now.shares and not now.obstacle
+        total = sum(card.allocatable_bytes // terms.unit_bytes for card in self.inventory.cards())
+        extra = self._resizing.extra()[0] // terms.unit_bytes
+        self._resizing.offered(now.devices, total + extra if shares else None)
+        if self._node.said is not None:
+            self._resizing.seed(applied_of(self._node.said))
+            self.status.resized(self._resizing.report())
 
     async def _read_cards(self) -> float:
         """In a thread: a driver may take its time, or hang. Then no second thread is sent after the first."""
@@ -229,21 +265,46 @@ class NodeAgent:
         await asyncio.to_thread(self._delivery.sweep_libraries)
         return _SWEEP_SECONDS
 
+    async def _keep_slices(self) -> float:
+        said = self._node.said
+        if said is not None:
+            boards = [card.uuid for card in self.inventory.cards() if card.healthy and card.instance is None]
+            await asyncio.to_thread(self._slices.keep, said.labels.get(TIME_SLICE), boards)
+        return _CARDS_SECONDS
+
     # What is offered.
 
     def devices(self) -> Sequence[Device]:
         """Every unit as it is now."""
         shares = offers_shares(self.inventory.mode(), whole=self.inventory.whole()) and not self._unseen_for_long()
         cards, unit = self.inventory.cards(), self._settings.terms.unit_bytes
-        return offer(cards, unit, self._checkpoint.used(), self.allocations.bytes_by_card(), shares=shares)
+        if not self.pods.follower.synced.is_set() and (before := self._exchange.offer().devices):
+            return before  # of resized pods nothing is known yet, but this was made from what was
+        extra, _ = self._resizing.extra()
+        ended = self._checkpoint.used_by(self._checkpoint.pods() - self.pods.uids()) if self.pods.synced() else ()
+        in_force = self.allocations.bytes_by_card()
+        used = self._checkpoint.used()
+        return offer(cards, unit, used, in_force, shares=shares, extra=extra // unit, ended=ended)
+
+    def _used(self, ident: str) -> Mapping[str, int]:
+        """Bytes in use by card of one container: the larger of its ledger and the driver's latest figure."""
+        books, sampled = self._delivery.used(ident), self._feeding.used(ident)
+        return {uuid: max(books.get(uuid, 0), sampled.get(uuid, 0)) for uuid in books.keys() | sampled.keys()}
 
     def _runtime_trouble(self) -> str:
         """Why a container that is created now would not get its share."""
         if not self.session.in_force:
             return self.session.trouble
-        if self._settings.simgpu is None and not self.session.runtime.startswith("containerd"):
-            return f"container runtime {self.session.runtime} ignores CDI devices of NRI plugins: containerd is needed"
         return ""
+
+    def _backend_trouble(self) -> str:
+        """Why nothing can be promised here; only where something is."""
+        mode = self.inventory.mode()
+        return self.backends.available() if offers_shares(mode, whole=self.inventory.whole()) else ""
+
+    def _looks_up(self) -> bool:
+        """CRI-O silently ignores CDI devices that a plugin names; what they stand for works in every runtime."""
+        return self.session.runtime.startswith("containerd")
 
     def _old_units(self) -> str:
         old = foreign_ids(self._checkpoint.used(), self._settings.terms.unit_bytes)
@@ -272,7 +333,7 @@ class NodeAgent:
             return report.trouble
         if not self.session.times or self._unseen_for_long():
             return self._runtime_trouble() or report.trouble
-        return self.containers.fault
+        return self._backend_trouble() or self.containers.fault
 
     def _rows(self) -> Rows:
         devices = self.devices()
@@ -281,6 +342,7 @@ class NodeAgent:
         report = self._report
         alone: dict[MetricSpec, float | None] = {
             catalogue.READY: not self.not_ready(),
+            catalogue.DEVICE_PLUGIN: report is not None,
             catalogue.REGISTERED: report is not None and report.registered,
             catalogue.REGISTRATIONS: None if report is None else report.registrations,
             catalogue.UNPREPARED: None if report is None else report.refused,
@@ -303,6 +365,7 @@ class NodeAgent:
     def _sick_cards(self) -> Mapping[tuple[str, ...], float]:
         """How many there are, by reason."""
         why = self._alarms.reasons()
+        why = {**why, **dict.fromkeys(self.inventory.changed, Reason.MIG)}
         found = Counter(why.get(card.uuid, Reason.LOST) for card in self.inventory.cards() if not card.healthy)
         return {(reason.value,): float(found[reason]) for reason in Reason}
 
@@ -310,13 +373,8 @@ class NodeAgent:
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """The agent, until told to stop; NodeError where it cannot begin."""
     try:
-        settings.run_dir.mkdir(parents=True, exist_ok=True)
-        settings.plugins.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise NodeError(f"cannot create {exc.filename}: {exc.strerror}: run the agent as root on its node") from None
-    try:
         async with (
-            alone(settings.run_dir / LOCK, stop, "node agent"),
+            alone(settings, LOCK, stop, "node agent"),
             Access(settings.kubeconfig, settings.context) as access,
         ):
             await NodeAgent(settings, access).run(stop)

@@ -2,28 +2,37 @@
 """
 What enforces promises on this node: one interface, one choice.
 
-Decides whether a backend can work here and what it adds to a container. `library` and `none` are done;
-`kernel` and `mps` are names with a reason why not, so that configuration and metrics need not change later.
+Finds out whether a backend can work here, and says what it adds to a container; which one is used is decided by
+`contract.backends.choose`. A name that this release cannot enforce by has a reason why not.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import stat
 from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
+from isolation.contract.backends import AUTO, LIBRARY, NONE, Choice, Part, choose, need_of
 from isolation.contract.names import FEED_ENV, IN_CONTAINER, LIMITS_ENV, PRELOAD, REGION_ENV
 from isolation.lib.build import PLAIN
 from isolation.lib.native import library_path
 from isolation.node.cdi import Edits, Mount
+from isolation.node.memory_limits import SOCKET, line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
+
+    from isolation.contract.model import Card, Mode, Slice
+    from isolation.host.memory_limits import MemoryLimits
+
+_log: Final = logging.getLogger(__name__)
 
 LIB: Final = "lib"
 _LIST: Final = "ld.so.preload"
@@ -47,6 +56,18 @@ class Backend(Protocol):
     def edits(self, folder: Path) -> Edits:
         """What it adds to a container whose files are in `folder`; UndeliverableError."""
 
+    def holds(self) -> bool:
+        """Whether it limits anything; UndeliverableError."""
+
+    def version(self) -> str:
+        """Checksum of the library that it gives a container; empty: none."""
+
+    def forget(self, used: set[str]) -> None:
+        """Remove versions of the library that nobody names; `used`: their checksums."""
+
+    def limits(self, slices: Sequence[Slice]) -> str:
+        """What the guard must have limited before the start, as a line of its mark; empty: nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoBackend:
@@ -61,6 +82,21 @@ class NoBackend:
     def edits(self, folder: Path) -> Edits:  # noqa: ARG002 (nothing of it is needed)
         """See `Backend`."""
         return Edits()
+
+    def holds(self) -> bool:
+        """See `Backend`."""
+        return False
+
+    def version(self) -> str:
+        """See `Backend`."""
+        return ""
+
+    def forget(self, used: set[str]) -> None:
+        """See `Backend`."""
+
+    def limits(self, slices: Sequence[Slice]) -> str:  # noqa: ARG002 (nothing of it is needed)
+        """See `Backend`."""
+        return ""
 
 
 @dataclass(slots=True)
@@ -99,6 +135,18 @@ class LibraryBackend:
             ),
         )
 
+    def holds(self) -> bool:
+        """See `Backend`."""
+        return True
+
+    def version(self) -> str:
+        """See `Backend`."""
+        return self.home().name
+
+    def limits(self, slices: Sequence[Slice]) -> str:  # noqa: ARG002 (the library reads its own file)
+        """See `Backend`."""
+        return ""
+
     def home(self) -> Path:
         """Where this version lies, put there if need be. OSError, UndeliverableError."""
         home = self._home or self._named()
@@ -108,7 +156,7 @@ class LibraryBackend:
         return home
 
     def forget(self, used: set[str]) -> None:
-        """Remove the versions that nobody names; `used`: their checksums."""
+        """See `Backend`."""
         current = self.home().name
         for old in (self.run_dir / LIB).iterdir():
             if old.name not in used | {current} and len(old.name.lstrip(".")) >= _SHA_CHARS:
@@ -137,20 +185,137 @@ class LibraryBackend:
         draft.rename(home)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedBackend:
-    """One that this release knows by name only."""
+@dataclass(slots=True)
+class KernelBackend(LibraryBackend):
+    """
+    Memory limits of NVIDIA's driver, and the library beside them.
 
-    name: str
-    reason: str
+    The library keeps its limits: it refuses managed memory, which the driver counts as system memory, and limits
+    compute. Who gets around it is stopped by the driver.
+    """
+
+    name: str = "kernel"
+    driver: MemoryLimits | None = None
+    cgroup: Path = Path("/sys/fs/cgroup")
+    """Where cgroup version 2 is mounted."""
+    place: Path = Path("/run/gpushare") / SOCKET
+    """Socket of the agent that the guard asks."""
+    uuids: Callable[[], tuple[str, ...]] = tuple
 
     def available(self) -> str:
         """See `Backend`."""
-        return self.reason
+        if self.driver is None:
+            return "NVML was not found"
+        # Not super(): dataclasses with slots are made anew, and the bare form then finds the wrong class.
+        if any(uuid.startswith("MIG-") for uuid in self.uuids()):
+            return "the driver's memory limits do not cover MIG instances"
+        return LibraryBackend.available(self) or self.driver.unavailable(self.cgroup, self.uuids())
+
+    def limits(self, slices: Sequence[Slice]) -> str:
+        """See `Backend`."""
+        return line_of(self.place, slices)
+
+
+@dataclass(slots=True)
+class MigBackend(LibraryBackend):
+    """
+    MIG instances, and the library within each.
+
+    Who gets around the library has its instance's memory at most; of compute within an instance nothing is held.
+    """
+
+    name: str = "mig"
+    cards: Callable[[], Sequence[Card]] = tuple
+
+    def available(self) -> str:
+        """See `Backend`."""
+        divided = [card.instance is not None for card in self.cards()]
+        if not any(divided):
+            return "no card of this node is divided into MIG instances"
+        if not all(divided):
+            return "some cards of this node are not divided into MIG instances"
+        return LibraryBackend.available(self)
+
+
+@dataclass(slots=True)
+class NodeBackends:
+    """
+    The backend that this node uses; fulfils `Backend` by it.
+
+    What works is found out when it is asked for the first time, and again when the mode, the label or the cards change.
+    """
+
+    known: Mapping[str, Backend]
+    wanted: Callable[[], str]
+    """A name or `AUTO`: the node's label, else the option."""
+    mode: Callable[[], Mode]
+    unnamed: Mapping[str, str] = field(default_factory=dict)
+    """Why backends that are not known here cannot be used, by name."""
+    told: Callable[[str], None] = lambda _: None
+    """Receives the name of what is used when that has changed; empty: nothing can be."""
+    cards: Callable[[], object] = tuple
+    """Compared only: when they change, everything is looked at again."""
+    _asked: object = field(default=None, init=False)
+    _choice: Choice = field(default=Choice(None, "not looked at yet"), init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
+
+    @property
+    def choice(self) -> Choice:
+        """What is used, or why nothing can be."""
+        asked = (self.wanted(), self.mode(), self.cards())
+        with self._lock:
+            if asked != self._asked:
+                # Limits of a pod stay while it lives, also where the node promises nothing any more.
+                reasons = dict(self.unnamed)
+                reasons |= {name: one.available() for name, one in self.known.items() if self._matters(name, asked[0])}
+                self._choice, self._asked = choose(asked[0], need_of(asked[1]), reasons), asked
+                self.told(self._choice.backend.name if self._choice.backend is not None else "")
+                _log.info("backend: %s", self._choice.backend.sentence if self._choice.backend else self._choice.reason)
+            return self._choice
+
+    @property
+    def name(self) -> str:
+        """See `Backend`."""
+        return self.choice.backend.name if self.choice.backend is not None else ""
+
+    def available(self) -> str:
+        """See `Backend`."""
+        return "" if self.choice.backend is not None else self.choice.reason
 
     def edits(self, folder: Path) -> Edits:
         """See `Backend`."""
-        raise UndeliverableError(f"{folder}: {self.reason}")
+        return self._used().edits(folder)
+
+    def version(self) -> str:
+        """See `Backend`."""
+        return self._used().version()
+
+    def limits(self, slices: Sequence[Slice]) -> str:
+        """See `Backend`."""
+        return self._used().limits(slices)
+
+    def is_kernel(self) -> bool:
+        """Whether the driver limits memory."""
+        return self.choice.backend is not None and Part.KERNEL in self.choice.backend.parts
+
+    def holds(self) -> bool:
+        """See `Backend`."""
+        return self._used().holds()
+
+    def forget(self, used: set[str]) -> None:
+        """See `Backend`."""
+        self.known[LIBRARY.name].forget(used)
+
+    def _matters(self, name: str, wanted: str) -> bool:
+        return wanted in {AUTO, name}
+
+    def _used(self) -> Backend:
+        chosen = self.choice.backend
+        if chosen is None:
+            raise UndeliverableError(self.choice.reason)
+        if chosen is NONE and self.wanted() == AUTO:
+            return self.known[LIBRARY.name]  # a container that keeps its limits on a node that promises nothing
+        return self.known[chosen.name]
 
 
 def regular(path: Path) -> bool:
@@ -162,14 +327,9 @@ def regular(path: Path) -> bool:
     return stat.S_ISREG(about.st_mode) and about.st_size > 0
 
 
-def backends(run_dir: Path) -> Mapping[str, Backend]:
-    """Every backend by name."""
-    kernel = "this release does not support memory limits of the driver (615 or newer): use library"
-    mps = "this release does not support limits of NVIDIA MPS: use library"
-    made: tuple[Backend, ...] = (
-        LibraryBackend(run_dir),
-        NoBackend(),
-        PreparedBackend("kernel", kernel),
-        PreparedBackend("mps", mps),
-    )
-    return MappingProxyType({one.name: one for one in made})
+UNSUPPORTED: Final = MappingProxyType(
+    {
+        "mps": "this release does not support limits of NVIDIA MPS",
+    }
+)
+"""Why a name that this release knows cannot be used."""

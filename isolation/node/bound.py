@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from isolation.contract.codec import Allocation
-    from isolation.contract.model import Slice
+    from isolation.contract.model import Resize, Slice
 
 MOST_UNITS: Final = 1 << 20
 
@@ -47,6 +47,26 @@ class Bound:
     wanted: tuple[Wanted, ...]
     allocation: Allocation | None
     """Our record; None: there is none that can be read."""
+
+    @property
+    def resize(self) -> Resize | None:
+        """The latest change of its record; None: it was never changed."""
+        return self.allocation.resize if self.allocation is not None else None
+
+    def extra(self, *, smaller: bool) -> tuple[int, int]:
+        """
+        Bytes and percent of compute by which it holds less than its spec requests, over all its cards.
+
+        Below 0: more. `smaller`: the smaller limits of a record that shrinks it are in force.
+        """
+        record = self.allocation
+        if record is None or record.resize is None:
+            return 0, 0
+        each, core = record.requested
+        held = record.slices
+        if smaller:
+            return len(held) * (each - record.resize.card_bytes), len(held) * (core - record.resize.card_core)
+        return sum(each - one.bytes for one in held), sum(core - one.core for one in held)
 
     def container(self, name: str) -> Wanted | None:
         """One of them by name."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from isolation.contract.names import CARD_KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 VERSION: Final = (0, 5, 0)
 """Device names may begin with a digit since then."""
@@ -29,6 +29,15 @@ _VERSION: Final = re.compile(r"v?([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})")
 _LISTS: Final = ("deviceNodes", "hooks", "mounts")
 """Of the vendor's edits; its environment says what our own says otherwise."""
 _OTHERS: Final = ("additionalGids",)
+_FIELDS: Final = {
+    "prestart": "prestart",
+    "createRuntime": "create_runtime",
+    "createContainer": "create_container",
+    "startContainer": "start_container",
+    "poststart": "poststart",
+    "poststop": "poststop",
+}
+"""Fields of NRI's Hooks by CDI's hookName."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,21 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class Injected:
+    """What CDI devices stand for, in the words of NRI (api.proto): for a runtime that ignores the names."""
+
+    devices: tuple[dict[str, Any], ...] = ()
+    """LinuxDevice."""
+    mounts: tuple[dict[str, Any], ...] = ()
+    """Mount."""
+    hooks: tuple[tuple[str, dict[str, Any]], ...] = ()
+    """The field of Hooks, and a Hook."""
+
+    def __add__(self, other: Injected) -> Injected:
+        return Injected(self.devices + other.devices, self.mounts + other.mounts, self.hooks + other.hooks)
+
+
+@dataclass(frozen=True, slots=True)
 class Edits:
     """What goes into a container."""
 
@@ -53,9 +77,16 @@ class Edits:
     mounts: tuple[Mount, ...] = ()
     devices: tuple[str, ...] = ()
     """CDI devices, by full name."""
+    injected: Injected = Injected()
+    """The same devices, where the runtime does not look names up."""
 
     def __add__(self, other: Edits) -> Edits:
-        return Edits(self.env | other.env, self.mounts + other.mounts, self.devices + other.devices)
+        return Edits(
+            self.env | other.env,
+            self.mounts + other.mounts,
+            self.devices + other.devices,
+            self.injected + other.injected,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +127,37 @@ def cards_spec(nodes: Mapping[str, Sequence[str]], common: Sequence[str], vendor
         "containerEdits": {key: value for key, value in edits.items() if value},
     }
     return json.dumps(document, indent=1) + "\n"
+
+
+def resolve(spec: str, names: Sequence[str], numbers: Callable[[str], tuple[int, int]]) -> Injected:
+    """
+    What devices of a spec of ours stand for; each host path once.
+
+    `numbers`: major and minor of a character device by its path on the host; its OSError is passed on. Groups
+    (additionalGids) are left out: NRI has no word for them, and NVIDIA's device nodes may be used by everybody.
+    """
+    document = json.loads(spec)
+    wanted = {name.partition("=")[2] for name in names}
+    edits = [one["containerEdits"] for one in document["devices"] if one["name"] in wanted]
+    edits.append(document["containerEdits"])
+    devices, mounts, hooks = {}, [], []
+    for edit in edits:
+        for node in edit.get("deviceNodes", ()):
+            major, minor = numbers(node.get("hostPath") or node["path"])
+            devices[node["path"]] = {"path": node["path"], "type": "c", "major": major, "minor": minor}
+        mounts += [
+            {
+                "destination": mount["containerPath"],
+                "type": mount.get("type") or "bind",
+                "source": mount["hostPath"],
+                "options": mount.get("options") or ["ro", "nosuid", "nodev", "rprivate", "bind"],
+            }
+            for mount in edit.get("mounts", ())
+        ]
+        hooks += [(_FIELDS[hook["hookName"]], _hook(hook)) for hook in edit.get("hooks", ())]
+    return Injected(tuple(devices.values()), tuple(mounts), tuple(hooks))
+
+
+def _hook(hook: Mapping[str, Any]) -> dict[str, Any]:
+    made = {"path": hook["path"], "args": hook.get("args") or [], "env": hook.get("env") or []}
+    return made | ({"timeout": {"value": hook["timeout"]}} if hook.get("timeout") else {})

@@ -28,6 +28,8 @@ _DEEPEST: Final = 5
 """Levels from the root to the pods' tree: hierarchy, machine, container, kubelet, tree."""
 _IN_NAME: Final = ":"
 """In the name of a group that is a container's, where that containerd puts it beside its pod's name."""
+_MONITOR: Final = "crio-conmon-"
+"""Before a container's id in the name of the group of CRI-O's own process beside it (conmon_cgroup = "pod")."""
 _OLD: Final = "system.slice/containerd.service"
 """Where a containerd without the systemd driver puts containers that the kubelet names by slice."""
 
@@ -42,6 +44,11 @@ class KernelCgroups:
     def pids(self, uid: str, container: str) -> frozenset[int] | None:
         """See `allocations.Processes`."""
         return self._pids(uid, lambda group: container in group.name)
+
+    def group(self, uid: str, container: str) -> Path | None:
+        """A container's own group of cgroup version 2; None: it has none, or it cannot be told."""
+        groups = (group for pod in self._of(uid) or () for group in _children(pod))
+        return next((one for one in groups if container in one.name and (one / "cgroup.controllers").is_file()), None)
 
     def strays(self, uid: str, known: Collection[str]) -> frozenset[int] | None:
         """See `allocations.Processes`."""
@@ -60,7 +67,8 @@ class KernelCgroups:
         if pods is None:
             return None
         groups = [group for pod in pods for group in ((pod,) if _IN_NAME in pod.name else _children(pod))]
-        return frozenset(pid for group in groups if chosen(group) for pid in _pids(group))
+        mine = (group for group in groups if chosen(group) and not group.name.startswith(_MONITOR))
+        return frozenset(pid for group in mine for pid in _pids(group))
 
     def _of(self, uid: str) -> list[Path] | None:
         """The pod's groups, in every hierarchy."""

@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 _log: Final = logging.getLogger(__name__)
@@ -33,6 +33,10 @@ class Checkpoint:
     def used(self) -> frozenset[str]:
         """Device IDs of containers."""
         return frozenset[str]().union(*self._now().values())
+
+    def used_by(self, uids: Collection[str]) -> frozenset[str]:
+        """Device IDs of containers of these pods."""
+        return frozenset[str]().union(*(ids for uid, ids in self._now().items() if uid in uids))
 
     def pods(self) -> frozenset[str]:
         """UIDs of pods that were admitted with some."""

@@ -9,14 +9,14 @@ not there yet is no reason not to start; a node that cannot be told is.
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from isolation import logs
-from isolation.contract.names import ACK
+from isolation.contract.backends import AUTO, BACKENDS
+from isolation.contract.names import ACK, BACKEND
 from isolation.contract.quantity import MIB, UNITS
 from isolation.kube.options import Address, AddressType
 from isolation.node.containers import ALLOW, REFUSE
@@ -24,6 +24,7 @@ from isolation.node.inventory import Terms
 from isolation.node.overlimit import KILL, REPORT, OverLimit
 from isolation.node.paths import PREFIX, options, paths_of
 from isolation.node.settings import CGROUP, PORT, Settings
+from isolation.shutdown import stop_event
 
 _PATH: Final = click.Path(path_type=Path)
 _USUAL: Final = Settings(node="")
@@ -84,10 +85,11 @@ _USUAL: Final = Settings(node="")
 )
 @click.option(
     "--backend",
-    default="library",
+    default=AUTO,
     show_default=True,
     metavar="NAME",
-    help="Enforcement of limits: library (preloaded library) or none.",
+    help=f"Enforcement of limits: {AUTO} (best available), {', '.join(BACKENDS)}. "
+    f"The node label {BACKEND} takes precedence.",
 )
 @click.option(
     "--ignore-xids",
@@ -163,15 +165,11 @@ def node(**given: Any) -> None:
     from isolation.node.app import NodeError, serve  # noqa: PLC0415 (help is asked for without gRPC and clients)
     from isolation.node.web import PortError  # noqa: PLC0415
 
-    async def until_told() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await serve(chosen, stop)
+    async def until_stopped() -> None:
+        await serve(chosen, stop_event())
 
     try:
-        asyncio.run(until_told())
+        asyncio.run(until_stopped())
     except (NodeError, PortError) as exc:
         raise click.ClickException(str(exc)) from None
 

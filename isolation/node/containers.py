@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
-import signal
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from isolation.contract.host_allocation import Tenant
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, START_NONCE
-from isolation.contract.nri_api import VOID
+from isolation.contract.nri_api import VOID, State
 from isolation.node.backend import UndeliverableError
 from isolation.node.core.judge import (
     Given,
@@ -38,18 +36,21 @@ from isolation.node.core.judge import (
 from isolation.node.delivery import promise_id
 from isolation.node.image_check import Root
 from isolation.node.nri.model import Adjustment, RefusedError
+from isolation.node.overlimit import end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from isolation.contract import codec
-    from isolation.contract.model import Card
+    from isolation.contract.model import Card, Slice
     from isolation.node.allocations import Allocation, Allocations
     from isolation.node.bound import Bound
     from isolation.node.cdi import Mount
     from isolation.node.delivery import Delivery
     from isolation.node.gate import Gate
+    from isolation.node.memory_limits import LimitKeeper
     from isolation.node.nri.model import Container, Sandbox
+    from isolation.node.resizing import Resizing
 
 _log: Final = logging.getLogger(__name__)
 _UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -99,16 +100,22 @@ class Parts:
     allocations: Allocations
     delivery: Delivery
     gate: Gate
+    resizing: Resizing | None = None
+    """None: changed records are followed at once."""
 
 
 class Containers:
     """See the module; fulfils `nri.model.Handler`."""
 
-    def __init__(self, parts: Parts, unsupported: str = REFUSE, proc: str = "/proc") -> None:
+    def __init__(
+        self, parts: Parts, unsupported: str = REFUSE, proc: str = "/proc", keeper: LimitKeeper | None = None
+    ) -> None:
         """`unsupported`: what becomes of an image whose loader reads no /etc/ld.so.preload."""
+        self._keeper = keeper
         self._pods, self._inventory, self._allocations = parts.pods, parts.inventory, parts.allocations
         self._delivery, self._gate = parts.delivery, parts.gate
         self._unsupported, self._proc = unsupported, proc
+        self._resizing = parts.resizing
         self._locks = tuple(threading.Lock() for _ in range(_LOCKS))
         self._judging = threading.Lock()
         self._mounts: dict[str, tuple[Mount, ...]] = {}
@@ -140,7 +147,7 @@ class Containers:
         for one in containers:
             if one.runs and START_NONCE in one.annotations:
                 self._recall(one)
-            if one.runs and one.pid and self._unprepared(one):
+            if one.runs and one.state != State.CREATED and self._unprepared(one):
                 self._end(one)
 
     def create(self, container: Container) -> Adjustment | None:
@@ -175,7 +182,7 @@ class Containers:
                 delivered = self._delivery.deliver(tenant, given, node.cards)
                 allocation.given = replace(given, enforced=delivered.hold.enforced)
                 mounts = delivered.edits.mounts if delivered.hold.enforced else ()
-                annotations = self._gate.mark(container.id, mounts)
+                annotations = self._gate.mark(container.id, mounts, delivered.limits)
             except (UndeliverableError, OSError) as exc:
                 self._allocations.gone(container)
                 self._fault = (str(exc), time.monotonic())
@@ -185,10 +192,19 @@ class Containers:
         self._mounts[container.id] = mounts
         edits = delivered.edits
         hook = () if guarded else self._gate.hook
-        return Adjustment(edits.env, edits.mounts, edits.devices, annotations, hook)
+        return Adjustment(edits.env, edits.mounts, edits.devices, annotations, hook, edits.injected)
 
     def start(self, container: Container) -> None:
         """See `Handler`. A second look, also at what was created while nobody was connected."""
+        try:
+            self._look(container, min(self._pids(container), default=0))
+        except RefusedError as exc:
+            if not container.pid:  # CRI-O names no process, and starts the container in spite of an error
+                _log.error("ending container %s before its start: %s", container.key, exc)
+                end(lambda: self._pids(container))
+            raise
+
+    def _look(self, container: Container, pid: int) -> None:
         mounts = self._mounts.get(container.id)
         if mounts is None:
             if self._unprepared(container) and may_see_cards(container):
@@ -200,7 +216,7 @@ class Containers:
         if not mounts:
             return
         try:
-            with Root(container.pid, self._proc) as root:
+            with Root(pid, self._proc) as root:
                 hidden, problem = root.hidden(mounts), root.preload_problem()
         except OSError as exc:
             raise RefusedError(f"{container.key}: cannot look into the container: {exc.strerror}") from None
@@ -232,6 +248,7 @@ class Containers:
             with self._lock(allocation.id):
                 pod = self._pods.get(allocation.tenant.uid)
                 if pod is None:
+                    self._allocations.end_unstarted(allocation)
                     if not self._allocations.is_in_force(allocation):
                         self._delivery.retire(allocation.id)
                         self._allocations.drop(allocation.id)
@@ -239,6 +256,8 @@ class Containers:
                 self._uncount(allocation, pod)
                 self._follow(allocation, pod)
                 self._restore(allocation)
+                if self._keeper is not None and allocation.given.enforced:
+                    self._keeper.keep(allocation.key, allocation.tenant.uid, tuple(allocation.runs), allocation.slices)
         for ident, _ in tuple(self._delivery.standing()):
             with self._lock(ident):
                 if self._allocations.get(ident) is None:
@@ -270,7 +289,11 @@ class Containers:
         others = self._allocations.in_force(but=promise_id(_tenant(container)))
         older = self._older is None or container.sandbox.id in self._older
         if not older or self._pods.synced() or self._pods.get(container.sandbox.uid) is not None:
-            return judge_share(container, record, node, had, others)
+            given = judge_share(container, record, node, had, others)
+            pod = self._pods.get(container.sandbox.uid)
+            if had is None or pod is None or self._may_have(pod, had.slices, given.slices):
+                return given
+            return replace(given, slices=had.slices)  # the larger limits follow
         if had is None:
             raise RefusedError(
                 f"{container.key}: the pod is older than this node agent, which has not reached the API server since "
@@ -315,8 +338,13 @@ class Containers:
             _log.warning("container %s runs without its card: %s", container.key, advice)
             return
         _log.warning("ending container %s, which runs without limits: %s", container.key, advice)
-        with contextlib.suppress(OSError):
-            os.kill(container.pid, signal.SIGKILL)
+        end(lambda: self._pids(container))
+
+    def _pids(self, container: Container) -> frozenset[int]:
+        """Its first process, else all of them; empty: none that can be found."""
+        if container.pid:
+            return frozenset({container.pid})
+        return self._allocations.processes_of(container)
 
     # What follows the watch.
 
@@ -333,20 +361,41 @@ class Containers:
         part = pod.part(allocation.tenant.container)
         if part is None or pod.allocation is None or not allocation.runs:
             return
-        given = allocation.given
+        given, resizing = allocation.given, self._resizing
         wanted = replace(given, slices=part, compute=pod.allocation.compute if given.enforced else given.compute)
+        if resizing is not None and (had := resizing.second_look(allocation, part)) is not None:
+            # It was faster than the smaller limits, which would only refuse it everything.
+            self._change(allocation, had)
+            return
         if wanted == given or [one.uuid for one in part] != [one.uuid for one in allocation.slices]:
             return  # other cards come with the next start
+        shrinks = any(one.bytes < had.bytes for one, had in zip(part, given.slices, strict=True))
+        if not self._may_have(pod, given.slices, part) or (shrinks and resizing and resizing.in_use(allocation, part)):
+            return  # looked at again in a second
+        if self._change(allocation, wanted):
+            _log.info("changed the limits of %s", allocation.key)
+            if shrinks and resizing is not None:
+                resizing.lowered(allocation, given)
+
+    def _change(self, allocation: Allocation, wanted: Given) -> bool:
+        """Put other limits in force."""
         cards = {card.uuid: card for card in self._inventory.cards()}
         try:
             with self._judging:
-                check_room(allocation.key, part, cards, self._allocations.in_force(but=allocation.id))
+                check_room(allocation.key, wanted.slices, cards, self._allocations.in_force(but=allocation.id))
                 self._delivery.change(allocation.tenant, wanted, cards)
                 allocation.given = wanted
         except (RefusedError, UndeliverableError) as exc:
             _log.error("cannot change the limits of %s: %s", allocation.key, exc)
-            return
-        _log.info("changed the limits of %s", allocation.key)
+            if self._resizing is not None:
+                self._resizing.hinders(allocation, str(exc))
+            return False
+        return True
+
+    def _may_have(self, pod: Bound, had: Sequence[Slice], part: Sequence[Slice]) -> bool:
+        """Whether these limits may be in force after those: larger ones once the kubelet counts by them."""
+        grows = any(one.bytes > before.bytes for one, before in zip(part, had, strict=False))
+        return not grows or self._resizing is None or self._resizing.may_grow(pod)
 
     def _restore(self, allocation: Allocation) -> None:
         """Files that somebody removed, so that the exporter sees the promise of a container that runs."""

@@ -36,9 +36,10 @@ from isolation.host.core.context_memory import context_bytes
 from isolation.host.feed import FEED, uuid_of
 from isolation.host.files import read_text
 from isolation.lib import files
-from isolation.node.backend import LibraryBackend, NoBackend, UndeliverableError, regular
+from isolation.node.backend import UndeliverableError, regular
 from isolation.node.cdi import Edits
 from isolation.node.regions import Regions, label
+from isolation.simgpu.owner import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -64,6 +65,8 @@ class Delivered:
 
     edits: Edits
     hold: HostAllocation
+    limits: str = ""
+    """What the guard must have limited before the start (`Backend.limits`)."""
 
 
 class Delivery:
@@ -89,6 +92,7 @@ class Delivery:
         try:
             ident = promise_id(tenant)
             folder = self._alloc / ident
+            given = replace(given, compute=_held(given, cards))
             if given.enforced:
                 self._limits(folder, ident, given, cards)
             hold = self._hold(tenant, given, _read_hold(folder))
@@ -96,6 +100,16 @@ class Delivery:
         except (OSError, abi.AbiError, ValueError) as exc:
             raise UndeliverableError(f"{tenant.namespace}/{tenant.pod}: {exc}") from exc
         return hold
+
+    def used(self, ident: str) -> dict[str, int]:
+        """Bytes in use by card, by the container's own ledger; no card where that cannot be read."""
+        folder = self._alloc / ident
+        hold = _read_hold(folder)
+        try:
+            books = {book.uuid: book.used_bytes for book in files.read_cards(folder / REGION)}
+        except (OSError, abi.AbiError):
+            return {}
+        return {part.uuid: books.get(uuid_of(part.uuid), 0) for part in (hold.slices if hold is not None else ())}
 
     def stands(self, ident: str) -> bool:
         """Whether a promise is written down."""
@@ -123,35 +137,34 @@ class Delivery:
 
     def sweep_libraries(self) -> None:
         """Remove versions of the library that no container was given."""
-        if isinstance(self._backend, LibraryBackend):
-            used = set()
-            for folder in self._alloc.iterdir():
-                with contextlib.suppress(OSError, UnicodeDecodeError):
-                    used.add(read_text(folder / _LIBRARY).strip())
-            self._backend.forget(used)
+        used = set()
+        for folder in self._alloc.iterdir():
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                used.add(read_text(folder / _LIBRARY).strip())
+        self._backend.forget(used)
 
     def _deliver(self, tenant: Tenant, given: Given, cards: Mapping[str, Card]) -> Delivered:
         ident = promise_id(tenant)
         folder = self._alloc / ident
         before = _read_hold(folder)
-        enforced = given.enforced and not isinstance(self._backend, NoBackend)
-        given = replace(given, enforced=enforced)
+        enforced = given.enforced and self._backend.holds()
+        given = replace(given, enforced=enforced, compute=_held(given, cards))
         for part in (folder, folder / "limits", folder / "region"):
             part.mkdir(exist_ok=True)
             part.chmod(0o755)
-        edits = Edits(environment(given.slices, cards)) + self._hardware.edits(given.slices)
+        edits = Edits(environment(given.slices, cards)) + self._hardware.edits(given.slices, cards)
         if enforced:
             self._limits(folder, ident, given, cards)
             same = before is not None and before.id == ident and before.boot == self._boot
             self._region(folder, ident, keep=same)
-            if isinstance(self._backend, LibraryBackend):
-                replace_file(folder / _LIBRARY, self._backend.home().name + "\n")
+            if version := self._backend.version():
+                replace_file(folder / _LIBRARY, version + "\n")
             edits += self._backend.edits(folder)
         _check(edits, self._run_dir)
         hold = self._hold(tenant, given, before)
         if hold != before:
             replace_file(folder / HOLD, dump(hold))
-        return Delivered(edits, hold)
+        return Delivered(edits, hold, self._backend.limits(given.slices) if enforced else "")
 
     def _limits(self, folder: Path, ident: str, given: Given, cards: Mapping[str, Card]) -> None:
         """The promise where the library reads it, in place."""
@@ -218,6 +231,13 @@ def environment(slices: Sequence[Slice], cards: Mapping[str, Card]) -> dict[str,
     return made
 
 
+def _held(given: Given, cards: Mapping[str, Card]) -> Compute:
+    """The compute that can be held on these cards: within a MIG instance nothing is promised and nobody is slowed."""
+    if any(part.uuid in cards and cards[part.uuid].instance is not None for part in given.slices):
+        return replace(given.compute, policy=ComputePolicy.NONE)
+    return given.compute
+
+
 def _limit(part: Slice, compute: Compute, cards: Mapping[str, Card]) -> abi.CardLimit:
     model = cards[part.uuid].model if part.uuid in cards else ""
     return card_limit(uuid_of(part.uuid), part, compute, context_bytes(model))
@@ -228,6 +248,7 @@ def _check(edits: Edits, run_dir: Path) -> None:
     for mount in edits.mounts:
         source = Path(mount.host)
         fine = source.is_dir() if mount.container.endswith(("/limits", "/lib")) else regular(source)
+        fine = fine or (mount.container.endswith(SUFFIX) and source.is_socket())
         if not fine:
             raise UndeliverableError(f"{source} is missing or not a regular file: the agent restores {run_dir}")
 

@@ -20,10 +20,10 @@ from isolation.host.files import read_text
 from isolation.node.overlimit import OverLimit, OverLimitWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from isolation.host.feed import KnownBooks
+    from isolation.host.feed import KnownLedgers
     from isolation.host.machine import Machine
 
 _log: Final = logging.getLogger(__name__)
@@ -53,12 +53,20 @@ class Feeding:
         """How many containers are fed."""
         return len(self._feeders)
 
+    def used(self, ident: str) -> Mapping[str, int]:
+        """Bytes in use by card at the last sample of one container, as far as that can be told."""
+        found = self._feeders.get(ident)
+        if found is None:
+            return {}
+        pairs = zip(found[0].slices, found[1].used(), strict=True)
+        return {part.uuid: amount for part, amount in pairs if amount is not None}
+
     def turn(self, now: float) -> float:
         """Write what is due; seconds until the next turn."""
         if now >= self._due:
             self._due = now + LOOK_SECONDS
             self._look()
-        known: KnownBooks = {}
+        known: KnownLedgers = {}
         for ident, (hold, feeder, watch) in tuple(self._feeders.items()):
             if not feeder.due(now):
                 continue

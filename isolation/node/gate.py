@@ -104,13 +104,18 @@ class Gate:
         except OSError as exc:
             raise GateError(f"cannot remove {exc.filename}: {exc.strerror}") from None
 
-    def mark(self, container: str, mounts: Iterable[Mount]) -> dict[str, str]:
-        """Let this container start once, with these mounts on top; the annotation that it must carry. OSError."""
+    def mark(self, container: str, mounts: Iterable[Mount], limits: str = "") -> dict[str, str]:
+        """
+        Let this container start once, with these mounts on top; the annotation that it must carry. OSError.
+
+        `limits`: memory limits that must stand first (`memory_limits.line_of`); empty: none.
+        """
         if not _ID.fullmatch(container):
             raise RefusedError("the container runtime names the container by an invalid id")
         self._marks.mkdir(mode=0o700, parents=True, exist_ok=True)
         nonce = secrets.token_hex(_NONCE_BYTES)
-        lines = [f"{one.host}\t{one.container}\t{'rw' if one.writable else 'ro'}" for one in mounts]
+        lines = [limits] if limits else []
+        lines += [f"{one.host}\t{one.container}\t{'rw' if one.writable else 'ro'}" for one in mounts]
         # In place: nobody reads it before the runtime has our answer, and half a mark fits no annotation.
         fd = os.open(self._marks / container, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w", encoding="utf-8") as file:

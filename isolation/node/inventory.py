@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -21,7 +23,7 @@ from isolation.files import replace_file
 from isolation.host.machine import MachineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -54,30 +56,84 @@ class Known:
     cards: tuple[Card, ...] = ()
     mode: Mode = Mode.NONE
     whole: bool = False
+    backend: str = ""
+    """By the node's label what enforces promises; empty: none is named."""
 
 
 def divided(found: Iterable[Card], terms: Terms) -> tuple[Card, ...]:
-    """The cards under the node's terms; MachineError where they are divided already."""
+    """The cards under the node's terms; MachineError where MIG instances have no memory of their own."""
     cards = tuple(
         replace(card, unit_bytes=terms.unit_bytes, reserved_bytes=max(card.reserved_bytes, terms.reserved_bytes))
         for card in found
         if not card.uuid.startswith(LOST)
     )
-    if len({card.index for card in cards}) != len(cards):
-        raise MachineError("a card is in MIG mode: this node cannot share its cards until MIG is disabled")
+    parts = Counter((card.instance.parent, card.instance.gpu) for card in cards if card.instance is not None)
+    for (parent, gpu), number in parts.items():
+        if number > 1:
+            raise MachineError(
+                f"GPU instance {gpu} of card {parent} has {number} compute instances, which share its memory: create "
+                "each GPU instance with one compute instance (nvidia-smi mig -cgi PROFILE -C)"
+            )
     return cards
+
+
+def numbered(found: Sequence[Card], before: Sequence[Card]) -> tuple[Card, ...]:
+    """
+    Cards with an index each: NVML's where MIG divides none; else that which a card had, or the lowest that is free.
+
+    Records in ACK's form and older pods name cards by index: while a card is known, no other gets its number.
+    """
+    if not any(card.instance for card in (*found, *before)):
+        return tuple(found)
+    uuids, boards = {card.uuid for card in found}, {card.board for card in found}
+    had = {card.uuid: card.index for card in before if card.uuid in uuids or card.board not in boards}
+    free = (number for number in count() if number not in had.values())
+    return tuple(replace(card, index=had[card.uuid] if card.uuid in had else next(free)) for card in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A physical card whose division is not the known one, while containers have promises on what is gone."""
+
+    board: str
+    cards: tuple[Card, ...]
+    """As they were known; none of them gets newcomers."""
+    why: str
+
+
+def changed(found: Sequence[Card], before: Sequence[Card], held: Collection[str]) -> tuple[Change, ...]:
+    """Which physical cards were divided differently under promises (`held`: UUIDs of cards that have some)."""
+    now = {card.uuid: card for card in found}
+    answering = {card.board for card in found}
+    changes = []
+    for board in dict.fromkeys(card.board for card in before):
+        known = tuple(card for card in before if card.board == board)
+        gone = [card.uuid for card in known if card.uuid not in now or now[card.uuid].instance != card.instance]
+        used = [uuid for uuid in gone if uuid in held]
+        if used and board in answering:
+            why = (
+                f"the MIG instances of card {board} were changed while containers have promises on {', '.join(used)}: "
+                "no new pods until those have ended; then the new instances are offered"
+            )
+            changes.append(Change(board, known, why))
+    return tuple(changes)
 
 
 def seen(before: Sequence[Card], found: Sequence[Card]) -> tuple[Card, ...]:
     """
     Cards as they are now; one that is known and not found is lost, with the amounts it had.
 
-    A card that took the place (index) of another is a replacement: the other is forgotten.
+    A card that took the place (index) of another is a replacement: the other is forgotten. So is what a physical card
+    that answers was divided into, and is no more.
     """
     taken = {card.index for card in found}
-    uuids = {card.uuid for card in found}
+    uuids, boards = {card.uuid for card in found}, {card.board for card in found}
     sound = tuple(_as_known(card, before) for card in found)
-    lost = tuple(replace(c, healthy=False) for c in before if c.uuid not in uuids and c.index not in taken)
+    lost = tuple(
+        replace(c, healthy=False)
+        for c in before
+        if c.uuid not in uuids and c.index not in taken and c.board not in boards
+    )
     return tuple(sorted((*sound, *lost), key=lambda card: card.index))
 
 
@@ -91,10 +147,20 @@ class NodeInventory:
     """See the module; fulfils `containers.Inventory`. `refresh` may block: call it in a thread of its own."""
 
     def __init__(
-        self, machine: Cards, terms: Terms, file: Path, sick: Callable[[], Mapping[str, str]] = dict[str, str]
+        self,
+        machine: Cards,
+        terms: Terms,
+        file: Path,
+        sick: Callable[[], Mapping[str, str]] = dict[str, str],
+        held: Callable[[], Collection[str]] = tuple[str],
     ) -> None:
-        """`sick`: of cards that answer and should get no newcomers why, by UUID."""
+        """
+        `sick`: of cards that answer and should get no newcomers why, by UUID; `held`: UUIDs of cards with promises.
+        """
         self._machine, self._terms, self._file, self._told_sick = machine, terms, file, sick
+        self._held = held
+        self.changed: Mapping[str, str] = {}
+        """Why cards get no newcomers whose physical card was divided differently under promises, by UUID."""
         self._lock = Lock()
         self.sick: Mapping[str, str] = {}
         """As at the last reading."""
@@ -119,28 +185,42 @@ class NodeInventory:
         """See `containers.Inventory`."""
         return self._known.whole
 
+    def backend(self) -> str:
+        """What enforces promises, by the node's label; empty: none is named."""
+        return self._known.backend
+
     def refresh(self) -> bool:
         """Read the cards again; whether anything changed."""
-        before, self.sick = self.sick, self._told_sick()
-        return self._read() or self.sick != before
+        before = self.sick
+        read = self._read()
+        return read or self.sick != before
 
     def _read(self) -> bool:
+        told = self._told_sick()
         try:
             found = divided(self._machine.cards(), self._terms)
         except MachineError as exc:
             if str(exc) != self.trouble:
                 log.error("%s", exc)  # noqa: TRY400 (its text is the whole story)
-            self.trouble = str(exc)
+            self.trouble, self.sick = str(exc), {**told, **self.changed}
             return self._now(cards=tuple(replace(c, healthy=False) for c in self._known.cards))
         self.trouble = ""
-        cards = seen(self._known.cards, found)
-        told = tuple(replace(c, healthy=False) if c.uuid in self.sick else c for c in cards)
-        return self._now(cards=told)
+        before = self._known.cards
+        changes = changed(found, before, self._held())
+        for change in changes:
+            if not any(card.uuid in self.changed for card in change.cards):
+                log.warning("%s", change.why)
+        self.changed = {card.uuid: change.why for change in changes for card in change.cards}
+        self.sick = {**told, **self.changed}
+        boards = {change.board for change in changes}
+        found = (*(c for change in changes for c in change.cards), *(c for c in found if c.board not in boards))
+        cards = seen(before, numbered(found, before))
+        return self._now(cards=tuple(replace(c, healthy=c.healthy and c.uuid not in self.sick) for c in cards))
 
-    def serves(self, mode: Mode, *, whole: bool) -> bool:
+    def serves(self, mode: Mode, *, whole: bool, backend: str = "") -> bool:
         """The node's object says this; whether anything changed."""
         first, self.told = not self.told, True
-        return self._now(changed=first, mode=mode, whole=whole)
+        return self._now(changed=first, mode=mode, whole=whole, backend=backend)
 
     def _now(self, *, changed: bool = False, **news: Any) -> bool:
         """Cards are read in a thread, the mode is told in the event loop: neither may undo the other's word."""
@@ -159,6 +239,7 @@ class NodeInventory:
             "cards": encode_cards(self._known.cards),
             "mode": self._known.mode if self.told else "",
             "whole": self._known.whole,
+            "backend": self._known.backend,
         }
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -181,4 +262,4 @@ class NodeInventory:
             log.warning("ignoring unreadable file %s: %s", self._file, exc)
             return Known(), False
         unit = all(card.unit_bytes == self._terms.unit_bytes for card in cards)
-        return Known(cards if unit else (), mode, whole), bool(record["mode"])
+        return Known(cards if unit else (), mode, whole, str(record.get("backend", ""))), bool(record["mode"])

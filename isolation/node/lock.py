@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from isolation.node.paths import Paths
+
 _PATIENCE_SECONDS: Final = 10.0
 """An agent that is told to end needs a few; a DaemonSet may start its successor meanwhile."""
 
@@ -27,8 +29,14 @@ class LockError(Exception):
 
 
 @contextlib.asynccontextmanager
-async def alone(path: Path, stop: asyncio.Event, what: str) -> AsyncIterator[None]:
+async def alone(paths: Paths, lock: str, stop: asyncio.Event, what: str) -> AsyncIterator[None]:
     """Nobody else while the block lasts: the second waits a little, then is refused. `what`: they are, for people."""
+    try:
+        for folder in (paths.run_dir, paths.plugins):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise LockError(f"cannot create {exc.filename}: {exc.strerror}: run the {what} as root on its node") from None
+    path = paths.run_dir / lock
     with _opened(path) as fd:
         end = time.monotonic() + _PATIENCE_SECONDS
         while not _locked(fd):

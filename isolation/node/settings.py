@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from isolation.contract.backends import AUTO
 from isolation.contract.quantity import GIB
 from isolation.host.core.health import WELL_AFTER_SECONDS, HealthTerms
 from isolation.node.containers import REFUSE
@@ -37,7 +38,7 @@ class Settings(Paths):
     cgroup: Path = CGROUP
     simgpu: Path | None = None
     terms: Terms = Terms(GIB)  # noqa: RUF009 (frozen)
-    backend: str = "library"
+    backend: str = AUTO
     host: str = "0.0.0.0"  # noqa: S104 (Prometheus comes from outside the pod)
     port: int = PORT
     kubeconfig: Path | None = None

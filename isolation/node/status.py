@@ -17,19 +17,32 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from isolation.contract.codec import CodecError, encode_cards
+from isolation.contract.codec import CodecError, encode_cards, encode_isolation
 from isolation.contract.codec.cursor import At
+from isolation.contract.codec.resize import decode_applied, encode_applied
 from isolation.contract.model import FULL_CORE, Mode
-from isolation.contract.names import ACK, AGENT, CARD_COUNT, CARD_UNITS, CARDS, SICK
+from isolation.contract.names import (
+    ACK,
+    AGENT,
+    BACKEND,
+    CARD_COUNT,
+    CARD_UNITS,
+    CARDS,
+    ISOLATION,
+    MIG_PREFIX,
+    RESIZED,
+    SICK,
+)
 from isolation.contract.quantity import MIB, QuantityError, parse
 from isolation.kube.core.errors import ClusterError, MalformedError
 from isolation.kube.core.wire import identity_of
 from isolation.node.core.judge import SERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from isolation.contract.model import Card
+    from isolation.contract.backends import Choice
+    from isolation.contract.model import Applied, Card
     from isolation.kube.writes import Writer, WriteResult
     from isolation.node.inventory import NodeInventory
 
@@ -38,6 +51,7 @@ _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_LABEL: Final = 63
 _PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
+_OURS: Final = (ACK.card_count, ACK.compute)
 READY, LEAVING = "ready", "stopping"
 
 
@@ -52,18 +66,39 @@ class Said:
     """The same."""
 
 
-def wish(cards: Sequence[Card], mode: Mode, agent: str, sick: Mapping[str, str] | None = None) -> Said:
-    """What this node should say; `sick`: why cards get no newcomers, by UUID."""
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """What is in force of records that were changed."""
+
+    applied: Mapping[str, Applied] = field(default_factory=dict)
+    """By pod UID."""
+    extra_core: int = 0
+    """Percent of compute that resized pods hold less than they request; below 0: more."""
+
+
+def wish(
+    cards: Sequence[Card],
+    mode: Mode,
+    agent: str,
+    sick: Mapping[str, str] | None = None,
+    resized: Resized | None = None,
+    *,
+    choice: Choice | None = None,
+) -> Said:
+    """What this node should say; `sick`: why cards get no newcomers, by UUID; `choice`: what enforces promises."""
     if mode not in SERVED:
         cards = ()
     ill = {card.uuid: sick[card.uuid] for card in cards if sick and card.uuid in sick}
     units = max((card.allocatable_bytes // card.unit_bytes for card in cards), default=0)
     models = {card.model for card in cards}
+    extra = resized.extra_core if resized is not None else 0
+    # Within a MIG instance no share of compute is promised.
+    whole = FULL_CORE * sum(not card.instance for card in cards)
     sizes = {card.total_bytes // MIB for card in cards}
     return Said(
         resources={
             ACK.card_count: len(cards),
-            ACK.compute: FULL_CORE * len(cards) if mode is Mode.CORE_MEM else 0,
+            ACK.compute: max(0, whole + extra) if mode is Mode.CORE_MEM else 0,
         },
         labels={
             CARD_UNITS: str(units) if cards else None,
@@ -75,8 +110,11 @@ def wish(cards: Sequence[Card], mode: Mode, agent: str, sick: Mapping[str, str] 
         annotations={
             CARDS: encode_cards(cards),
             AGENT: agent,
+            ISOLATION: encode_isolation(choice) if choice is not None and mode in SERVED else None,
             SICK: "; ".join(f"{uuid}: {why}" for uuid, why in ill.items()) or None,
-        },
+        }
+        # Until the pods have been read nothing is said of them: what stands there stays.
+        | ({} if resized is None else {RESIZED: encode_applied(resized.applied)}),
     )
 
 
@@ -102,12 +140,13 @@ def read(node: object) -> tuple[Said, Mode, bool]:
     at = At(node)
     metadata, status = at["metadata"], at["status"]
     labels = metadata["labels"].texts()
-    amounts = {name: _amount(status, name) for name in (ACK.card_count, ACK.compute)}
+    amounts = {name: _amount(status, name) for name in _OURS}
     mode = labels.get(ACK.mode_label, Mode.NONE)
+    vendors = (ACK.whole, *(name for name, _ in status["capacity"].fields() if name.startswith(MIG_PREFIX)))
     return (
         Said({k: v for k, v in amounts.items() if v is not None}, labels, metadata["annotations"].texts()),
         Mode(mode) if mode in frozenset(Mode) else Mode.NONE,
-        bool(_amount(status, ACK.whole)),
+        any(_amount(status, name) for name in vendors),
     )
 
 
@@ -121,9 +160,26 @@ def _amount(status: At, name: str) -> int | None:
         except QuantityError:
             found.append(None)
     capacity, allocatable = found
-    if name == ACK.whole:
+    if name not in _OURS:
         return int(capacity or allocatable or 0)
     return int(capacity) if capacity is not None and capacity == allocatable else None
+
+
+def applied_of(said: Said) -> Mapping[str, Applied]:
+    """What the node says of records that were changed; nothing where that cannot be read."""
+    try:
+        return decode_applied(said.annotations.get(RESIZED) or "{}")
+    except CodecError:
+        return {}
+
+
+def units_of(node: object) -> int | None:
+    """Of shared memory, as the kubelet states what is allocatable; None where it states nothing."""
+    raw = At(node)["status"]["allocatable"][ACK.memory]
+    try:
+        return int(parse(raw.value)) if raw else None
+    except QuantityError:
+        return None
 
 
 class NodeWatch:
@@ -133,6 +189,8 @@ class NodeWatch:
         self._name, self._inventory = name, inventory
         self.said: Said | None = None
         """None: not read yet, or the node is not there."""
+        self.units: int | None = None
+        """Of shared memory that the kubelet says it may give out, those of containers among them; None: not known."""
         self.news = asyncio.Event()
 
     def put(self, raw: msgspec.Raw) -> str:
@@ -140,10 +198,12 @@ class NodeWatch:
         name = identity_of(raw).name
         if name == self._name:
             try:
-                self.said, mode, whole = read(msgspec.json.decode(raw))
+                thing = msgspec.json.decode(raw)
+                self.said, mode, whole = read(thing)
+                self.units = units_of(thing)
             except (CodecError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
                 raise MalformedError(f"node {name}: {exc}") from None
-            if self._inventory.serves(mode, whole=whole):
+            if self._inventory.serves(mode, whole=whole, backend=self.said.labels.get(BACKEND) or ""):
                 log.info("node mode is %s%s", mode, " (whole cards are offered too: no shares)" if whole else "")
             self.news.set()
         return name
@@ -155,15 +215,25 @@ class NodeWatch:
     def only(self, keys: frozenset[str]) -> None:
         """See `isolation.kube.listwatch.Sink`."""
         if self._name not in keys:
-            self.said = None
+            self.said = self.units = None
 
 
 class NodeStatus:
     """Keeps the node's object as it should be."""
 
-    def __init__(self, writer: Writer, node: str, watch: NodeWatch, inventory: NodeInventory) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        node: str,
+        watch: NodeWatch,
+        inventory: NodeInventory,
+        choice: Callable[[], Choice | None] = lambda: None,
+    ) -> None:
+        """`choice`: what enforces promises here; it may look at the machine, in a thread."""
         self._writer, self._node, self._watch, self._inventory = writer, node, watch, inventory
+        self._choice = choice
         self._agent = LEAVING
+        self._resized: Resized | None = None
         self._lock = asyncio.Lock()
         self.trouble = "the Node object has not been read yet"
         """Why the node does not say what it should, for people."""
@@ -185,6 +255,12 @@ class NodeStatus:
             self._agent = agent
             self.look()
 
+    def resized(self, now: Resized) -> None:
+        """What is in force of changed records; written with the next turn."""
+        if now != self._resized:
+            self._resized = now
+            self.look()
+
     def look(self) -> None:
         """Something of ours has changed."""
         self._watch.news.set()
@@ -195,7 +271,10 @@ class NodeStatus:
             if self._watch.said is None:
                 return False
             mode = self._inventory.mode()
-            wanted = wish(self._inventory.cards(), mode, self._agent, self._inventory.sick)
+            choice = await asyncio.to_thread(self._choice)
+            wanted = wish(
+                self._inventory.cards(), mode, self._agent, self._inventory.sick, self._resized, choice=choice
+            )
             wrong = amiss(wanted, self._watch.said, writes_anything=mode in SERVED)
             try:
                 answers = await self._write(wrong)

@@ -110,6 +110,11 @@ class NodePods:
         """Of all of them."""
         return frozenset(self._pods.known)
 
+    def resized(self) -> tuple[Bound, ...]:
+        """Those whose record was changed since they were bound."""
+        known = tuple(self._pods.known.values())
+        return tuple(pod for pod in known if pod.resize is not None)
+
     def synced(self) -> bool:
         """See `containers.Pods`."""
         heard = self.follower.heard

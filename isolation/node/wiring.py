@@ -7,46 +7,81 @@ Decides nothing else; a backend that cannot work here is reported at the start, 
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from isolation.contract.backends import AUTO, BACKENDS
 from isolation.host import process
+from isolation.host.backend_record import write_backend
 from isolation.host.card_events import NvmlAlarms
 from isolation.host.health_record import RECORD
 from isolation.host.machine import NvmlMachine
 from isolation.node.alarms import AlarmWatch
-from isolation.node.backend import backends
+from isolation.node.backend import UNSUPPORTED, KernelBackend, LibraryBackend, MigBackend, NoBackend, NodeBackends
 from isolation.node.delivery import ALLOC
 from isolation.node.feeding import Feeding
 from isolation.node.hardware import NvidiaHardware, SimulatedHardware
+from isolation.node.memory_limits import SOCKET
+from isolation.node.time_slices import NvidiaDriver, SimulatedDriver, TimeSlices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from isolation.contract.host_allocation import HostAllocation
+    from isolation.host.memory_limits import MemoryLimits
     from isolation.node.allocations import Allocations
-    from isolation.node.backend import Backend
     from isolation.node.hardware import Hardware
+    from isolation.node.inventory import NodeInventory
     from isolation.node.settings import Settings
+
+
+_log: Final = logging.getLogger(__name__)
 
 
 class WiringError(Exception):
     """A part cannot work here; the message says what to change."""
 
 
-def backend_of(settings: Settings) -> Backend:
-    """The backend that was asked for; WiringError where it cannot work here."""
-    known = backends(settings.run_dir)
-    if settings.backend not in known:
-        raise WiringError(f"--backend {settings.backend} is unknown: choose one of {', '.join(sorted(known))}")
-    chosen = known[settings.backend]
-    if why := chosen.available():
-        raise WiringError(f"--backend {settings.backend} is not available here: {why}")
-    return chosen
+def backends_of(settings: Settings, inventory: NodeInventory, driver: MemoryLimits) -> NodeBackends:
+    """What this node enforces promises by: what the node's label names, else the option; WiringError."""
+    names = (AUTO, *BACKENDS)
+    if settings.backend not in names:
+        raise WiringError(f"--backend {settings.backend} is unknown: choose one of {', '.join(names)}")
+    run_dir = settings.run_dir
+
+    def uuids() -> tuple[str, ...]:
+        return tuple(card.uuid for card in inventory.cards() if card.healthy)
+
+    kernel = KernelBackend(run_dir, driver=driver, cgroup=settings.cgroup, place=limits_socket(settings), uuids=uuids)
+    made = (kernel, MigBackend(run_dir, cards=inventory.cards), LibraryBackend(run_dir), NoBackend())
+    return NodeBackends(
+        {one.name: one for one in made},
+        wanted=lambda: inventory.backend() or settings.backend,
+        mode=inventory.mode,
+        unnamed=UNSUPPORTED,
+        told=partial(_record_backend, run_dir),
+        cards=uuids,
+    )
 
 
-def hardware_of(settings: Settings, machine: NvmlMachine) -> Hardware:
-    """How containers reach the cards."""
+def _record_backend(run_dir: Path, name: str) -> None:
+    try:
+        write_backend(run_dir, name)
+    except OSError as exc:
+        _log.warning("cannot write %s: %s", exc.filename, exc.strerror)
+
+
+def limits_socket(settings: Settings) -> Path:
+    """Where the guard asks for memory limits of the driver."""
+    return settings.marks_dir.parent / SOCKET
+
+
+def hardware_of(settings: Settings, machine: NvmlMachine, looks_up: Callable[[], bool]) -> Hardware:
+    """How containers reach the cards; `looks_up`: whether the container runtime takes CDI devices by name."""
     if settings.simgpu is None:
-        return NvidiaHardware(settings.cdi_dir)
+        return NvidiaHardware(settings.cdi_dir, looks_up=looks_up)
     libraries = Path(machine.environment()["LD_LIBRARY_PATH"])
     return SimulatedHardware(settings.simgpu, libraries, settings.run_dir)
 
@@ -59,6 +94,11 @@ def feeding_of(settings: Settings, allocations: Allocations) -> Feeding:
 
     machine = NvmlMachine(settings.simgpu)
     return Feeding(settings.run_dir / ALLOC, machine, processes, process.boot(), settings.over_limit)
+
+
+def slices_of(settings: Settings) -> TimeSlices:
+    """Whoever sets how long processes have a card."""
+    return TimeSlices(NvidiaDriver() if settings.simgpu is None else SimulatedDriver(settings.simgpu))
 
 
 def alarms_of(settings: Settings) -> AlarmWatch:

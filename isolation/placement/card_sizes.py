@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import NAME_FIELD, Card, Mode, Node, Taint
-from isolation.placement.node_rules import MODES, RequestKind, find_barrier
+from isolation.contract.model import NAME_FIELD, Card, Instance, Mode, Node, Taint
+from isolation.placement.node_rules import MODES, Needs, RequestKind, find_barrier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,12 +38,14 @@ class CardKind:
     bytes: int
     unit_bytes: int
     model: str
+    instance: Instance | None = None
+    """Of a MIG instance its profile."""
 
 
 @lru_cache(4 * MOST_KINDS)
 def _node(kind: CardKind) -> Node:
     """The kind as a node with one card."""
-    card = Card("", 0, kind.bytes, unit_bytes=kind.unit_bytes, model=kind.model)
+    card = Card("", 0, kind.bytes, unit_bytes=kind.unit_bytes, model=kind.model, instance=kind.instance)
     return Node("", (card,), kind.mode, labels=dict(kind.labels), taints=kind.taints)
 
 
@@ -65,7 +67,7 @@ class CardSizes:
             free = any(not term for term in terms)
             cards = replace(rules.cards, uuids=frozenset(), not_uuids=frozenset())
             told = replace(rules, terms=() if free else terms, cards=cards)
-            fitting = (one for one in self.kinds if find_barrier(kind, told, _node(one)) is None)
+            fitting = (one for one in self.kinds if find_barrier(Needs(kind, told), _node(one)) is None)
             known = frozenset(one.bytes for one in fitting)
             if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
@@ -94,6 +96,14 @@ _MODES: Final = MODES[RequestKind.MEMORY] | MODES[RequestKind.COMPUTE]
 def _kinds(node: Node, dropped: frozenset[str]) -> set[CardKind]:
     labels = frozenset((key, value) for key, value in node.labels.items() if key not in dropped)
     return {
-        CardKind(node.mode, labels, node.taints, card.allocatable_bytes, card.unit_bytes, card.model)
+        CardKind(
+            node.mode,
+            labels,
+            node.taints,
+            card.allocatable_bytes,
+            card.unit_bytes,
+            card.model,
+            None if card.instance is None else Instance("", card.instance.profile),
+        )
         for card in node.cards
     }

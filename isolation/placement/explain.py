@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from isolation.contract.model import FULL_CORE, ComputePolicy, Refusal, Why
 from isolation.contract.names import ACK, COMPUTE_POLICY
 from isolation.contract.quantity import show_bytes
-from isolation.placement.node_rules import MODES, RequestKind, kind_of
+from isolation.placement.node_rules import MODES, RequestKind, kind_of, needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,10 +39,11 @@ NEAREST: Final = (
     Why.CARD_TOO_SMALL,
     Why.TOO_FEW_CARDS,
     Why.NOT_READY,
+    Why.INSTANCES,
     Why.RULES,
     Why.MODE,
 )
-BARRED: Final = frozenset({Why.NOT_READY, Why.RULES, Why.MODE})
+BARRED: Final = frozenset({Why.NOT_READY, Why.INSTANCES, Why.RULES, Why.MODE})
 """Reasons that a node's own state or labels give; an example says which."""
 _COUNTED: Final = MappingProxyType(
     {
@@ -54,8 +55,18 @@ _COUNTED: Final = MappingProxyType(
         Why.CARD_TOO_SMALL: "with cards that are too small",
         Why.TOO_FEW_CARDS: "with too few cards",
         Why.NOT_READY: "not ready or cordoned",
+        Why.INSTANCES: "whose MIG instances cannot serve this request",
         Why.RULES: "excluded by selector, affinity, taint or card model",
         Why.MODE: "in a mode that does not support this request",
+    }
+)
+
+
+_ADVICE: Final = MappingProxyType(
+    {
+        Why.PODS: "Raise the kubelet's maxPods, or add a node.",
+        Why.NOT_READY: "Wait for a node to become ready, or uncordon one.",
+        Why.RULES: "Change the pod's selector, affinity, tolerations or card models, or label a node to match.",
     }
 )
 
@@ -116,6 +127,8 @@ def describe_reason(why: Why, request: Request) -> str:
             return "node is not observed yet"
         case Why.MODE:
             return f"node mode is not {_needed(request)}"
+        case Why.INSTANCES:
+            return _not_for_instances(request)
         case _:
             return f"nodes {_COUNTED[why]}"
 
@@ -153,14 +166,19 @@ def _advise(why: Why, request: Request, best: BestAvailable) -> str:
                 f"The pod requests {show_bytes(request.memory_bytes)} of host memory; on nodes where its cards fit,"
                 f" at most {show_bytes(best.memory)} is free: request at most that, or add a node."
             )
-        case Why.PODS:
-            return "Raise the kubelet's maxPods, or add a node."
-        case Why.NOT_READY:
-            return "Wait for a node to become ready, or uncordon one."
-        case Why.RULES:
-            return "Change the pod's selector, affinity, tolerations or card models, or label a node to match."
+        case Why.INSTANCES:
+            return f"{_not_for_instances(request)[:1].upper()}{_not_for_instances(request)[1:]}."
         case _:
-            return f"Label a node with cards {ACK.mode_label}={_needed(request)}, or change the request."
+            return (
+                _ADVICE.get(why)
+                or f"Label a node with cards {ACK.mode_label}={_needed(request)}, or change the request."
+            )
+
+
+def _not_for_instances(request: Request) -> str:
+    """Why MIG instances cannot serve the request, with what to change."""
+    profile = request.rules.cards.profile
+    return f"no card is a MIG instance of profile {profile}" if profile else needs_of(request).undivided
 
 
 def _needed(request: Request) -> str:

@@ -8,6 +8,7 @@ Decides nothing, does no I/O and knows no clock.
 
 from __future__ import annotations
 
+from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 REQUESTS_KEPT: Final = 65536
 """Request objects whose shape is remembered."""
+_MOST_BYTES: Final = 1 << 46
+"""More than any card has, and so little that sums over any number of pods stay within 64 bits."""
 
 
 class PlacementError(ValueError):
@@ -83,10 +86,13 @@ class FleetState:
         if grown:
             self.groups.widen(self.fleet.capacity)
             self._forget()
+        may = self.groups.may
         self.groups.put(row, node)
+        if self.groups.may is not may:  # the first node with cards that are not for all
+            self._mix = self._table.struct(self.groups.eligible, self.groups.may)
         for uid in self._held_on.get(row, ()):
             request, placement = self._holds[uid]
-            mask, ask = self._mask(row, placement), self._shape(request)[0]
+            mask, ask = self._mask(row, placement), self._held(request, placement)
             self._masks[uid] = (row, mask, ask)
             self._track_replica(uid, request, row, mask)
             native.LIB.gs_take(self.fleet.struct, ask, row, mask, 1)
@@ -128,7 +134,7 @@ class FleetState:
         if uid in self._holds or row is None:
             why = "already placed" if row is not None else f"unknown node {placement.node}"
             raise PlacementError(f"{uid}: {why}")
-        mask, ask = self._mask(row, placement), self._shape(request)[0]
+        mask, ask = self._mask(row, placement), self._held(request, placement)
         if mask.bit_count() != len(placement.slices) and not force:
             raise PlacementError(f"{uid}: node {placement.node} has no such card")
         if native.LIB.gs_take(self.fleet.struct, ask, row, mask, int(force)) < 0:
@@ -145,6 +151,27 @@ class FleetState:
         native.LIB.gs_give(self.fleet.struct, ask, row, mask)
         del self._held_on[row][uid]
         self._track_replica(uid, request, row, 0)
+
+    @property
+    def eligibility_groups(self) -> int:
+        """Sets of requests that may use the same nodes and cards, of all requests ever seen."""
+        return len(self.groups.keys)
+
+    def forget_card_rules(self) -> None:
+        """
+        Forget rules about single cards: a tenant can write new ones for ever. They are matched again when asked for.
+
+        The workload mix counts such requests as ones without these rules.
+        """
+        keys, self.groups = self.groups.keys, EligibilityGroups(self.fleet.capacity)
+        counts: Counter[RequestShape] = Counter()
+        for shape, number in self.learner.counts.items():
+            counts[shape._replace(group=self.groups.add(keys[shape.group].without_card_rules(), self._node_at))] += (
+                number
+            )
+        self.learner.counts = dict(counts)
+        self._forget()
+        self._learn()
 
     # -- internal ----------------------------------------------------------------------------
 
@@ -185,6 +212,16 @@ class FleetState:
             self._shapes.clear()
         self._shapes[id(request)] = (request, ask, shape)
         return ask, shape
+
+    def _held(self, request: Request, placement: Placement) -> native.AskStruct:
+        """What the pod takes off each card: a pod that was resized holds what is booked, not what it requests."""
+        ask, shape = self._shape(request)
+        if request.whole or not placement.slices:
+            return ask
+        each, core = min(placement.slices[0].bytes, _MOST_BYTES), placement.slices[0].core
+        if (each, core) == (request.card_bytes, request.card_core):
+            return ask
+        return native.AskStruct(*shape._replace(bytes=each, core=core))
 
     def _track_replica(self, uid: str, request: Request, row: int, mask: int) -> None:
         """Remember where a replica is, where the spread policy keeps the next one away from it."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from isolation.contract.model import Why
-from isolation.placement.node_rules import RequestKind, find_barrier, kind_of
+from isolation.placement.node_rules import find_barrier, needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.contract.model import Node, Request, Rules
+    from isolation.contract.model import Node, Request
+    from isolation.placement.node_rules import Needs
 
 WHYS: Final = tuple(Why)
 _FREE: Final = len(WHYS)
@@ -28,8 +29,8 @@ class EligibilityGroups:
     """A table [group][row]: 1 where the group may use the node."""
 
     def __init__(self, capacity: int) -> None:
-        self.keys: list[tuple[RequestKind, Rules]] = []
-        self._index: dict[tuple[RequestKind, Rules], int] = {}
+        self.keys: list[Needs] = []
+        self._index: dict[Needs, int] = {}
         self.eligible: np.ndarray[Any, Any] = np.zeros((4, capacity), np.uint8)
         self.why: np.ndarray[Any, Any] = np.full((4, capacity), _FREE, np.uint8)
         self.may: np.ndarray[Any, Any] | None = None
@@ -51,7 +52,10 @@ class EligibilityGroups:
 
     def of(self, request: Request, nodes: Mapping[int, Node]) -> int:
         """The request's group; a new one is matched against every node."""
-        key = (kind_of(request), request.rules)
+        return self.add(needs_of(request), nodes)
+
+    def add(self, key: Needs, nodes: Mapping[int, Node]) -> int:
+        """The group of requests that need this."""
         found = self._index.get(key)
         if found is not None:
             return found
@@ -61,8 +65,6 @@ class EligibilityGroups:
             self._resize(groups * 2, capacity)
         self.keys.append(key)
         self._index[key] = group
-        if request.rules.cards and self.may is None:
-            self.may = np.full(self.eligible.shape, _ALL_CARDS, np.uint64)
         for row, node in nodes.items():
             self._match(group, row, node)
         return group
@@ -84,18 +86,23 @@ class EligibilityGroups:
     def example(self, group: int, why: Why, nodes: Mapping[int, Node]) -> str:
         """One node excluded for this reason, with what exactly excludes it."""
         for row in np.flatnonzero(self.why[group] == WHYS.index(why)).tolist():
-            found = find_barrier(*self.keys[group], nodes[row])
+            found = find_barrier(self.keys[group], nodes[row])
             if found is not None:
                 return f"{nodes[row].name}: {found[1]}"
         return ""
 
     def _match(self, group: int, row: int, node: Node) -> None:
-        found = find_barrier(*self.keys[group], node)
+        needs = self.keys[group]
+        found = find_barrier(needs, node)
         self.eligible[group, row] = found is None
         self.why[group, row] = _FREE if found is None else WHYS.index(found[0])
-        allowed = self.keys[group][1].cards
-        if self.may is not None and allowed:
-            self.may[group, row] = sum(1 << at for at, card in enumerate(node.cards) if allowed.allow(card))
+        allowed = _ALL_CARDS
+        if needs.rules.cards or (needs.choosy and any(card.instance is not None for card in node.cards)):
+            allowed = sum(1 << at for at, card in enumerate(node.cards) if needs.allow(card))
+            if self.may is None:
+                self.may = np.full(self.eligible.shape, _ALL_CARDS, np.uint64)
+        if self.may is not None:
+            self.may[group, row] = allowed
 
     def _resize(self, groups: int, capacity: int) -> None:
         old_groups, old = self.eligible.shape

@@ -22,8 +22,11 @@ MAX_SIZES: Final = 32
 PRICE_STEPS: Final = 1000
 
 
+BUILD: Final = "run `make test`, or `pip install .` with gcc on PATH"
+
+
 class KernelMissingError(ImportError):
-    """The shared object is not beside this module."""
+    """The shared object is not beside this module, or was built from other sources."""
 
 
 class FleetStruct(Structure):
@@ -98,8 +101,10 @@ class BestStruct(Structure):
 def _load() -> ctypes.CDLL:
     path = Path(__file__).with_name("_kernel.so")
     if not path.is_file():
-        raise KernelMissingError(f"{path.name} was not built: run `make test`, or `pip install .` with gcc on PATH")
+        raise KernelMissingError(f"{path.name} was not built: {BUILD}")
     lib = ctypes.CDLL(str(path))
+    if not _same_structs(lib):
+        raise KernelMissingError(f"{path.name} was built from other sources: {BUILD}")
     fleet, mix, policy, ask, row = (POINTER(s) for s in (FleetStruct, MixStruct, PolicyStruct, AskStruct, RowStruct))
     lib.gs_pick.argtypes = [fleet, mix, policy, ask, row, c_void_p, c_void_p, c_int32, POINTER(c_uint64)]
     lib.gs_pick.restype = c_int32
@@ -118,6 +123,17 @@ def _load() -> ctypes.CDLL:
     lib.gs_prices.argtypes = [c_int32, c_void_p, c_void_p, c_void_p]
     lib.gs_prices.restype = c_int32
     return lib
+
+
+def _same_structs(lib: ctypes.CDLL) -> bool:
+    """Whether the object's structs have the sizes of those here; with others, calls would corrupt memory."""
+    structs = (FleetStruct, MixStruct, PolicyStruct, AskStruct, RowStruct, BestStruct)
+    sizes = (c_int32 * len(structs))()
+    try:
+        lib.gs_struct_sizes(sizes)
+    except AttributeError:
+        return False
+    return list(sizes) == [ctypes.sizeof(struct) for struct in structs]
 
 
 LIB: Final = _load()

@@ -10,17 +10,31 @@ Source: Kubernetes documentation, "Assigning Pods to Nodes" and "Taints and Tole
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from isolation.contract.handover import Ours
-from isolation.contract.model import NAME_FIELD, ComputePolicy, Mode, Taint, Why
+from isolation.contract.model import (
+    FULL_CORE,
+    MANY_INSTANCES,
+    NAME_FIELD,
+    SHARES_OF_INSTANCE,
+    CardRules,
+    ComputePolicy,
+    Mode,
+    Placement,
+    Rules,
+    Slice,
+    Taint,
+    Why,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
-    from isolation.contract.model import Node, Request, Requirement, Rules, Toleration
+    from isolation.contract.model import Card, Node, Request, Requirement, Toleration
 
 
 class RequestKind(IntEnum):
@@ -47,6 +61,8 @@ MODES: Final = MappingProxyType(
 MIXING: Final = frozenset({ComputePolicy.WEIGHT, ComputePolicy.PRIORITY})
 """Policies that limit pods without a guarantee too, so that these may be beside pods that have one."""
 UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable")
+_LIMITED: Final = frozenset({RequestKind.COMPUTE, RequestKind.OFFLINE})
+"""Kinds that need somebody who limits compute."""
 _WANTS: Final = MappingProxyType(
     {
         RequestKind.MEMORY: "memory shares",
@@ -68,6 +84,44 @@ def kind_of(request: Request) -> RequestKind:
     return RequestKind.COMPUTE if request.card_core else RequestKind.MEMORY
 
 
+class Needs(NamedTuple):
+    """What a request asks of nodes, whatever is free: requests that need the same share one answer."""
+
+    kind: RequestKind
+    rules: Rules
+    several: bool = False
+    """More cards than one, parts of cards."""
+
+    @property
+    def undivided(self) -> str:
+        """Why it cannot use MIG instances; empty: it can."""
+        if self.several:
+            return MANY_INSTANCES
+        return SHARES_OF_INSTANCE if self.kind in _LIMITED else ""
+
+    @property
+    def choosy(self) -> bool:
+        """Whether it may be kept from some cards of a node that has others for it."""
+        return bool(self.rules.cards) or self.several or self.kind in _LIMITED or self.kind is RequestKind.WHOLE
+
+    def without_card_rules(self) -> Needs:
+        """The same with any card."""
+        return self._replace(rules=replace(self.rules, cards=CardRules()))
+
+    def allow(self, card: Card) -> bool:
+        """Whether it may use this card."""
+        if self.rules.cards and not self.rules.cards.allow(card):
+            return False
+        if self.kind is RequestKind.WHOLE:
+            return self.rules.cards.profile == (card.instance.profile if card.instance is not None else "")
+        return card.instance is None or not (self.several or self.kind in _LIMITED)
+
+
+def needs_of(request: Request) -> Needs:
+    """What the request asks of nodes."""
+    return Needs(kind_of(request), request.rules, request.cards > 1 and not request.whole)
+
+
 def serves(kind: RequestKind, mode: Mode, policy: ComputePolicy) -> bool:
     """Whether a node of this mode and policy takes such pods."""
     if kind is RequestKind.MEMORY and mode is Mode.CORE_MEM:
@@ -75,8 +129,9 @@ def serves(kind: RequestKind, mode: Mode, policy: ComputePolicy) -> bool:
     return mode in MODES[kind] and (kind is not RequestKind.OFFLINE or policy is ComputePolicy.PRIORITY)
 
 
-def find_barrier(kind: RequestKind, rules: Rules, node: Node) -> tuple[Why, str] | None:
+def find_barrier(needs: Needs, node: Node) -> tuple[Why, str] | None:
     """Why the node is excluded for such a pod, or None."""
+    kind, rules = needs.kind, needs.rules
     if kind is not RequestKind.NOTHING and not serves(kind, node.mode, node.policy):
         if node.mode in MODES[kind]:
             needed = ComputePolicy.PRIORITY.value
@@ -87,11 +142,8 @@ def find_barrier(kind: RequestKind, rules: Rules, node: Node) -> tuple[Why, str]
         return Why.NOT_READY, "not ready"
     if node.cordoned and not _tolerated(UNSCHEDULABLE, rules.tolerations):
         return Why.NOT_READY, "cordoned"
-    if kind is not RequestKind.NOTHING and rules.models and not {card.model for card in node.cards} <= rules.models:
-        models = ", ".join(sorted({card.model or "unknown" for card in node.cards}))
-        return Why.RULES, f"card model {models} is not one of {', '.join(sorted(rules.models))}"
-    if kind is not RequestKind.NOTHING and rules.cards and not any(map(rules.cards.allow, node.cards)):
-        return Why.RULES, "no card is one of those that the pod's annotations allow"
+    if kind is not RequestKind.NOTHING and (barrier := _find_card_barrier(needs, node)) is not None:
+        return barrier
     for taint in node.taints:
         if taint.effect != "PreferNoSchedule" and not _tolerated(taint, rules.tolerations):
             return Why.RULES, f"taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
@@ -100,11 +152,38 @@ def find_barrier(kind: RequestKind, rules: Rules, node: Node) -> tuple[Why, str]
     return None
 
 
+def _find_card_barrier(needs: Needs, node: Node) -> tuple[Why, str] | None:
+    """Why the pod may use none of the node's cards."""
+    rules = needs.rules
+    if rules.models and not {card.model for card in node.cards} <= rules.models:
+        models = ", ".join(sorted({card.model or "unknown" for card in node.cards}))
+        return Why.RULES, f"card model {models} is not one of {', '.join(sorted(rules.models))}"
+    if rules.cards and not any(map(rules.cards.allow, node.cards)):
+        if rules.cards.profile:
+            return Why.INSTANCES, f"no card is a MIG instance of profile {rules.cards.profile}"
+        return Why.RULES, "no card is one of those that the pod's annotations allow"
+    if needs.undivided and node.cards and all(card.instance is not None for card in node.cards):
+        return Why.INSTANCES, f"all its cards are MIG instances: {needs.undivided}"
+    return None
+
+
 def could_host(request: Request, fresh: Node) -> bool:
     """Whether an empty node has the cards for a pod that the pod's rules let it go to; CPU and memory are not asked."""
-    cards = [card for card in fresh.cards if request.rules.cards.allow(card)] if request.rules.cards else fresh.cards
+    needs = needs_of(request)
+    cards = [card for card in fresh.cards if needs.allow(card)] if needs.choosy else fresh.cards
     large = sum(request.whole or card.allocatable_bytes >= request.card_bytes for card in cards)
-    return large >= request.cards and find_barrier(kind_of(request), request.rules, fresh) is None
+    return large >= request.cards and find_barrier(needs, fresh) is None
+
+
+def whole_cards(request: Request, node: Node, taken: Collection[str]) -> Placement:
+    """
+    The first cards of the node that a pod with whole cards, or whole MIG instances, may have beside those `taken`.
+
+    Which ones it has only its kubelet knows; counted like this, the node has as many left as it has.
+    """
+    needs = needs_of(request)
+    free = [card for card in node.cards if card.uuid not in taken and needs.allow(card)][: request.cards]
+    return Placement(node.name, tuple(Slice(card.uuid, card.index, card.allocatable_bytes, FULL_CORE) for card in free))
 
 
 def ours_of(request: Request, pools: Iterable[tuple[Node, Ours]]) -> Ours:

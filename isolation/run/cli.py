@@ -30,6 +30,7 @@ from isolation.run import listing, preload_check
 from isolation.run.allocate import CapacityError, RunOptions, allocate, load_placement, open_console
 from isolation.run.foreground import ForegroundError, block_signals, run_supervised
 from isolation.run.launch import FAILED, Command, build_environment
+from isolation.run.resize import resize
 from isolation.run.store import FALLBACK_DIRECTORY, SYSTEM_DIRECTORY, AllocationStore, StoreError, default_directory
 from isolation.run.supervisor import Supervisor
 
@@ -113,6 +114,12 @@ class RunFailure(click.ClickException):
     metavar="DIR",
     help=f"Directory of the allocation store. Default: {SYSTEM_DIRECTORY} or {FALLBACK_DIRECTORY}.",
 )
+@click.option(
+    "resized",
+    "--resize",
+    metavar="NAME",
+    help="Give the run of this name or id (see --list) the memory of --gpu-mem while it goes on, and exit.",
+)
 @click.option("listing", "--list", is_flag=True, help="List the allocations on this machine and exit.")
 @options.output(text="With --list: output format. json: for programs.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
@@ -131,6 +138,9 @@ def run(**given: Any) -> None:
         if given["listing"]:
             _list(_read_allocations(store, state_dir, simulated), as_data=bool(given["output"]))
             return
+        if given["resized"] is not None:
+            _resize(given, machine, store)
+            return
         code = run_command(_parse_options(given), machine, store)
     except CapacityError as exc:
         raise CapacityRefusal(str(exc)) from None
@@ -143,6 +153,21 @@ def run(**given: Any) -> None:
         click.echo(f"gpushare run: {exc}", err=True)
         code = exc.code
     sys.exit(code)
+
+
+def _resize(given: dict[str, Any], machine: Machine, store: AllocationStore) -> None:
+    others = {
+        "--gpu-core": given["core"],
+        "COMMAND": given["command"],
+        "--wait": given["wait"],
+        "--name": given["name"],
+    }
+    if wrong := [name for name, value in others.items() if value]:
+        raise click.UsageError(f"--resize takes no {' or '.join(wrong)}")
+    if not given["units"]:
+        raise click.UsageError("--gpu-mem GIB is missing")
+    made = resize(store, given["resized"], given["units"], machine.cards())
+    click.echo(f"{made.entry.id} has {given['units']} GiB now")
 
 
 def _open_store(path: Path | None, simulated: Path | None) -> AllocationStore:

@@ -56,6 +56,7 @@ def run_supervised(supervisor: Supervisor, listen: int) -> int:
     if pid == 0:
         os.close(listen)
         supervisor.run()
+    # ours are closed: the report ends, and the allocation's lock goes, with the last process that works for the command
     os.close(supervisor.report_fd)
     os.close(supervisor.command.lock)
     for line in _lines(listen):
@@ -96,6 +97,7 @@ def _forward(pid: int, handle: int) -> None:
     while True:
         got = signal.sigwaitinfo(ours)
         with contextlib.suppress(ProcessLookupError):
+            # Ctrl-C goes to the whole foreground group: a command in it has the signal already
             if got.si_code == _SI_KERNEL and os.getpgid(pid) == os.getpgrp():
                 continue
             if handle >= 0:

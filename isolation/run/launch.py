@@ -60,7 +60,7 @@ def write_promise_files(entry: HostAllocation, folder: Path, models: Mapping[str
     files.write_limits(folder / LIMITS, abi.Limits(1, entry.id, cards))
     files.write_feed(folder / FEED, [abi.CardFeed(0, 0) for _ in cards], now_ns=1)
     files.create_region(folder / REGION, entry.id)
-    (folder / REGION).chmod(0o644)  # the command's own user books; neighbours' keepers read
+    (folder / REGION).chmod(0o644)  # the command's own user charges; neighbours' feeders read
 
 
 def build_environment(

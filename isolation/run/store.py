@@ -6,10 +6,10 @@ The allocation store of `gpushare run`: a directory, and in it one directory for
     <state-dir>/<id>/...             limits, feed, region, members, cgroup
     <state-dir>/.wait-...            runs that wait (see `wait_queue`)
 
-An allocation appears and vanishes by one rename, and only its writer changes it, so several users can share a store in
-a sticky directory. Whoever decides holds the flock of the directory: two runs never see the same free capacity. An
-allocation without living processes does not count, whether or not its directory can be removed. A record that cannot be
-read is an error, never an empty store.
+An allocation appears and vanishes by one rename, and only its own user changes it (`resize`), so several users can
+share a store in a sticky directory. Whoever decides holds the flock of the directory: two runs never see the same free
+capacity. An allocation without living processes does not count, whether or not its directory can be removed. A record
+that cannot be read is an error, never an empty store.
 """
 
 from __future__ import annotations

@@ -61,9 +61,9 @@ class Supervisor:
         """Start the command and stay to the end. Never returns."""
         code = FAILED
         try:
-            signal.signal(
-                signal.SIGCHLD, signal.SIG_DFL
-            )  # ignored, as some starters leave it, children vanish before waitpid sees them
+            # ignored, as some starters leave it, children vanish before waitpid sees them
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # orphans of the command come to us instead of to init: the allocation lives as long as they do
             _prctl(_SUBREAPER, 1)
             pid = self._start()
             self._detach()
@@ -83,6 +83,7 @@ class Supervisor:
         pid, gate, errors = fork_command(self.command)
         liveness.write_members(self.held.folder, [process.identify(pid)])
         self.send(pid=pid)
+        # only now may the command begin: whoever looks from here on finds its process among the members
         os.write(gate, b"g")
         os.close(gate)
         failed = os.read(errors, 64).decode("ascii")

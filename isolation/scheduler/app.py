@@ -14,7 +14,6 @@ import contextlib
 import gc
 import logging
 import secrets
-import signal
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +27,7 @@ from isolation.kube.store import Store
 from isolation.kube.writes import LeaseClient, Writer
 from isolation.release import release
 from isolation.scheduler.admission.supervise import AdmissionProcess, ClusterFeed
+from isolation.scheduler.adoption import Adoption
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core import inspection
 from isolation.scheduler.core.cache import SchedulerCache
@@ -41,7 +41,9 @@ from isolation.scheduler.leader_tasks import LeaderTasks
 from isolation.scheduler.live_read import LiveRead
 from isolation.scheduler.metrics import Metrics, count
 from isolation.scheduler.ownership import OwnershipWatch
+from isolation.scheduler.resizer import Resizer
 from isolation.scheduler.writes import ObjectWriter
+from isolation.shutdown import stop_event
 
 if TYPE_CHECKING:
     import ssl
@@ -66,7 +68,8 @@ class Scheduler:
         self._settings, self._access = settings, access
         me = settings.identity or f"{settings.pod or settings.host or 'gpushare'}_{secrets.token_hex(4)}"
         self._writer, self._objects = Writer(access, me), ObjectWriter(access)
-        store = Store(unit_bytes=settings.unit_bytes)
+        noted = frozenset(name for one in settings.systems.on for name in one.node_resources)
+        store = Store(unit_bytes=settings.unit_bytes, noted=noted)
         self.cache = SchedulerCache(policy=settings.policy, unit_bytes=settings.unit_bytes)
         self.informers = Informers(access, self.cache, store, settings.namespace)
         name = settings.kube_scheduler_lease
@@ -74,6 +77,7 @@ class Scheduler:
         lease = LeaseClient(access, settings.namespace, settings.lease)
         self.leadership = Leadership(lease, me, beside=beside, host=settings.host)
         self.metrics = Metrics()
+        self._adoption = Adoption(access, self._objects, self.informers, settings.unit_bytes)
         self.binder = Binder(self.cache, self._writer, self.leadership.fence, unit_bytes=settings.unit_bytes)
         self.leadership.release_when(self.binder.settled)
         self.context = SchedulerContext(
@@ -85,7 +89,9 @@ class Scheduler:
             settings.unit_bytes,
         )
         self._extender = Extender(self.context)
-        self._leader_tasks = LeaderTasks(self.context, self._objects, self._writer, self.metrics)
+        self._leader_tasks = LeaderTasks(
+            self.context, self._objects, self._writer, self.metrics, Resizer(self.context, access, self._writer)
+        )
         self.admission: AdmissionProcess | None = None
         self._certificates: ReloadingTls[ssl.SSLContext] | None = None
         self.background = Background()
@@ -101,6 +107,7 @@ class Scheduler:
             keep = self.background.keep
             for name, follower in self.informers.followers.items():
                 await stack.enter_async_context(keep(f"watch-{name}", follower.run))
+            await stack.enter_async_context(keep("adoption", self._adoption.run))
             for name, work in self.leadership.works().items():
                 await stack.enter_async_context(keep(name, work))
             await stack.enter_async_context(keep("preemption", self._leader_tasks.run))
@@ -126,7 +133,7 @@ class Scheduler:
                     self.informers, may_grow=settings.allow_oversized_requests, foreign=bool(settings.systems.on)
                 )
                 if settings.systems.on:
-                    watch = OwnershipWatch(self._access, settings.systems, known.set_owned)
+                    watch = OwnershipWatch(self._access, self.informers, settings.systems, known.set_owned)
                     await stack.enter_async_context(self.background.keep("dialect-ownership", watch.run))
                 self.admission = AdmissionProcess(settings, known, sock, self.metrics)
                 await stack.enter_async_context(self.background.keep("admission-process", self.admission.run))
@@ -194,6 +201,7 @@ class Scheduler:
         store, none = self.informers.store, ()
         placed = sum(1 for pod in store.pods.values() if pod.placement is not None)
         view = store.view()
+        unread = self.informers.pools.unreadable + self.informers.right_sizing.unreadable
         rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
             catalogue.LEADS: {none: float(self.leadership.fence() is not None)},
             catalogue.SYNCED: {none: float(not self.informers.missing())},
@@ -204,8 +212,8 @@ class Scheduler:
             catalogue.WAITING: {none: float(len(self.context.unschedulable))},
             catalogue.RESERVED: count(made.reason for made in self.informers.reservations.known.values()),
             catalogue.OVERCOMMITTED: {none: float(len(self.cache.find_overcommitted()))},
-            catalogue.UNREADABLE: {none: float(len(view.unreadable) + self.informers.pools.unreadable)},
-            catalogue.POOLS: {none: float(sum(pool.ours != Ours() for pool in self.informers.pools.known))},
+            catalogue.UNREADABLE: {none: float(len(view.unreadable) + unread)},
+            catalogue.POOLS: {none: float(sum(pool.ours != Ours() for pool in self.informers.pools.known.pools))},
         }
         if self.admission is not None:
             rows |= self.admission.rows()
@@ -222,10 +230,7 @@ class Scheduler:
 
 async def run(settings: SchedulerSettings, opened: Callable[[Mapping[str, int]], None]) -> None:
     """The whole life of a process, ended by SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(kind, stop.set)
+    stop = stop_event()
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
     async with Access(settings.kubeconfig, settings.context) as access:
         made = Scheduler(settings, access)

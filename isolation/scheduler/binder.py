@@ -165,7 +165,7 @@ class Binder:
                 pod.uid, pod.request, found.placement, self._cache.policy_of(found.placement.node)
             ),
             self._dialect.allocation_annotation: encode_vendor(
-                pod.request, found.placement, _positions(pod.request), unit_bytes=self._unit
+                pod.request, found.placement, positions(pod.request), unit_bytes=self._unit
             ),
         }
         return records | ({RESERVATION: found.reservation} if found.reservation else {})
@@ -261,7 +261,7 @@ class Binder:
         return bool(slices)
 
 
-def _positions(request: Request) -> list[str]:
+def positions(request: Request) -> list[str]:
     """Container names by position in `spec.containers`; empty where the container requests nothing."""
     at = {ask.position: ask.container for ask in request.asks if ask.position >= 0}
     return [at.get(i, "") for i in range(max(at, default=-1) + 1)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from isolation.host.bounded_connections import Limits
+from isolation.host.bounded_connections import ConnectionLimits
 from isolation.scheduler import http_server as bounded
 from isolation.scheduler.core import extender_api, inspection
 from isolation.scheduler.extender import VERBS
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from isolation.scheduler.metrics import Metrics
 
 log = logging.getLogger(__name__)
-EXTENDER_LIMITS: Final = Limits(connections=256, request_seconds=10.0)
-METRICS_LIMITS: Final = Limits(connections=64, request_seconds=5.0)
+EXTENDER_LIMITS: Final = ConnectionLimits(connections=256, request_seconds=10.0)
+METRICS_LIMITS: Final = ConnectionLimits(connections=64, request_seconds=5.0)
 _MEASURED: Final = {"shortlist": "filter"}
 """Verbs that the metrics count as another one."""
 
@@ -120,7 +120,7 @@ class Endpoints:
 async def serve(
     app: web.Application,
     address: Address,
-    limits: Limits,
+    limits: ConnectionLimits,
     certificates: ReloadingTls[ssl.SSLContext] | None = None,
     keep: bounded.Keep = bounded.run_beside,
 ) -> AsyncIterator[int]:

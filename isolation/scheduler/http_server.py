@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from aiohttp import web
 
-from isolation.host.bounded_connections import Bounded, Connection, Limits
+from isolation.host.bounded_connections import Bounded, Connection, ConnectionLimits
 from isolation.kube.malformed_requests import request_error_logger
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def run_beside(work: Work) -> AsyncIterator[None]:
 async def serve(
     app: web.Application,
     sock: socket.socket,
-    limits: Limits,
+    limits: ConnectionLimits,
     log: logging.Logger,
     context: Callable[[], ssl.SSLContext] | None = None,
     *,

@@ -14,13 +14,12 @@ import contextlib
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 
-from isolation.contract.codec import CodecError
-from isolation.contract.codec.pools import KEY, decode_pools
-from isolation.contract.names import EXEMPT, POOLS, QUOTA, SHARED, SYSTEM_NAMESPACE
+from isolation.contract.codec import CodecError, pools, recommendations
+from isolation.contract.names import EXEMPT, POOLS, QUOTA, RIGHT_SIZING, SHARED, SYSTEM_NAMESPACE
 from isolation.contract.reservation import RESERVATIONS_PATH, Reservation, reservation_of
 from isolation.kube.core.backoff import Pace
 from isolation.kube.core.errors import MalformedError
@@ -32,13 +31,15 @@ from isolation.kube.optional_kind import OptionalKind
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from isolation.contract.codec.pools import PublishedPool
     from isolation.kube.listwatch import Source
     from isolation.kube.store import ClusterChange, Store
     from isolation.scheduler.core.cache import SchedulerCache
 
 log = logging.getLogger(__name__)
 _POOLS: Final = "pools"
+_RIGHT_SIZING: Final = "right-sizing"
+_OPTIONAL: Final = frozenset({_POOLS, _RIGHT_SIZING})
+"""What the autoscaler publishes: no decision waits for it."""
 HABITS: Final = WatchOptions(pace=Pace(longest=5.0))
 """A shorter back-off than usual: there are few replicas, and all pods with shares wait for them."""
 QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)
@@ -53,7 +54,13 @@ class Informers:
         self.live = Informer(source, PodSelection(labels=f"{SHARED}=true"), store, HABITS)
         self.reservations = _ReservationHandler(cache)
         self.namespaces = _NamespaceHandler(cache)
-        self.pools = _PoolHandler()
+        self.pools = _PublishedHandler(POOLS, pools.KEY, pools.decode_pools, pools.PublishedPools())
+        self.right_sizing = _PublishedHandler(
+            RIGHT_SIZING,
+            recommendations.KEY,
+            recommendations.decode_recommendations,
+            recommendations.Recommendations(),
+        )
         self.followers = {
             "nodes": self.live.nodes,
             "pods": self.live.pods,
@@ -65,7 +72,16 @@ class Informers:
                 self.pools,
                 QUIET,
             ),
+            _RIGHT_SIZING: Reflector(
+                source,
+                Selection(f"/api/v1/namespaces/{namespace}/configmaps", fields=f"metadata.name={RIGHT_SIZING}"),
+                self.right_sizing,
+                QUIET,
+            ),
         }
+        self.adopted = asyncio.Event()
+        """Whether pods without our label that hold cards are known; cleared by whoever looks for them."""
+        self.adopted.set()
         self._freed: list[Callable[[], None]] = []
         store.listen(self._apply)
         cache.on_capacity_freed(self._notify_freed)
@@ -76,9 +92,11 @@ class Informers:
         self._freed.append(listener)
 
     def missing(self) -> str:
-        """Which informers are not synced yet; empty: all are. The pools do not count, no decision depends on them."""
-        unread = (name for name, follower in self.followers.items() if not follower.synced.is_set())
-        return ", ".join(name for name in unread if name != _POOLS)
+        """Which informers are not synced yet; empty: all are. What the autoscaler publishes does not count."""
+        unread = [
+            name for name, follower in self.followers.items() if not follower.synced.is_set() and name not in _OPTIONAL
+        ]
+        return ", ".join(unread if self.adopted.is_set() else [*unread, "pods of other schedulers"])
 
     def ages(self) -> Mapping[str, float]:
         """Seconds since the server last said anything, by watch; a watch that never heard anything is left out."""
@@ -88,7 +106,7 @@ class Informers:
     async def synced(self) -> None:
         """Wait until all are synced."""
         for name, follower in self.followers.items():
-            if name != _POOLS:
+            if name not in _OPTIONAL:
                 await follower.synced.wait()
 
     async def run(self) -> None:
@@ -174,21 +192,23 @@ class _ConfigMap(msgspec.Struct):
 _CONFIG_MAP: Final = msgspec.json.Decoder(_ConfigMap)
 
 
-class _PoolHandler:
-    """The pools that the autoscaler has published; none where that cannot be read."""
+_Known = TypeVar("_Known")
 
-    def __init__(self) -> None:
-        self.text = ""
-        self.known: tuple[PublishedPool, ...] = ()
-        self.unreadable = False
+
+class _PublishedHandler(Generic[_Known]):
+    """One key of a ConfigMap that the autoscaler publishes; `nothing` where that cannot be read."""
+
+    def __init__(self, name: str, key: str, decode: Callable[[str], _Known], nothing: _Known) -> None:
+        self._name, self._key, self._decode, self._nothing = name, key, decode, nothing
+        self.text, self.known, self.unreadable = "", nothing, False
 
     def put(self, raw: msgspec.Raw) -> str:
         try:
-            text = (_CONFIG_MAP.decode(raw).data or {}).get(KEY, "")
-            self.text, self.known, self.unreadable = text, decode_pools(text).pools, False
+            text = (_CONFIG_MAP.decode(raw).data or {}).get(self._key, "")
+            self.text, self.known, self.unreadable = text, self._decode(text), False
         except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-            self.text, self.known, self.unreadable = "", (), True
-            log.warning("cannot read ConfigMap, ignoring it: %s: configmap=%s", exc, POOLS)
+            self.text, self.known, self.unreadable = "", self._nothing, True
+            log.warning("cannot read ConfigMap, ignoring it: %s: configmap=%s", exc, self._name)
         return identity_of(raw).name
 
     def drop(self, raw: msgspec.Raw) -> None:
@@ -200,7 +220,7 @@ class _PoolHandler:
             self._forget()
 
     def _forget(self) -> None:
-        self.text, self.known, self.unreadable = "", (), False
+        self.text, self.known, self.unreadable = "", self._nothing, False
 
 
 class _NamespaceMeta(msgspec.Struct):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the leader does between requests: delete reservations, requeue pods, preempt by card.
+What the leader does between requests: delete reservations, resize and requeue pods, preempt by card.
 
 Decides the order of steps; each can be repeated, or left out after a crash. In-tree preemption counts a node's sum, so
 it never helps a pod that fits by sum but on no card. Here cards are reserved for the pod first (no other pod may take
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from isolation.scheduler.core.unschedulable import UnschedulablePod
     from isolation.scheduler.extender import SchedulerContext
     from isolation.scheduler.metrics import Metrics
+    from isolation.scheduler.resizer import Resizer
     from isolation.scheduler.writes import ObjectWriter
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,11 @@ _MOST_REFUSED: Final = 10_000
 class LeaderTasks:
     """One cycle after another, on the leader only."""
 
-    def __init__(self, context: SchedulerContext, objects: ObjectWriter, writer: Writer, metrics: Metrics) -> None:
+    def __init__(
+        self, context: SchedulerContext, objects: ObjectWriter, writer: Writer, metrics: Metrics, resizer: Resizer
+    ) -> None:
         self._context, self._objects, self._writer, self._metrics = context, objects, writer, metrics
+        self._resizer = resizer
         self._refused: dict[tuple[str, str], float] = {}
         self._checked_at = context.clock()
         self._epoch: int | None = None
@@ -74,9 +78,10 @@ class LeaderTasks:
                 await asyncio.sleep(1.0)
 
     async def run_cycle(self) -> None:
-        """Delete reservations, requeue pods, preempt."""
+        """Delete reservations, resize and requeue pods, preempt."""
         now = self._context.clock()
         await self._delete_reservations(now)
+        await self._resizer.run_cycle()
         await self._requeue(now)
         await self._preempt(now)
 

@@ -14,12 +14,16 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from isolation.contract.names import SHARED
-from isolation.kube.core.wire import identity_of
+from isolation.contract.codec import CodecError, decode_allocation
+from isolation.contract.names import ALLOCATION, SHARED
+from isolation.kube.core.wire import identity_of, pod_wire
 from isolation.kube.informer import NOT_ENDED
 from isolation.kube.paging import PAGE, list_pages
 
 if TYPE_CHECKING:
+    import msgspec
+
+    from isolation.contract.model import Pod
     from isolation.kube.listwatch import Source
     from isolation.kube.store import ClusterChange
     from isolation.scheduler.informers import Informers
@@ -73,7 +77,9 @@ class LiveRead:
                     for raw in page.items or ():
                         uid = identity_of(raw).uid
                         known = self._store.pods.get(uid)
-                        if uid not in self._gone and (known is None or known.placement is None):
+                        if uid not in self._gone and (
+                            known is None or known.placement is None or _is_newer(raw, known)
+                        ):
                             self._store.pod_is(raw)
         finally:
             self._running -= 1
@@ -84,3 +90,13 @@ class LiveRead:
         """Remember pods that go while a list is under way."""
         if self._running and change.pod is None and change.pod_before is not None:
             self._gone.add(change.pod_before.uid)
+
+
+def _is_newer(raw: msgspec.Raw, known: Pod) -> bool:
+    """Whether the leader before has resized the pod, and the watch has not shown it yet."""
+    annotations = pod_wire(raw).get("metadata", {}).get("annotations") or {}
+    try:
+        found = decode_allocation(annotations.get(ALLOCATION, ""))
+    except CodecError:
+        return False
+    return found.resize is not None and found.resize.generation > (known.resize.generation if known.resize else 0)

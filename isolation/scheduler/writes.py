@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The scheduler's writes besides bindings: reservations, the annotation that requeues a pod, the leader label.
+The scheduler's writes besides bindings: reservations, the annotation that requeues a pod, labels.
 
 Each is one request that is safe to repeat. A refusal by the API server is returned as text; `UnreachableError` means
 that the outcome is unknown.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from isolation.contract.names import LEADER, ROLE, WOKEN
+from isolation.contract.names import LEADER, ROLE, SHARED, WOKEN
 from isolation.contract.reservation import RESERVATIONS_PATH, manifest_of
 from isolation.kube.core.errors import ConflictError, InvalidError, NotFoundError, RefusedError
 
@@ -51,6 +51,10 @@ class ObjectWriter:
         """Update an unschedulable pod: kube-scheduler then retries it."""
         body = {"metadata": {"uid": pod.uid, "annotations": {WOKEN: moment}}}
         return await self._patch(pod.path, body)
+
+    async def label_shared(self, pod: PodRef) -> str:
+        """Label a pod that another scheduler placed as one with shares."""
+        return await self._patch(pod.path, {"metadata": {"uid": pod.uid, "labels": {SHARED: "true"}}})
 
     async def set_leader_label(self, namespace: str, name: str, *, leads: bool) -> str:
         """Set or remove the label of this pod by which a Service finds the leader."""

@@ -26,7 +26,9 @@ from isolation.simgpu.hardware import (
     open_box,
     parameters,
 )
+from isolation.simgpu.mig import PROFILES
 from isolation.simgpu.models import MODELS
+from isolation.simgpu.owner import Owner
 from isolation.simgpu.report import build_document, render_lines
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ def simgpu() -> None:
     "models",
     multiple=True,
     required=True,
-    help="Card model (see `gpushare simgpu models`). Repeat for several models.",
+    help="Card model, or MODEL:PROFILE[@SLICE],... divided by MIG (see `gpushare simgpu models`). Repeat for several.",
 )
 @click.option(
     "--cards",
@@ -226,6 +228,32 @@ def break_command(path: Path, card: int, what: str, value: int) -> None:
     _report_errors(act)
 
 
+@simgpu.command("own", short_help="Own the cards: grant memory as a kernel driver does.")
+@PATH
+@click.option(
+    "--cgroup",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("/sys/fs/cgroup"),
+    show_default=True,
+    help="Mount point of cgroup version 2.",
+)
+def own_command(path: Path, cgroup: Path) -> None:
+    """
+    Own the cards of PATH until interrupted, as root.
+
+    Programs then get memory from this process alone, through the socket PATH.owner. It identifies them as the host sees
+    them and holds the memory limits of their control groups, whatever they load and whatever they write into PATH.
+    """
+
+    def act() -> None:
+        with open_box(path) as box:
+            owner = Owner(box, cgroup)
+            click.echo(f"owning {path}")
+            owner.serve()
+
+    _report_errors(act)
+
+
 @simgpu.command("parameters")
 @options.output(alias=False)
 def parameters_command(output: str) -> None:
@@ -246,5 +274,8 @@ def models_command(output: str) -> None:
         click.echo(json.dumps([{"model": name, **asdict(model)} for name, model in MODELS.items()], indent=2))
         return
     for name, model in MODELS.items():
-        divided = f", {model.instances} x {model.profile}" if model.instances else ""
+        names = [part.profile.name for part in model.layout]
+        divided = f", {', '.join(f'{names.count(each)} x {each}' for each in dict.fromkeys(names))}" if names else ""
         click.echo(f"{name:14} {model.name}, {model.memory_mib} MiB, {model.sms} SMs{divided}")
+    for name, profiles in PROFILES.items():
+        click.echo(f"MIG profiles of {name}: {', '.join(profiles)}")

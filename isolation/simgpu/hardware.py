@@ -18,7 +18,8 @@ from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_uint8, 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from isolation.simgpu.models import MIB, MODELS, VENDOR, Model
+from isolation.simgpu.mig import SLICES, LayoutError
+from isolation.simgpu.models import MIB, VENDOR, Model, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,7 @@ class CardModel(Structure):
         *((name, c_uint64) for name in ("pci_domain", "pci_bus", "pci_device", "pci_id", "pci_subsystem")),
         *((name, c_uint64) for name in ("pcie_generation", "brand", "architecture")),
         *((name, c_uint64) for name in ("mig", "parent", "gpu_instance", "compute_instance")),
+        *((name, c_uint64) for name in ("gpu_slices", "compute_slices")),
     ]
 
 
@@ -164,32 +166,35 @@ def _card(model: Model, position: int, seed: int) -> CardModel:
         pcie_generation=model.pcie_generation,
         brand=model.brand,
         architecture=model.architecture,
-        mig=int(model.instances > 0),
+        mig=int(bool(model.layout)),
     )
 
 
 def _instance(card: CardModel, model: Model, parent: int, number: int, seed: int) -> CardModel:
-    part = CardModel.from_buffer_copy(card)
+    """The MIG instance of that number; where there are several compute instances in it is not simulated."""
+    part, lies = CardModel.from_buffer_copy(card), model.layout[number]
     identity = uuid.uuid5(uuid.NAMESPACE_OID, f"gpushare simgpu {seed} {parent} instance {number}")
     part.uuid = (c_uint8 * 16)(*identity.bytes)
-    part.profile = model.profile.encode()
+    part.profile = lies.profile.name.encode()
     part.mig, part.parent = 0, parent + 1
-    part.gpu_instance, part.compute_instance = 7 + number, 0
-    part.sms, part.cores = model.instance_sms, model.instance_sms * model.cores_per_sm
-    part.total_bytes, part.reserved_bytes = model.instance_mib * MIB, 13 * MIB
-    part.bus_bits = card.bus_bits // 8
+    part.gpu_instance, part.compute_instance = lies.gpu_instance, 0
+    part.gpu_slices, part.compute_slices = lies.profile.size, lies.profile.compute
+    part.sms, part.cores = lies.profile.sms, lies.profile.sms * model.cores_per_sm
+    part.total_bytes, part.reserved_bytes = lies.profile.mib * MIB, 13 * MIB
+    part.bus_bits = card.bus_bits * lies.profile.size // SLICES
+    part.l2_bytes = card.l2_bytes * lies.profile.size // SLICES
     return part
 
 
 def describe(models: Sequence[str], seed: int) -> list[CardModel]:
-    """The cards of a box, one model name per physical card; MIG instances follow the whole cards."""
-    unknown = sorted(set(models) - set(MODELS))
-    if unknown:
-        raise SimulatorError(f"unknown model {', '.join(unknown)}; choose from {', '.join(MODELS)}")
-    chosen = [MODELS[name] for name in models]
+    """The cards of a box, one model (`model_of`) per physical card; MIG instances follow the whole cards."""
+    try:
+        chosen = [model_of(name) for name in models]
+    except LayoutError as exc:
+        raise SimulatorError(str(exc)) from None
     cards = [_card(model, position, seed) for position, model in enumerate(chosen)]
     for parent, model in enumerate(chosen):
-        cards += [_instance(cards[parent], model, parent, number, seed) for number in range(model.instances)]
+        cards += [_instance(cards[parent], model, parent, number, seed) for number in range(len(model.layout))]
     return cards
 
 

@@ -12,8 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from isolation.simgpu.mig import PROFILES, LayoutError, layout
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from isolation.simgpu.mig import Layout
 
 MIB: Final = 1 << 20
 VENDOR: Final = 0x10DE  # NVIDIA's PCI vendor id
@@ -21,7 +25,7 @@ VENDOR: Final = 0x10DE  # NVIDIA's PCI vendor id
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One kind of card. Units in the names; `instances` > 0: divided by MIG into so many."""
+    """One kind of card. Units in the names."""
 
     name: str
     memory_mib: int
@@ -43,10 +47,8 @@ class Model:
     pci_subsystem: int
     brand: int
     architecture: int
-    profile: str = ""
-    instances: int = 0
-    instance_sms: int = 0
-    instance_mib: int = 0
+    layout: Layout = ()
+    """How MIG divides it; empty: it does not."""
 
     @property
     def copy_mbps(self) -> int:
@@ -175,6 +177,28 @@ H200: Final = replace(
     pci_device=0x2335,
     pci_subsystem=0x18BE,
 )
+B200: Final = Model(
+    name="NVIDIA B200",
+    memory_mib=183359,
+    reserved_mib=645,
+    context_mib=560,
+    sms=148,
+    cores_per_sm=128,
+    threads_per_sm=2048,
+    shared_kib=228,
+    l2_mib=126,
+    capability=(10, 0),
+    sm_mhz=1965,
+    memory_mhz=3996,
+    bus_bits=8192,
+    idle_watts=140,
+    limit_watts=1000,
+    pcie_generation=5,
+    pci_device=0x2901,
+    pci_subsystem=0x1999,
+    brand=14,
+    architecture=10,
+)
 MODELS: Final[Mapping[str, Model]] = {
     "t4": T4,
     "v100-16g": V100,
@@ -182,6 +206,23 @@ MODELS: Final[Mapping[str, Model]] = {
     "a100-80g": A100,
     "h100-80g": H100,
     "h200": H200,
-    # The smallest slices: seven instances of one compute slice and a tenth of the memory each.
-    "a100-80g-mig": replace(A100, profile="1g.10gb", instances=7, instance_sms=14, instance_mib=9728),
+    "b200": B200,
+    # The smallest slices: seven instances of one compute slice and an eighth of the memory each.
+    "a100-80g-mig": replace(A100, layout=layout(PROFILES["a100-80g"], ",".join(["1g.10gb"] * 7))),
 }
+
+
+def model_of(text: str) -> Model:
+    """
+    A model by name, divided where the name goes on with profiles: `h100-80g:3g.40gb,1g.10gb@0`.
+
+    Raises LayoutError for a model that does not exist or cannot be divided like that.
+    """
+    name, divided, profiles = text.partition(":")
+    if name not in MODELS:
+        raise LayoutError(f"unknown model {name}; choose from {', '.join(MODELS)}")
+    if not divided:
+        return MODELS[name]
+    if name not in PROFILES:
+        raise LayoutError(f"model {name} has no MIG profiles; choose from {', '.join(PROFILES)}")
+    return replace(MODELS[name], layout=layout(PROFILES[name], profiles))

@@ -86,7 +86,7 @@ class Job:
         return self.folder / "feed"
 
     def promise(self, *cards: abi.CardLimit) -> None:
-        """Promise anew, in place."""
+        """Promise again, in place."""
         self.cards = cards
         files.write_limits(self.limits, abi.Limits(self.generation, self.folder.name, cards, self.flags))
         self.generation += 1

@@ -54,7 +54,7 @@ int main(int argc, char **argv)
     const struct gs_feed_card *fed = &feed.cards[1];
     printf("%lu %lu %lu %lu %u %u %lu %lu %d %u %u %u %u\\n", feed.written_ns, fed->own_ns, fed->sample_ns,
            fed->reserved, fed->rate_ppm, fed->rounding_ppm, fed->sampled_ns, fed->memory_ns, fed->excess_granules,
-           fed->books_granules, fed->released_granules, fed->memory_flags, feed.cards[0].memory_flags);
+           fed->ledger_granules, fed->released_granules, fed->memory_flags, feed.cards[0].memory_flags);
     region.cards[1].word = 6 | 4097ULL % 4096 << 32 | 9ULL << 44;
     memset(region.cards[1].uuid, 0xab, 16);
     region.cards[1].limit_bytes = 11, region.cards[1].peak_bytes = 12, region.cards[1].denied = 13;
@@ -91,7 +91,7 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
     files.write_feed(feed, [abi.CardFeed(1, 2), abi.CardFeed(3, 4, 6, 7, 8, memory)], now_ns=7)
     files.create_region(region, "ns/pod")
 
-    done = subprocess.run([program, limits, feed, region], capture_output=True, text=True, check=True)
+    done = subprocess.run([program, limits, feed, region], capture_output=True, text=True, check=True, timeout=300)
     read = files.read_region(region)
     assert read.cards == files.read_cards(region)
 
@@ -99,7 +99,7 @@ def test_each_field_arrives_where_it_was_written(tmp_path):
         f"3 1 ns/pod {5 << 30} {400 << 20} 300000 1 4 1 7 1",
         "7 3 4 0 6 7 8 9 -5 10 11 1 0",
     ] == done.stdout.splitlines()
-    card = abi.CardBook(
+    card = abi.CardLedger(
         UUID(bytes=b"\xab" * 16),
         6 * 512,
         *range(11, 21),

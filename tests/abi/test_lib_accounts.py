@@ -84,7 +84,7 @@ ok(cu.cuMemAllocPitch_v2(byref(c_uint64()), byref(c_size_t()), c_size_t(5000), c
 
 
 @pytest.mark.parametrize("family", MISSED)
-def test_the_books_cover_what_the_card_holds(machine, family):
+def test_the_ledger_covers_what_the_card_holds(machine, family):
     """Families that are easily missed: never less in the ledger than on the card, and both at 0 in the end."""
     one = machine()
     one.promise("a", (0, 4096))

@@ -54,7 +54,7 @@ int deep(const char *path, size_t bytes)
 
 
 def around(one):
-    """Bytes by pid of processes without a slot in the region, and what those with one have beyond the books."""
+    """Bytes by pid of processes without a slot in the region, and what those with one have beyond the ledger."""
     slots = one.book("a").slots
     ours = {(slot.pid, slot.start_ticks) for slot in slots if not slot.ghost}
     outside, measured = {}, 0
@@ -142,7 +142,7 @@ def deep(tmp_path):
         source, path = tmp_path / "deep.c", tmp_path / "deep.so"
         source.write_text(DEEP)
         command = ["gcc", "-shared", "-fPIC", "-o", path, source, f"-L{one.folder}", "-l:libcuda.so.1"]
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, timeout=300)
         return path
 
     return make

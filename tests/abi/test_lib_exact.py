@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Exact books, at the size of a test: `python -m benchmarks.isolation.exact` does the same for long.
+Exact ledgers, at the size of a test: `python -m benchmarks.isolation.exact` does the same for long.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_a_crowd_never_passes_the_promise_and_leaves_nothing(plain_library, budg
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the registers of one machine")
-def test_a_kill_at_any_instruction_of_any_family_leaves_both_books_right(plain_library, budget):
+def test_a_kill_at_any_instruction_of_any_family_leaves_ledger_and_records_right(plain_library, budget):
     """Killed on the way through each family's calls: ledger and hardware agree at once, nobody is wedged."""
     assert [] == missed(exact.step_findings(Size(samples=8 * budget), plain_library))
 
@@ -46,7 +46,7 @@ def test_kills_under_contention_over_all_families_wedge_nobody(plain_library, bu
 
 
 def test_kills_while_the_ledger_is_corrected(budget):
-    """Nothing over the promise, and both books the same at the end: the part `corrected`, small and for a moment."""
+    """Nothing over the promise, and both ledgers the same at the end: the part `corrected`, small and for a moment."""
     size = Size(kills=40 * budget, processes=4, threads=2)
 
     assert [] == missed(exact.corrected_findings(size))

@@ -192,7 +192,7 @@ print(me.strlen(b"four"), hasattr(me, "cumulus"), hasattr(me, "nvmlx"), hasattr(
     assert output(command, env) == output(command, env | {"LD_PRELOAD": str(plain_library)})
 
 
-def test_absolute_paths_and_bare_names_are_limited_through_dlsym(job):
+def test_absolute_paths_and_plain_names_are_limited_through_dlsym(job):
     """The driver opened by its path is the driver all the same: dlsym hands out the wrapper."""
     one = job(1)
     done = one.run(f"""

@@ -128,7 +128,7 @@ sys.stdin.read()
 
 
 def test_when_every_slot_is_taken_the_next_process_is_refused_and_that_is_recorded(job):
-    """1,024 that live leave no room for books, hence no memory; once they are dead their slots are given on."""
+    """1,024 that live leave no room for a ledger, hence no memory; once they are dead their slots are given on."""
     one = job(2)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(one.region)], **pipes) as holder:
@@ -144,7 +144,7 @@ def test_when_every_slot_is_taken_the_next_process_is_refused_and_that_is_record
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "device", "garbage", "missing"])
 def test_a_feed_that_cannot_be_read_leaves_the_promise_in_force(job, kind):
-    """Launches go on at the promised rate, charged by events, and the books say that nobody feeds."""
+    """Launches go on at the promised rate, charged by events, and the ledger say that nobody feeds."""
     one = job(1, core_ppm=500_000)
     if kind == "garbage":
         one.feed.write_bytes(os.urandom(abi.FEED_BYTES))

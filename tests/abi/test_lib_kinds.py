@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Kinds of memory that are easily missed, and what is recorded instead of run: the simulator's own books judge.
+Kinds of memory that are easily missed, and what is recorded instead of run: the simulator's own records judge.
 """
 
 from __future__ import annotations
@@ -389,7 +389,9 @@ def test_the_private_table_of_nvidia_smi_is_empty_under_a_promise(machine, tmp_p
     one = machine()
     one.promise("a", (0, 2048))
     look = LOOK.format(library=str(library))
-    inside, outside = (json.loads(one.start("a", look, **env).communicate()[0]) for env in ({}, {"LD_PRELOAD": ""}))
+    inside, outside = (
+        json.loads(one.start("a", look, **env).communicate(timeout=300)[0]) for env in ({}, {"LD_PRELOAD": ""})
+    )
 
     assert [[0, 8], [0, 4096], [6, 4096]] == inside
     assert [[0, 4096], [0, 4096], [6, 4096]] == outside

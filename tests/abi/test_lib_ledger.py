@@ -27,7 +27,7 @@ def kill(c_program):
     return run
 
 
-def test_a_kill_at_any_instruction_of_a_step_leaves_the_books_right(kill):
+def test_a_kill_at_any_instruction_of_a_step_leaves_the_records_right(kill):
     """Killed after each single instruction of a reserve and a refund: sums agree at once, nothing stays."""
     figures = kill("step")
 
@@ -42,7 +42,7 @@ def test_a_kill_while_a_slot_is_taken_leaves_it_free(kill):
     assert (0, 0) == (figures["wrong"], figures["left"])
 
 
-def test_kills_under_contention_leave_the_books_right(kill, budget):
+def test_kills_under_contention_leave_the_ledger_right(kill, budget):
     """Processes with several threads each, killed at random: no overshoot, sums agree, the rest is reaped."""
     figures = kill("storm", str(2 * budget), "6", "3")
 

@@ -2,7 +2,7 @@
 """
 What processes do with memory in their hands, on the simulated driver: fork, exec, exit, close, share, sleep.
 
-Both books are looked at each time: what the hardware counts and what the library charges.
+Both ledgers are looked at each time: what the hardware counts and what the library charges.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def start(box):
     yield run
     for process in running:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=300)
 
 
 def heard(process):
@@ -101,8 +101,8 @@ def go_on(process):
     process.stdin.flush()
 
 
-def books(box):
-    """Both books once they agree, as they must soon: (hardware, ledger). The dead are reaped first."""
+def ledgers(box):
+    """Both ledgers once they agree, as they must soon: (hardware, ledger). The dead are reaped first."""
     end = time.monotonic() + 60
     while True:
         native.reap(box.folder / "region")
@@ -125,7 +125,7 @@ def test_a_forked_child_takes_nothing_of_its_parents_with_it(box, start, how, en
         f"{HOLDER}child = {how}\nif child == 0: {end}\nos.waitpid(child, 0)\nsay(1)\nwait()\nsay(alloc(3 * GIB)[0])"
     )
     heard(parent)
-    held = books(box)
+    held = ledgers(box)
     go_on(parent)
 
     assert (GIB + CONTEXT,) * 2 == held
@@ -165,20 +165,20 @@ wait()
     not_initialized = 3
 
     assert [not_initialized << 8] == heard(parent)
-    assert books(box)[0] == CONTEXT
+    assert ledgers(box)[0] == CONTEXT
 
 
 def test_exec_gives_back_what_the_old_image_held(box, start):
-    """The same pid, a new program: what the old one had is free in both books, and can be taken."""
+    """The same pid, a new program: what the old one had is free in both ledgers, and can be taken."""
     again = CLIENT + "say(1)\nwait()\nbegin()\nsay(alloc(3 * GIB)[0])\nwait()"
     process = start(f"{HOLDER}os.execv(sys.executable, [sys.executable, '-S', '-c', {again!r}])")
     heard(process)
-    after = books(box)
+    after = ledgers(box)
     go_on(process)
 
     assert (0, 0) == after
     assert 0 == heard(process)
-    assert (3 * GIB + CONTEXT,) * 2 == books(box)
+    assert (3 * GIB + CONTEXT,) * 2 == ledgers(box)
 
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)", "os.abort()", "os.kill(os.getpid(), signal.SIGKILL)"])
@@ -190,7 +190,7 @@ def test_a_process_that_ends_with_memory_in_its_hands_leaves_none(box, start, en
     second = start("begin()\nsay(alloc(3 * GIB + 256 * MIB)[0])\nwait()")
 
     assert 0 == heard(second)
-    assert (3 * GIB + 256 * MIB + CONTEXT,) * 2 == books(box)
+    assert (3 * GIB + 256 * MIB + CONTEXT,) * 2 == ledgers(box)
 
 
 CLOSING = {
@@ -206,14 +206,14 @@ def test_a_living_process_is_not_reaped_whatever_it_closes(box, start, what):
     """Its memory stays charged and its own; after SIGKILL it is free."""
     process = start(f"{HOLDER}{CLOSING[what]}\nsay(1)\nwait()\nsay(alloc(GIB)[0])\nwait()")
     heard(process)
-    held = books(box)
+    held = ledgers(box)
     go_on(process)
 
     assert (GIB + CONTEXT,) * 2 == held
     assert 0 == heard(process)
     process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert (0, 0) == books(box)
+    process.wait(timeout=300)
+    assert (0, 0) == ledgers(box)
 
 
 def test_expandable_segments_are_charged_while_they_are_mapped(box, start):
@@ -244,13 +244,13 @@ wait()
     most = (4 * GIB - CONTEXT) // (20 * MIB)
 
     assert [OOM, most] == heard(process)
-    assert (CONTEXT + most * 20 * MIB,) * 2 == books(box)
+    assert (CONTEXT + most * 20 * MIB,) * 2 == ledgers(box)
     go_on(process)
     assert 50 == heard(process)
-    assert (CONTEXT + 50 * 20 * MIB,) * 2 == books(box)
+    assert (CONTEXT + 50 * 20 * MIB,) * 2 == ledgers(box)
     go_on(process)
     assert 0 == heard(process)
-    assert (CONTEXT,) * 2 == books(box)
+    assert (CONTEXT,) * 2 == ledgers(box)
 
 
 def test_a_sleeping_process_lends_its_memory_and_gets_it_back_when_it_is_free(box, start):
@@ -277,24 +277,24 @@ while True:
 """)
 
     assert 0 == heard(sleeper)
-    awake = books(box)
+    awake = ledgers(box)
     go_on(sleeper)
     assert "asleep" == heard(sleeper)
-    asleep = books(box)
+    asleep = ledgers(box)
     other = start("begin()\nsay(alloc(3 * GIB)[0])\nwait()")
     assert 0 == heard(other)
     go_on(sleeper)
     assert OOM == heard(sleeper)
     other.kill()
     other.wait()
-    assert (CONTEXT,) * 2 == books(box)
+    assert (CONTEXT,) * 2 == ledgers(box)
     go_on(sleeper)
     assert 0 == heard(sleeper)
     assert [(3 * GIB + CONTEXT,) * 2, (CONTEXT,) * 2] == [awake, asleep]
-    assert awake == books(box)
+    assert awake == ledgers(box)
 
 
-def test_memory_shared_by_descriptor_outlives_its_killed_exporter_in_both_books(box, start):
+def test_memory_shared_by_descriptor_outlives_its_killed_exporter_in_ledger_and_records(box, start):
     """Exported memory is charged once; its maker killed, it stays charged while another process maps it."""
     ours, theirs = socket.socketpair()
     exporter = start(
@@ -331,14 +331,14 @@ wait()
     )
     heard(importer)
     os.close(fd)
-    together = books(box)
+    together = ledgers(box)
     exporter.kill()
     exporter.wait()
-    orphaned = books(box)
+    orphaned = ledgers(box)
     go_on(importer)
     heard(importer)
 
     assert [(GIB + 2 * CONTEXT,) * 2, (GIB + CONTEXT,) * 2] == [together, orphaned]
-    assert (CONTEXT,) * 2 == books(box)
+    assert (CONTEXT,) * 2 == ledgers(box)
     ours.close()
     theirs.close()

@@ -126,12 +126,12 @@ def test_a_mig_instance_is_a_card_of_its_own(machine):
     one = machine("a100-80g-mig")
     mine, other = one.uuids[3], one.uuids[4]
     one.promise("a", (3, 5120))
-    told, refused = one.run(
+    printed, refused = one.run(
         "a", "say([[begin(), uuid(0), *info()], alloc(6 * GIB)[0]])", CUDA_VISIBLE_DEVICES=f"MIG-{mine}"
     )
     unlisted = one.run("a", "say(begin())", CUDA_VISIBLE_DEVICES=f"MIG-{other}")
 
-    assert [0, mine.hex, 5 * GIB - one.context_bytes(3), 5 * GIB] == told
+    assert [0, mine.hex, 5 * GIB - one.context_bytes(3), 5 * GIB] == printed
     assert (OOM, OOM) == (refused, unlisted)
 
 

@@ -5,6 +5,7 @@ The promise of memory inside a container: every family, over processes, kills, f
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -19,6 +20,8 @@ from isolation.contract import abi, breach_ring
 GIB = 1 << 30
 MIB = 1 << 20
 OOM = 2
+SLOW = 10
+"""A loaded machine runs nobody for a while; the library itself looks every 50 ms."""
 
 
 def test_seed_story(job):
@@ -208,7 +211,7 @@ def test_processes_share_one_promise_and_the_dead_cost_nothing(job):
     holder.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # a zombie: dead all the same
     allowed = one.run("begin()\nsay(rc=alloc(GIB)[0])")["rc"]
-    holder.communicate()
+    holder.communicate(timeout=300)
 
     assert (OOM, 0) == (refused, allowed)
     assert abi.Breach.REAPED in [breach.kind for breach in one.breaches()]
@@ -274,6 +277,56 @@ for line in sys.stdin:
     assert [f'{{"rc": {rc}, "total": {total}}}' for rc, total in expected] == answers
 
 
+def test_a_promise_that_shrinks_below_use_never_makes_the_ledger_negative(job):
+    """
+    Random sizes, shrunk and grown in place amid allocations and frees: what is held stays booked to the byte, what is
+    freed is given back however small the promise is, and only what is beyond it is refused. Grown: within 200 ms.
+    """
+    one = job(4)
+    chance = random.Random(4)  # noqa: S311 (chance, no secret)
+    worker = one.start("""
+begin()
+got = []
+for line in sys.stdin:
+    word = line.strip()
+    rc = 0
+    if word == "free" and got:
+        rc = cu.cuMemFree_v2(got.pop())
+    elif word == "alloc":
+        rc, at = alloc(256 * MIB)
+        if not rc: got.append(at)
+    total, free = info()[2], info()[1]
+    say(rc=rc, held=len(got), total=total // MIB, free=free // MIB)
+""")
+
+    def step(word: str) -> dict:
+        worker.stdin.write(f"{word}\n")
+        worker.stdin.flush()
+        return json.loads(worker.stdout.readline())
+
+    def promise() -> int:
+        amount = 512 * chance.randint(1, 10)
+        one.promise(abi.CardLimit(UUID(int=1), amount * MIB, 320 * MIB))
+        begun = time.monotonic()
+        while step("look")["total"] != amount:
+            assert time.monotonic() < begun + 0.2 * SLOW, "in force within 200 ms"
+        return amount
+
+    held = promised = 0
+    for turn in range(60):
+        promised = promised if turn % 3 else promise()
+        word = chance.choice(("alloc", "alloc", "free"))
+        fits = word == "alloc" and 320 + 256 * (held + 1) <= promised
+        now = step(word)
+        assert (OOM if word == "alloc" and not fits else 0) == now["rc"]
+        held = held + fits if word == "alloc" else max(0, held - 1)
+        used = 320 + 256 * held
+        assert (held, max(0, promised - used)) == (now["held"], now["free"])
+        (card,) = one.book().cards
+        assert used * MIB == card.used_bytes
+    worker.communicate("", timeout=120)
+
+
 def test_a_compute_limit_promised_later_binds_a_program_that_only_launches(job):
     """From no limit to 10 percent, in place: the next launches are counted and limited."""
     one = job(1)
@@ -312,7 +365,7 @@ say(seen=sorted(seen))
     while worker.poll() is None:
         for gib in (1, 3):
             one.promise(abi.CardLimit(UUID(int=1), gib * GIB, 320 * MIB))
-    out, err = worker.communicate()
+    out, err = worker.communicate(timeout=300)
 
     assert ("", '{"seen": [1024, 3072]}') == (err, out.strip())
 
@@ -330,7 +383,7 @@ def test_a_newer_minor_is_understood(job):
 
 
 def test_a_scribbled_region_never_crashes_the_program(job):
-    """The tenant writes noise over its own books while it allocates: refusals perhaps, no crash, no hang."""
+    """The tenant writes noise over its own ledger while it allocates: refusals perhaps, no crash, no hang."""
     one = job(1)
     worker = one.start("""
 begin()
@@ -346,7 +399,7 @@ say(done=True)
         while worker.poll() is None:
             region.seek(abi.CARD_OFFSET + chance.randrange(abi.CARDS * abi.CARD_BYTES + 8 * abi.SLOT_BYTES - 64))
             region.write(chance.randbytes(chance.choice((1, 8, 64))))
-    out, _ = worker.communicate()
+    out, _ = worker.communicate(timeout=300)
 
     assert (0, '{"done": true}') == (worker.returncode, out.strip())
 
@@ -375,7 +428,7 @@ def test_a_promise_that_cannot_be_believed_means_no_memory(job, harm):
 
 @pytest.mark.parametrize("harm", ["missing", "short", "foreign"])
 def test_a_region_that_cannot_be_used_means_no_memory(job, harm):
-    """Without books nothing can be promised: fail closed."""
+    """Without a ledger nothing can be promised: fail closed."""
     one = job(2)
     raw = bytearray(one.region.read_bytes())
     if harm == "missing":

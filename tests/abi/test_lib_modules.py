@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What modules and libraries cost of a promise, against the simulator's own books: what their images say.
+What modules and libraries cost of a promise, against the simulator's own records: what their images say.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def machine(tmp_path, plain_library):
 
 
 def held(one, card=0):
-    """Bytes of modules on the card, by its own books."""
+    """Bytes of modules on the card, by its own ledger."""
     return sum(client.bytes[KINDS.index("module")] for client in one.box.clients(card))
 
 

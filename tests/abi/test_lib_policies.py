@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How jobs share a card under `gpushare run`, from start to end as a person types it; the simulator's books judge.
+How jobs share a card under `gpushare run`, from start to end as a person types it; the simulator's records judge.
 
 Commands, their keepers and the judge are members of a story with a clock of its own (`virtual_clock`): all that
 happens does so at its moment, however busy this machine is. Tight figures on many kinds of card:
@@ -57,14 +57,14 @@ class Machine:
         moments = sorted({moment for window in windows for moment in window})
         with self.story.judge(self.folder / "box", moments) as judge:
             pids = {name: int(started.stdout.readline()) for name, started in self.running.items()}
-            seen = dict(zip(moments, judge.told(), strict=True))
+            seen = dict(zip(moments, judge.looks(), strict=True))
         return [{name: percent(seen[at], seen[to], pid) for name, pid in pids.items()} for at, to in windows]
 
     def end(self) -> dict[str, dict]:
         """What the jobs said; all ended well."""
-        told = {name: json.loads(started.communicate(timeout=300)[0]) for name, started in self.running.items()}
+        looks = {name: json.loads(started.communicate(timeout=300)[0]) for name, started in self.running.items()}
         assert {0} == {started.returncode for started in self.running.values()}
-        return told
+        return looks
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def machine(tmp_path, client):
     for one in made:
         for started in one.running.values():
             started.kill()
-            started.communicate()
+            started.communicate(timeout=300)
 
 
 def test_what_a_neighbour_leaves_idle_is_used_and_given_back_at_once(machine):
@@ -129,8 +129,8 @@ def test_an_online_job_hardly_notices_an_offline_one(machine):
     box.start("online", "online", (0, 5), *policy, "--online")
     box.start("offline", "2ms", (2, 5), *policy)
     alone, both = box.shares((0.5, 1.9), (2.5, 4.8))
-    told = box.end()
+    looks = box.end()
 
     assert both["online"] > 0.95 * alone["online"] > 85
     assert 0 < both["offline"] < 3
-    assert told["online"]["requests"] > ONLINE_REQUESTS
+    assert looks["online"]["requests"] > ONLINE_REQUESTS

@@ -52,5 +52,5 @@ def test_the_runtimes_contexts_and_images_are_out_of_sight_and_its_memory_is_not
     assert "[0, [0, 0, 2], 2]" == process.stdout.readline().strip()
     (client,) = one.box.clients(0)
     held = {kind: size for kind, size in zip(KINDS, client.bytes, strict=True) if size}
-    process.communicate("")
+    process.communicate("", timeout=300)
     assert {"context": one.context_bytes(), "module": 64 * MIB, "data": 2 * GIB} == held

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The library on the simulated driver, whose own books are the only judge.
+The library on the simulated driver, whose own records are the only judge.
 
 How the card is divided is judged in stories with a clock of their own: `virtual_clock`.
 """
@@ -242,7 +242,7 @@ def shares(machine: Machine, code: dict[str, str], rate_ppm: int = 0) -> dict[st
         for process in running.values():
             process.communicate("", timeout=300)
             assert 0 == process.returncode
-        before, after = judge.told()
+        before, after = judge.looks()
     return {name: percent(before, after, process.pid) for name, process in running.items()}
 
 
@@ -290,9 +290,9 @@ def test_what_was_granted_ends_with_the_host_that_granted_it(machine):
     looks = [0.5, 1.0, 2.0, 3.0]
     with story.judge(machine.folder / "hardware", looks, feeds, rate_ppm=abi.PPM, feed_seconds=1.0) as judge:
         process.communicate("", timeout=300)
-        told = judge.told()
+        looks = judge.looks()
 
-    granted, alone = (percent(told[at], told[at + 1], process.pid) for at in (0, 2))
+    granted, alone = (percent(looks[at], looks[at + 1], process.pid) for at in (0, 2))
     assert 0 == process.returncode
     assert 99 < granted <= 100
     assert alone < 33
@@ -319,9 +319,9 @@ def test_what_is_owed_at_a_small_part_of_the_card_is_paid_at_a_larger_one(machin
     looks = [0.4, 0.9, 1.4, 2.4]
     with story.judge(machine.folder / "hardware", looks, feeds, rate_ppm=10_000, feed_seconds=1.0) as judge:
         process.communicate("", timeout=300)
-        told = judge.told()
+        looks = judge.looks()
 
-    little, much = (percent(told[at], told[at + 1], process.pid) for at in (0, 2))
+    little, much = (percent(looks[at], looks[at + 1], process.pid) for at in (0, 2))
     assert 0 == process.returncode
     assert little < 5
     assert 50 < much < 66
@@ -363,14 +363,14 @@ def test_a_long_kernel_is_paid_for_afterwards(machine):
     with story.judge(machine.folder / "hardware", looks, feeds) as judge:
         for process in running.values():
             process.communicate("", timeout=300)
-        told = judge.told()
+        looks = judge.looks()
     one, two = running["one"].pid, running["two"].pid
     (book,) = machine.book("one").cards
 
-    assert 60 < percent(told[0], told[1], one) < 72
-    assert 1 > percent(told[2], told[3], one)
-    assert 27 < percent(told[4], told[5], one) < 32
-    assert all(27 < percent(told[at], told[at + 1], two) < 33 for at in (0, 2, 4))
+    assert 60 < percent(looks[0], looks[1], one) < 72
+    assert 1 > percent(looks[2], looks[3], one)
+    assert 27 < percent(looks[4], looks[5], one) < 32
+    assert all(27 < percent(looks[at], looks[at + 1], two) < 33 for at in (0, 2, 4))
     assert 20e9 - 0.3 * 30e9 - 1e9 < book.overrun_ns < 20e9 - 0.3 * 30e9 + 1.5e9
     assert 30e9 < book.throttled_ns
     assert 0 == machine.book("two").cards[0].overrun_ns
@@ -383,7 +383,7 @@ def test_what_a_long_kernel_took_is_known_before_the_next_launch(machine):
     process = machine.start("one", LONG.split("end =", maxsplit=1)[0] + "os._exit(0)", story)
     with story.judge(machine.folder / "hardware", [21.0]) as judge:
         process.communicate("", timeout=300)
-        judge.told()
+        judge.looks()
 
     assert 13.5e9 < machine.book("one").cards[0].overrun_ns < 14.5e9
 
@@ -436,7 +436,7 @@ def test_a_capture_left_open_neither_ends_the_limit_nor_is_spoilt_by_it(machine,
     process = machine.start("one", CAPTURED.replace("MODE", mode), story)
     with story.judge(machine.folder / "hardware", [2.5]) as judge:
         sent, ended = last(process)
-        (seen,) = judge.told()
+        (seen,) = judge.looks()
 
     assert ended == 0
     assert 24 <= sent <= 28  # of 20 ms each: 25 fill the promise

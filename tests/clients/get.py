@@ -141,7 +141,7 @@ def sets() -> dict[str, tuple[Path, Callable[[Path], None], tuple[str, ...]]]:
 
 
 def fill(folder: Path, build: Callable[[Path], None]) -> None:
-    """One process at a time; what was left half done is done anew."""
+    """One process at a time; what was left half done is done again."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -86,7 +86,7 @@ class Machine:
         """A process outside of the share that runs these lines of tests/support/simclient.py."""
         return Program(self.box, code, **env)
 
-    def books(self) -> dict:
+    def records(self) -> dict:
         """What the cards themselves know, as `gpushare simgpu show --json` prints it."""
         with open_box(self.box) as box:
             box.settle()
@@ -94,12 +94,12 @@ class Machine:
 
     def peak_mib(self) -> int:
         """The most that one process ever held of one card, as the cards know it."""
-        return max(one["peak_bytes"] for card in self.books()["cards"] for one in card["processes"]) >> 20
+        return max(one["peak_bytes"] for card in self.records()["cards"] for one in card["processes"]) >> 20
 
 
 def _output(command: list[str], env: dict[str, str]) -> str:
     done = subprocess.run(
-        command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300
     )
     assert 0 == done.returncode, (done.returncode, done.stdout[-4000:], done.stderr[-4000:])
     return done.stdout

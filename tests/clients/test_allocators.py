@@ -56,7 +56,7 @@ OVERHEAD_MIB = 768
 @pytest.mark.parametrize("client", CLIENTS)
 def test_blocks_fill_the_promise_and_no_more(machine, client):
     """
-    Until one is refused with the client's own error for it. The cards' books judge, not the client.
+    Until one is refused with the client's own error for it. The cards' records judge, not the client.
     """
     what, block, command = CLIENTS[client]
     shared, refused = machine.shared(*command(machine)).split()[-2:]

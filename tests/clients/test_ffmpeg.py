@@ -18,7 +18,7 @@ def test_frames_come_back_from_the_card_as_they_went(machine):
     libraries = {"libraries": debian_libraries(folder)}
     host = machine.plain(*tool, *source, "-vf", "format=rgb0", "-f", "framemd5", "-", **libraries)
     plain, shared = machine.both(*tool, *card, *source, "-vf", FILTER, "-f", "framemd5", "-", **libraries)
-    copies = sum(one["copies"] for one in machine.books()["cards"][0]["processes"])
+    copies = sum(one["copies"] for one in machine.records()["cards"][0]["processes"])
 
     frames = [line for line in host.splitlines() if not line.startswith("#")]
     assert FRAMES == len(frames)

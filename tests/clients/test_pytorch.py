@@ -51,7 +51,7 @@ def alone(machine, wheel, scenario, allocator):
 
 def all_have_ended(machine):
     """Whether no process holds anything of a card."""
-    return not [one for card in machine.books()["cards"] for one in card["processes"] if one["state"] == "live"]
+    return not [one for card in machine.records()["cards"] for one in card["processes"] if one["state"] == "live"]
 
 
 def settings(allocator):
@@ -136,7 +136,7 @@ def charged_as_held(machine, process):
         process.stdin.write("charged\n")
         process.stdin.flush()
         charged = int(process.stdout.readline())
-        held = sum(card["used_bytes"] for card in machine.books()["cards"])
+        held = sum(card["used_bytes"] for card in machine.records()["cards"])
         latest[:] = charged, held
         return abs(charged - held) <= held / 10
 

@@ -65,3 +65,13 @@ def plane(tmp_path_factory):
     started.start()
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="module")
+def swift(plane):
+    """A controller-manager whose HorizontalPodAutoscalers look each second, not every fifteen."""
+    plane.kill("kube-controller-manager")
+    plane.start_controller_manager("--horizontal-pod-autoscaler-sync-period=1s")
+    yield plane
+    plane.kill("kube-controller-manager")
+    plane.start_controller_manager()

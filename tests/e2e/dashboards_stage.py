@@ -70,15 +70,15 @@ def running(folder: Path, name: str, *words: str) -> Iterator[subprocess.Popen[b
 @contextlib.contextmanager
 def up(folder: Path, speed: float) -> Iterator[dict[str, str]]:
     """`gpushare up` on free ports: host and port by what listens there."""
-    told = folder / "addresses.json"
-    words = ("--port", "0", "--addresses", str(told), "--for", "900", "--speed", str(speed))
+    addresses = folder / "addresses.json"
+    words = ("--port", "0", "--addresses", str(addresses), "--for", "900", "--speed", str(speed))
     with running(folder, "up", "up", *words) as process:
         end = time.monotonic() + PATIENCE_SECONDS
-        while not told.is_file() or not told.read_text().strip():
+        while not addresses.is_file() or not addresses.read_text().strip():
             assert process.poll() is None, (folder / "up.log").read_text()
             assert time.monotonic() < end, "gpushare up named no addresses"
             time.sleep(0.1)
-        named = json.loads(told.read_text())
+        named = json.loads(addresses.read_text())
         yield {name: url.removeprefix("http://") for name, url in named.items() if url}
         assert process.poll() is None, (folder / "up.log").read_text()
 

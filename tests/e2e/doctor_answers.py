@@ -23,6 +23,6 @@ def examined(config: Path) -> tuple[dict[str, tuple[str, str]], int]:
     done = subprocess.run(
         [*_DOCTOR, "--kubeconfig", str(config)], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
-    told = json.loads(done.stdout)
-    assert done.returncode == told["status"]
-    return {f["check"]: (f["state"], f["evidence"]) for f in told["findings"]}, done.returncode
+    document = json.loads(done.stdout)
+    assert done.returncode == document["status"]
+    return {f["check"]: (f["state"], f["evidence"]) for f in document["findings"]}, done.returncode

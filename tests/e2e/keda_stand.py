@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from e2e.accounts import kubeconfig
 from e2e.apiclient import RefusedError
-from e2e.manifest_house import ADDRESS, running
+from e2e.manifest_installation import ADDRESS, running
 from support.children import DIES_WITH_US
 from support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from e2e.manifest_house import House
+    from e2e.manifest_installation import Installation
 
 VERSION = "2.20.2"
 NAMESPACE = "keda"
@@ -63,16 +63,16 @@ def need_keda() -> None:
 class Keda:
     """One installation."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._certificates = house.folder / "keda-certificates"
-        self._hosts = house.folder / "hosts"
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._certificates = installation.folder / "keda-certificates"
+        self._hosts = installation.folder / "hosts"
         self._certificates.mkdir()
         self._hosts.write_text(_HOSTS)
 
     def install(self) -> None:
         """What KEDA's own command does, with the same manifests."""
-        self._house.run("kubectl", "apply", "--server-side", "-k", str(cache() / "config" / "default"))
+        self._installation.run("kubectl", "apply", "--server-side", "-k", str(cache() / "config" / "default"))
 
     @contextlib.asynccontextmanager
     async def alive(self) -> AsyncIterator[None]:
@@ -88,19 +88,21 @@ class Keda:
                 await start(self._process("keda-operator", "operator", certificates, here, *ports))
                 await start(self._process("keda-metrics-apiserver", "adapter", *served))
                 await start(self._process("keda-admission-webhooks", "webhooks", certificates, *ports))
-                await self._house.client.until(_is_available, _AVAILABLE)
+                await self._installation.client.until(_is_available, _AVAILABLE)
                 yield
         finally:
             mirror.cancel()
             await asyncio.gather(mirror, return_exceptions=True)
-            await self._house.client.delete(_AVAILABLE)
+            await self._installation.client.delete(_AVAILABLE)
 
     @contextlib.asynccontextmanager
     async def _process(self, app: str, program: str, *more: str) -> AsyncIterator[None]:
-        house = self._house
-        pod = await house.pod(app, NAMESPACE, "app")
+        installation = self._installation
+        pod = await installation.pod(app, NAMESPACE, "app")
         box = pod["spec"]["containers"][0]
-        config = await kubeconfig(house.plane, house.client, house.folder, pod["spec"]["serviceAccountName"], pod)
+        config = await kubeconfig(
+            installation.plane, installation.client, installation.folder, pod["spec"]["serviceAccountName"], pod
+        )
         if program == "adapter":
             doors = ("lister", "authentication", "authorization")
             more = (*more, *(f"--{door}-kubeconfig={config}" for door in doors))
@@ -109,10 +111,10 @@ class Keda:
             item["name"]: item.get("value") or (NAMESPACE if "valueFrom" in item else "") for item in box.get("env", ())
         }
         given["KEDA_CLUSTER_OBJECT_NAMESPACE"] = NAMESPACE  # in a pod it is read from the token's volume
-        house.logs[app] = house.folder / f"{app}.log"
+        installation.logs[app] = installation.folder / f"{app}.log"
         inside = ["unshare", "--mount", "sh", "-c", _CONTAINER, str(self._hosts)]
         command = [*DIES_WITH_US, *inside, *DIES_WITH_US, str(cache() / program), *words, *more]
-        with running(house.logs[app], command, **given, KUBECONFIG=str(config)):
+        with running(installation.logs[app], command, **given, KUBECONFIG=str(config)):
             yield
 
     async def _mirror(self) -> None:
@@ -120,7 +122,7 @@ class Keda:
         seen: dict[str, str] = {}
         while True:
             with contextlib.suppress(RefusedError, OSError):
-                data = (await self._house.client.get(_SECRET)).get("data") or {}
+                data = (await self._installation.client.get(_SECRET)).get("data") or {}
                 if data != seen:
                     for key, value in data.items():
                         fresh = self._certificates / f".{key}"
@@ -130,12 +132,12 @@ class Keda:
             await asyncio.sleep(0.3)
 
 
-def typed(house: House, folder: Path, lines: str) -> str:
+def typed(installation: Installation, folder: Path, lines: str) -> str:
     """What somebody types in a folder: one block of commands; what they say."""
     done = subprocess.run(
         ["sh", "-e", "-c", lines],
         cwd=folder,
-        env=house.env,
+        env=installation.env,
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,

@@ -98,7 +98,7 @@ class Kubelets:
                     await self._lease(name)
 
     async def _serve(self) -> None:
-        """Watch all pods; begin anew with a list whenever the watch ends, for whatever reason."""
+        """Watch all pods; begin again with a list whenever the watch ends, for whatever reason."""
         while True:
             with contextlib.suppress(Exception):
                 listed = await self._client.get("/api/v1/pods")

@@ -106,7 +106,7 @@ class ManagedNode:
             await self._client.delete(self.path)
 
     async def _watch(self) -> None:
-        """Pods of this node; begin anew with a list whenever the watch ends."""
+        """Pods of this node; begin again with a list whenever the watch ends."""
         where = {"fieldSelector": f"spec.nodeName={self.name}"}
         while self._watching:
             with contextlib.suppress(Exception):

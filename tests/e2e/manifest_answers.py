@@ -10,7 +10,7 @@ import contextlib
 
 import aiohttp
 from e2e.accounts import BY_HAND
-from e2e.manifest_house import ADDRESS
+from e2e.manifest_installation import ADDRESS
 from e2e.own_plane import asked_by
 
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE
@@ -53,14 +53,16 @@ def value(page, name):
     return float(line.rpartition(" ")[2])
 
 
-async def generations(house):
+async def generations(installation):
     """How often the wish of each object that has one was changed, and the authority in the webhook."""
     found = {}
     for path in ("apps/v1", "networking.k8s.io/v1"):
         for plural in ("deployments", "daemonsets") if path == "apps/v1" else ("networkpolicies",):
-            listed = await house.client.get(f"/apis/{path}/namespaces/{SYSTEM_NAMESPACE}/{plural}")
+            listed = await installation.client.get(f"/apis/{path}/namespaces/{SYSTEM_NAMESPACE}/{plural}")
             found |= {(plural, one["metadata"]["name"]): one["metadata"]["generation"] for one in listed["items"]}
-    hooks = await house.client.get(f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{SCHEDULER}")
+    hooks = await installation.client.get(
+        f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{SCHEDULER}"
+    )
     [authority] = {hook["clientConfig"]["caBundle"] for hook in hooks["webhooks"]}
     return found | {"authority": authority}
 

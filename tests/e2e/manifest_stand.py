@@ -15,7 +15,7 @@ from e2e.apiclient import RefusedError, connected
 from e2e.foreign_kinds import definitions
 from e2e.kubelets import Kubelets, shared_node
 from e2e.manifest_answers import answers, until_gone
-from e2e.manifest_house import ADDRESS, INSIDE, House, address, need_free
+from e2e.manifest_installation import ADDRESS, INSIDE, Installation, address, need_free
 from e2e.own_plane import audited
 from e2e.sharing import card_node, untainted
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from e2e.plane import ControlPlane
 
-NODE = "house-gpu"
+NODE = "installation-gpu"
 COMPONENTS = ("metrics-api", "custom-metrics", "external-metrics", "grpc", "cluster-api")
 PORTS = (8086, 8087, 8443, 8444, 9445)
 VERSIONS = ("v1beta1.custom", "v1beta2.custom", "v1beta1.external")
@@ -56,26 +56,26 @@ async def installed(
     overlay: str = "demo",
     components: tuple[str, ...] = COMPONENTS,
     pairs: tuple[str, ...] = ("scheduler", "metrics-api", "grpc"),
-) -> AsyncIterator[House]:
+) -> AsyncIterator[Installation]:
     """An overlay with what can be added to it; certificates by the script; every pod Running."""
     async with connected(plane) as client:
-        house = House(plane, client, folder)
+        installation = Installation(plane, client, folder)
         for one in definitions():
             with contextlib.suppress(RefusedError):
                 await client.create(one)
         await until_gone(client)
-        await asyncio.to_thread(house.apply, overlay, *components)
+        await asyncio.to_thread(installation.apply, overlay, *components)
         if pairs:
-            await asyncio.to_thread(house.certificates, *pairs)
+            await asyncio.to_thread(installation.certificates, *pairs)
         linux = {"kubernetes.io/os": "linux"}
-        nodes = [card_node(NODE, **linux), shared_node("house-plain", cards=0, **linux)]
+        nodes = [card_node(NODE, **linux), shared_node("installation-plain", cards=0, **linux)]
         async with Kubelets(client, nodes).alive():
             await untainted(client)
-            await house.served(AUTOSCALER)
+            await installation.served(AUTOSCALER)
             try:
-                yield house
+                yield installation
             except BaseException:
-                print(house.words())  # noqa: T201 (shown with the failure)
+                print(installation.words())  # noqa: T201 (shown with the failure)
                 raise
             finally:  # without their server they would keep the namespace from ending
                 for version in VERSIONS:
@@ -83,20 +83,20 @@ async def installed(
 
 
 @contextlib.asynccontextmanager
-async def scheduling(house: House) -> AsyncIterator[None]:
+async def scheduling(installation: Installation) -> AsyncIterator[None]:
     """Both containers of the scheduler's pod, under their accounts and with the stored configuration."""
-    stored = await house.client.get(f"{INSIDE}/configmaps/{SCHEDULER}")
+    stored = await installation.client.get(f"{INSIDE}/configmaps/{SCHEDULER}")
     config = yaml.safe_load(stored["data"]["config.yaml"])
     config["clientConnection"]["kubeconfig"] = str(
-        await kubeconfig_of_secret(house.plane, house.client, house.folder, KUBE_TOKEN)
+        await kubeconfig_of_secret(installation.plane, installation.client, installation.folder, KUBE_TOKEN)
     )
-    path = house.folder / "kube-scheduler.yaml"
+    path = installation.folder / "kube-scheduler.yaml"
     path.write_text(yaml.safe_dump(config))
-    async with house.process(SCHEDULER):
-        house.plane.add_scheduler("kube-scheduler-house", path)
+    async with installation.process(SCHEDULER):
+        installation.plane.add_scheduler("kube-scheduler-installation", path)
         try:
-            await house.served(SCHEDULER)
+            await installation.served(SCHEDULER)
             await answers(f"http://{ADDRESS}:9446/leader")
             yield
         finally:
-            house.plane.kill("kube-scheduler-house")
+            installation.plane.kill("kube-scheduler-installation")

@@ -69,7 +69,7 @@ class Figures:
         """Since then the exporter has said nothing (boot clock)."""
         self.waiting: tuple[PendingPod, ...] = ()
         self.closed = ""
-        """Why no figures are told."""
+        """Why no figures are reported."""
         self.frozen = False
         """Nobody puts up pictures any more."""
         self.port = 0

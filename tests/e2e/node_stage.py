@@ -37,12 +37,12 @@ class Stage:
     async def ready(self):
         """Until the schedulers are told so and the kubelet offers shares."""
 
-        def told(node):
+        def is_reported(node):
             return node["metadata"].get("annotations", {}).get(AGENT) == "ready" and node["status"]["allocatable"].get(
                 MEMORY, "0"
             ) not in ("0", None)
 
-        found = await self.client.until(told, self.node.path)
+        found = await self.client.until(is_reported, self.node.path)
         self.cards = decode_cards(found["metadata"]["annotations"][CARDS])
         return found
 

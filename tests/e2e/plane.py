@@ -173,7 +173,7 @@ class ControlPlane:
         self._await("kube-apiserver", lambda: self.get("/readyz") == b"ok")
 
     def restart_apiserver(self) -> None:
-        """Killed and back; controllers and scheduler begin anew, since they would wait half a minute to try again."""
+        """Killed and back; controllers and scheduler begin again, since they would wait half a minute to try again."""
         for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver"):
             self.kill(name)
         self.start_apiserver()

@@ -22,9 +22,13 @@ from isolation.contract.names import (
     KUBE_SCHEDULER,
     MOVED,
     NODE_AGENT,
+    RESIZE,
+    RESIZE_STATUS,
+    RESIZED,
     SAFE_TO_EVICT,
     SCALE_UP_DELAY,
     SCHEDULER,
+    SHARED,
     SYSTEM_NAMESPACE,
     USER_SAFE_TO_EVICT,
     USER_SCALE_UP_DELAY,
@@ -197,6 +201,7 @@ NODE_ROWS: Final = (
         N,
     ),
     _patch("annotation `gpushare.dev/cards` of its own node", f"{NODES}/{OWN}", notes(**{CARDS: "{}"}), N),
+    _patch("annotation `gpushare.dev/resized` of its own node", f"{NODES}/{OWN}", notes(**{RESIZED: "{}"}), N),
     _patch("the same of another node", f"{NODES}/{OTHER}", notes(**{CARDS: "{}"})),
     _patch(
         "status: amounts of `aliyun.com/gpu-count`, `gpu-core.percentage` of its own node",
@@ -265,8 +270,17 @@ POD_ROWS: Final = (
     _patch("the same with other values", f"{PODS}/shares/status", notes(**{SAFE_TO_EVICT: "true"})),
     _patch("the same with another delay", f"{PODS}/shares/status", notes(**{USER_SCALE_UP_DELAY: "10m"})),
     _patch("the same of another pod", f"{PODS}/plain/status", notes(**{SAFE_TO_EVICT: "false"})),
+    _patch(
+        "label `gpushare.dev/shared` of a running pod whose card another scheduler wrote down",
+        f"{PODS}/classic/status",
+        labels(**{SHARED: "true"}),
+        S,
+    ),
+    _patch("the same of another pod", f"{PODS}/plain/status", labels(**{SHARED: "true"})),
     _patch("annotations, labels of others", f"{PODS}/shares/status", notes(x="y")),
-    _patch("the allocation record", f"{PODS}/shares/status", notes(**RECORD)),
+    _patch("the allocation record of a pod with shares", f"{PODS}/shares/status", notes(**RECORD), S),
+    _patch("annotation `gpushare.dev/resize-status`", f"{PODS}/shares/status", notes(**{RESIZE_STATUS: "{}"}), S),
+    _patch("annotation `gpushare.dev/resize`", f"{PODS}/shares/status", notes(**{RESIZE: "{}"}), A),
     _patch(
         "label `gpushare.dev/role` of our own pods", f"{HOME}/pods/ours/status", labels(**{"gpushare.dev/role": "x"}), S
     ),
@@ -336,6 +350,7 @@ OTHER_ROWS: Final = (
     _delete("another reservation", f"{RESERVATIONS}/table-kept", S),
     _create("ConfigMap of the autoscaler's state", f"{HOME}/configmaps", _map("gpushare-autoscaler-state"), A),
     _patch("the same", f"{HOME}/configmaps/gpushare-autoscaler-state", {"data": {"x": "y"}}, A),
+    _create("ConfigMap of recommendations", f"{HOME}/configmaps", _map("gpushare-right-sizing"), A),
     _create("another ConfigMap", f"{HOME}/configmaps", _map("new")),
     _patch(
         "the autoscaler's configuration or switch", f"{HOME}/configmaps/gpushare-autoscaler", {"data": {"enabled": "x"}}

@@ -94,7 +94,7 @@ def test_a_count_on_the_workload_reaches_its_pods(plane):
     assert {"gpushare.dev/card-units": ["1"], "gpushare.dev/card-count": ["3"]} == needs
 
 
-def test_what_no_node_can_hold_is_told_at_once(plane):
+def test_what_no_node_can_hold_is_reported_at_once(plane):
     """
     Refused where the fleet is what it is, a warning header where it may grow.
     """

@@ -9,6 +9,7 @@ import contextlib
 import pytest
 from e2e.admission_stand import PATHS, PODS, policed, tried
 from e2e.apiclient import RefusedError, connected
+from e2e.webhook_stories import stored
 from support.admission_cases import FORGED, GOOD, REFUSED
 from support.admission_pods import (
     COUNT,
@@ -41,11 +42,11 @@ def path_of(kind: str) -> str:
 def policing(plane, story):
     """What a story under the policies returns."""
 
-    async def told():
+    async def run():
         async with connected(plane) as client, policed(client):
             return await story(client)
 
-    return asyncio.run(told())
+    return asyncio.run(run())
 
 
 async def sent(client, method, path, body, *, user="", node=None, kind="application/json"):
@@ -163,16 +164,6 @@ def test_good_pods_pass(plane):
     assert {} == {name: text for name, text in policing(plane, story).items() if text}
 
 
-@contextlib.asynccontextmanager
-async def stored(client, made):
-    """A pod that exists for a while."""
-    kept = await client.call("POST", PODS, made)
-    try:
-        yield kept
-    finally:
-        await client.delete(f"{PODS}/{kept['metadata']['name']}", force=True)
-
-
 def test_records_stay_as_they_were_made(plane):
     """
     By every way in which a pod is updated; our accounts may, as far as they need to, and other labels are free.
@@ -233,7 +224,7 @@ def test_our_scheduler_changes_nothing_of_a_pod_but_what_wakes_it(plane):
         "image of a plain pod": (f"{PODS}/q", image),
         "image of our own": (f"{system}/own", image),
         "deadline": (f"{PODS}/p", {"spec": {"activeDeadlineSeconds": 9}}),
-        "record": (f"{PODS}/p", {"metadata": {"annotations": {"gpushare.dev/allocation": "{}"}}}),
+        "record of a plain pod": (f"{PODS}/q", {"metadata": {"annotations": {"gpushare.dev/allocation": "{}"}}}),
         "annotation": (f"{PODS}/p/status", {"metadata": {"annotations": {"free": "1"}}}),
         "annotation away": (f"{PODS}/p", {"metadata": {"annotations": {"mine": None}}}),
         "wakes a plain pod": (f"{PODS}/q", {"metadata": {"annotations": {"gpushare.dev/requeued": "now"}}}),
@@ -367,8 +358,8 @@ def test_a_real_token_names_the_node(plane):
                 made = await client.call("POST", path, asked | {"spec": {"boundObjectRef": bound}})
                 review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
                 review["spec"] = {"token": made["status"]["token"]}
-                told = await client.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)
+                run = await client.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)
             await client.delete("/api/v1/nodes/pin-3")
-            return told["status"]["user"]["extra"].get(CLAIM)
+            return run["status"]["user"]["extra"].get(CLAIM)
 
     assert ["pin-3"] == asyncio.run(story())

@@ -30,7 +30,7 @@ def test_each_bad_pod_is_refused_with_what_to_change(plane):
         return pods, kinds, deployments
 
     pods, kinds, deployments = asking(plane, story)
-    by_name = {case.name: case.told for case in REFUSED + FORGED}
+    by_name = {case.name: case.message for case in REFUSED + FORGED}
     for said in (pods, deployments):
         wrong = {name: text for name, text in said.items() if unescaped(by_name[name]) not in unescaped(text)}
         assert {} == wrong

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import signal
 
-import pytest
 from e2e.autoscaler_process import autoscaler, config, fleet, one_pool
 from e2e.exporter_stand import exporting
 from e2e.kubelets import share_pod
@@ -20,16 +19,6 @@ from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
 from isolation.contract.quantity import GIB
 
 FIGURES = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/gpu_mem_used_bytes"
-
-
-@pytest.fixture(scope="module")
-def swift(plane):
-    """A controller-manager whose autoscalers look each second, not every fifteen."""
-    plane.kill("kube-controller-manager")
-    plane.start_controller_manager("--horizontal-pod-autoscaler-sync-period=1s")
-    yield plane
-    plane.kill("kube-controller-manager")
-    plane.start_controller_manager()
 
 
 @contextlib.asynccontextmanager
@@ -76,42 +65,42 @@ def test_a_deployment_follows_what_exporters_measure_and_stands_still_while_they
     """
 
     async def story():
-        told = {}
+        seen_values = {}
         metric = pods_metric("gpu_mem_used_bytes", "1200Mi")
         async with serving(swift, tmp_path, metric, our_pod("x", 4)) as (client, exporters, one, _doors):
             exporters.used = lambda _name: 3.0 * GIB
             await replicas(client, 5)
             await follows(client)
             # a pod that was never measured is not reported as old
-            await client.until(lambda told: len(told["items"]) == 5, FIGURES)
+            await client.until(lambda seen_values: len(seen_values["items"]) == 5, FIGURES)
 
             exporters.hangs = True
-            told["stale"] = await says(client, "FailedGetPodsMetric")
+            seen_values["stale"] = await says(client, "FailedGetPodsMetric")
             await one.shows('gpushare_autoscaler_inhibited{reason="metrics"}', 2)
             await stays(client, 5, 2.5)
             exporters.hangs = False
             await follows(client)
 
             exporters.used = lambda _name: None
-            told["absent"] = await says(client, "FailedGetPodsMetric")
+            seen_values["absent"] = await says(client, "FailedGetPodsMetric")
             await stays(client, 5, 2.5)
             exporters.used = lambda _name: 3.0 * GIB
             await follows(client)
 
             await exporters.leave()
-            told["gone"] = await says(client, "FailedGetPodsMetric")
+            seen_values["gone"] = await says(client, "FailedGetPodsMetric")
             await stays(client, 5, 2.5)
             await exporters.come()
             await follows(client)
 
             exporters.used = lambda _name: 0.0
             await replicas(client, 1)
-            return told, one.log()
+            return seen_values, one.log()
 
-    told, log = asyncio.run(story())
-    assert "old" in told["stale"]
-    assert " is missing" in told["absent"]
-    assert told["gone"]
+    seen_values, log = asyncio.run(story())
+    assert "old" in seen_values["stale"]
+    assert " is missing" in seen_values["absent"]
+    assert seen_values["gone"]
     assert "Traceback" not in log
 
 
@@ -134,12 +123,12 @@ def test_a_deployment_follows_who_waits_for_cards_and_stands_still_while_nobody_
             await client.delete(f"{PODS}/waits")
             await stays(client, 3, 2.5)
             one.end(signal.SIGKILL)
-            told = await says(client, "FailedGetExternalMetric")
+            seen_values = await says(client, "FailedGetExternalMetric")
             await stays(client, 3, 2.5)
             one.start(*doors)
             await replicas(client, 1)
-            return told, one.log()
+            return seen_values, one.log()
 
-    told, log = asyncio.run(story())
-    assert told
+    seen_values, log = asyncio.run(story())
+    assert seen_values
     assert "Traceback" not in log

@@ -49,7 +49,7 @@ async def two_nodes(plane, tmp_path, **limits):
 
 def test_a_node_is_emptied_and_given_back_though_the_controller_is_killed_at_every_write(plane, tmp_path):
     """
-    Before and after every single write the controller dies and begins anew. The emptier node goes, each evicted pod has
+    Before and after every single write the controller dies and starts over. The emptier node goes, each evicted pod has
     its home reserved at that moment, nobody waits for long, the budget is never broken, and nothing stays behind.
     """
 

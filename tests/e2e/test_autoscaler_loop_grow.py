@@ -151,13 +151,13 @@ def test_a_node_that_somebody_else_adds_meanwhile_is_not_bought_twice(plane, tmp
 
 def test_a_pool_out_of_stock_backs_off_and_another_takes_over(plane, tmp_path):
     """
-    The cheap pool has nothing left: what was asked for is taken back, the dear pool delivers, the cheap one rests.
+    The cheap pool has nothing left: what was asked for is taken back, the slow pool delivers, the cheap one rests.
     """
 
     async def story():
         pools = (
             pool("cheap", max_nodes=5, price=1.0, profile=profile_of(pool_node("any", "cheap"))),
-            pool("dear", max_nodes=5, price=3.0, profile=profile_of(pool_node("any", "dear"))),
+            pool("costly", max_nodes=5, price=3.0, profile=profile_of(pool_node("any", "costly"))),
         )
         async with stage(plane, tmp_path, *pools, limits=quick(initial_pool_backoff_seconds=300.0)) as s:
             s.machines.stock["cheap"] = 0
@@ -165,13 +165,13 @@ def test_a_pool_out_of_stock_backs_off_and_another_takes_over(plane, tmp_path):
             await s.turns(lambda: s.all_bound(1), why="the other pool delivers")
             for _ in range(3):
                 await s.reconcile()
-            wishes = [await s.machines.replicas(name) for name in ("cheap", "dear")]
+            wishes = [await s.machines.replicas(name) for name in ("cheap", "costly")]
             bought = [step.pool for step in s.steps(ScaleUp)]
             return wishes, bought, set(s.memory.closed)
 
     wishes, bought, closed = asyncio.run(story())
     assert [0, 1] == wishes
-    assert ["cheap", "dear"] == bought
+    assert ["cheap", "costly"] == bought
     assert {"cheap"} == closed
 
 
@@ -344,7 +344,7 @@ def test_the_node_that_comes_first_serves_whom_it_was_bought_for(plane, tmp_path
             await s.turns(lambda: s.all_bound(1, "size=large"), why="the large pod has its node")
             for _ in range(5):
                 await s.reconcile()
-            told = why_pending(await s.client.get(f"{PODS}/small-0"))
+            reason = why_pending(await s.client.get(f"{PODS}/small-0"))
             early = await s.where()
             s.machines.held.clear()
             await s.turns(lambda: s.all_bound(5), why="the small ones have theirs")
@@ -353,9 +353,14 @@ def test_the_node_that_comes_first_serves_whom_it_was_bought_for(plane, tmp_path
                 return not (await s.client.get(RESERVED))["items"]
 
             await s.turns(tidied, why="no reservation stays")
-            return early, told, [await s.machines.replicas(name) for name in ("small", "large")], len(s.steps(ScaleUp))
+            return (
+                early,
+                reason,
+                [await s.machines.replicas(name) for name in ("small", "large")],
+                len(s.steps(ScaleUp)),
+            )
 
-    early, told, replicas, bought = asyncio.run(story())
+    early, reason, replicas, bought = asyncio.run(story())
     assert {"large"} == set(early)
-    assert "reserved for the pod on the next node of pool small" in told
+    assert "reserved for the pod on the next node of pool small" in reason
     assert ([4, 1], 5) == (replicas, bought)

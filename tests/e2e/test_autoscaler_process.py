@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpushare autoscaler` as it is run: it says what it would do, does it when it may, and stops when it is told."""
+"""`gpushare autoscaler` as it is run: it says what it would do, does it when it may, and stops when it is reported."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_of_two_replicas_one_acts_and_after_its_death_the_other(plane, tmp_path)
 
 def test_killed_and_back_it_remembers_who_could_not_deliver(plane, tmp_path):
     """
-    A pool out of stock rests, also after a restart; what was remembered and cannot be believed is begun anew, said, and
+    A pool out of stock rests, also after a restart; saved state that is corrupt is replaced, logged, and
     nothing is done for a while.
     """
 
@@ -160,16 +160,16 @@ def test_a_third_of_the_nodes_unwell_stops_everything_and_says_so(plane, tmp_pat
                 await one.says("3 of 3 nodes are not ready (sick-0, sick-1, sick-2); no actions are taken")
                 await one.shows("gpushare_autoscaler_leader", 1)
                 before = await machines.replicas("gpu-a"), await one.sample('gpushare_pending_pods{reason="cards"}')
-                status, _, told = await one.plan()
+                status, _, document = await one.plan()
                 for node in sick:
                     await client.delete(f"/api/v1/nodes/{node['metadata']['name']}")
                 await grown(machines, "gpu-a", 1)
-                return before, status, told
+                return before, status, document
 
-    before, status, told = asyncio.run(story())
+    before, status, document = asyncio.run(story())
     assert (0, None) == before
     assert 3 == status
-    assert "3 of 3 nodes are not ready" in told
+    assert "3 of 3 nodes are not ready" in document
 
 
 def test_an_api_server_that_falls_silent_ends_all_acting(plane, tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running autoscaler in trouble: nothing is done on bad knowledge, the reason is told, and then it goes on."""
+"""The running autoscaler in trouble: nothing is done on bad knowledge, the reason is reported, and then it goes on."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def _is(things):
 def test_evictions_whose_answers_are_lost_are_counted_and_not_repeated(plane, tmp_path):
     """
     The API server carries every eviction out and its answers never arrive: each counts as a move of the hour, the
-    reason is told, and the node goes in the end.
+    reason is reported, and the node goes in the end.
     """
 
     async def story():
@@ -159,18 +159,18 @@ def test_a_hot_card_is_left_alone_while_prometheus_makes_no_sense(plane, tmp_pat
             before = {cards_of(p)[0] for app in ("left", "right") for p in await running(client, app, 2)}
             await client.until(bool, f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/default")
             await client.create(own)
-            async with exporting(client, *nodes) as exporters, prometheus(exporters) as told:
+            async with exporting(client, *nodes) as exporters, prometheus(exporters) as prometheus_url:
                 exporters.core = lambda _name: 0.3
                 exporters.heat = lambda _uuid, pods: 0.95 if pods > 3 else 0.25 * pods
                 with autoscaler(plane, tmp_path, "one") as one:
                     figures = {
                         "source": "prometheus",
-                        "url": f"http://127.0.0.1:{told.port}",
+                        "url": f"http://127.0.0.1:{prometheus_url.port}",
                         "scrape_interval_seconds": 1,
                     }
                     pool = one_pool(min_nodes=2, max_nodes=2)
                     one.config.write_text(config(pool, limits=limits, metrics=figures))
-                    told.says = "<html>"
+                    prometheus_url.says = "<html>"
                     await exporters.measured()
                     exporters.hangs = True
                     one.start(POD_NAME="acting")
@@ -180,10 +180,10 @@ def test_a_hot_card_is_left_alone_while_prometheus_makes_no_sense(plane, tmp_pat
                     # whoever was tried in this control plane before has left Events of its own
                     told_why = lambda e: [one for one in e["items"] if "Prometheus" in one.get("note", "")]  # noqa: E731
                     await client.until(told_why, events, fieldSelector="reason=Inhibited")
-                    told.says = None
-                    told.slow = 30.0
+                    prometheus_url.says = None
+                    prometheus_url.slow = 30.0
                     await one.reaches('gpushare_autoscaler_cycle_duration_seconds_sum{stage="observe"}', 5)
-                    told.slow = 0.0
+                    prometheus_url.slow = 0.0
                     await one.shows('gpushare_autoscaler_metrics_nodes{state="stale"}', 2)
                     held = await one.sample(relieved)
                     exporters.hangs = False

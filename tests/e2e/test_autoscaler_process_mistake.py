@@ -119,10 +119,10 @@ def test_grpc_that_cannot_be_served_takes_no_metrics_api_away(plane, tmp_path):
                 more = (f"--grpc-cert={wish.certificate}", f"--grpc-key={key}", f"--grpc-client-ca={wish.authority}")
                 one.start("--metrics-api=custom", *options(wish)[2:], "--grpc-listen=0.0.0.0:0", *more)
 
-                async def told():
+                async def is_reported():
                     return "gRPC is not served" in (await one.probe("/readyz"))[1]
 
-                assert await eventually(told), one.log()[-3000:]
+                assert await eventually(is_reported), one.log()[-3000:]
                 listed = await client.until(lambda found: found["resources"], f"/apis/{CUSTOM}/v1beta1")
                 key.write_bytes(wish.key.read_bytes())
                 await one.answers("/readyz")

@@ -109,7 +109,7 @@ def test_a_pool_is_ordered_of_cluster_autoscaler_and_keda_hears_who_waits(plane,
 def test_figures_of_pools_and_pods_come_through_kube_apiserver(plane, tmp_path):
     """
     The process enters its APIs itself, and serves what it sees: who waits, and what running pods were promised; what
-    no exporter has measured is not told.
+    no exporter has measured is not reported.
     """
     wish = settings(plane, CUSTOM, EXTERNAL)
 

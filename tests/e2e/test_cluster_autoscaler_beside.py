@@ -59,11 +59,11 @@ async def full_of_shares(b: Beside, cpu: str) -> set[str]:
 async def handed_over(b: Beside, app: str) -> None:
     """Wait until the pods tell cluster-autoscaler that they are not its own."""
 
-    def told(pods: dict[str, Any]) -> bool:
+    def is_handed_over(pods: dict[str, Any]) -> bool:
         said = [pod["metadata"].get("annotations", {}) for pod in pods["items"]]
         return all(one.get(SAFE_TO_EVICT) == "false" and one.get(SCALE_UP_DELAY) == "8760h" for one in said)
 
-    await b.client.until(told, PODS, labelSelector=f"app={app}")
+    await b.client.until(is_handed_over, PODS, labelSelector=f"app={app}")
 
 
 @contextlib.asynccontextmanager

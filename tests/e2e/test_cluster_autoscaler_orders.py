@@ -73,8 +73,8 @@ def test_from_zero_and_beyond_sums(plane, tmp_path):
                 await b.client.create(our_pod(name, 10))
             await served(b, "first", "second")
             zero = await bought(b)
-            await b.client.create(our_pod("phantom", 8))
-            await served(b, "phantom")
+            await b.client.create(our_pod("fragmented", 8))
+            await served(b, "fragmented")
             return zero, await bought(b), b.theirs.status()["asked"]
 
     zero, both, asked = asyncio.run(story())
@@ -130,7 +130,7 @@ def test_out_of_stock_another_pool_is_asked(plane, tmp_path):
 
 def test_frozen_and_with_new_certificates_nothing_is_bought_twice(plane, tmp_path):
     """
-    Our process stands still with an order in it; then its certificate and its client's are issued anew by the same
+    Our process stands still with an order in it; then its certificate and its client's are issued again by the same
     authority while cluster-autoscaler still shows the old one, which it read at its start.
     """
 
@@ -191,7 +191,7 @@ SEEDS = examples(3)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_random_story_ends_with_everybody_served_and_nothing_spare(plane, tmp_path, seed):
     """
-    Pods come and go, either process is killed or frozen, certificates are issued anew: at the end everybody who waits
+    Pods come and go, either process is killed or frozen, certificates are issued again: at the end everybody who waits
     runs, and there are no more machines than pods.
 
     The simulated stories (tests/sim/test_cluster_autoscaler_stories.py) are many; these have real processes.

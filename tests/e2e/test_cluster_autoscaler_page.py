@@ -20,7 +20,7 @@ from e2e.keda_stand import typed
 from e2e.kubelets import share_pod, shared_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.manifest_answers import open_soon
-from e2e.manifest_house import House, program
+from e2e.manifest_installation import Installation, program
 from e2e.manifest_stand import scheduling, standing
 from e2e.sharing import PODS, ordinary_workload, untainted, workload
 from support.docs_reading import ROOT, blocks
@@ -70,7 +70,7 @@ def stand(plane, tmp_path_factory):
     with asyncio.Runner() as runner:
         made = Stand(plane, tmp_path_factory.mktemp("page"), runner)
         try:
-            runner.run(made.told(made.set_up()))
+            runner.run(made.reported(made.set_up()))
             yield made
         finally:
             runner.run(made.stack.aclose())
@@ -85,14 +85,14 @@ class Stand:
 
     def play(self, story: Coroutine[Any, Any, Any]) -> Any:
         """A story to its end."""
-        return self._runner.run(self.told(story))
+        return self._runner.run(self.reported(story))
 
-    async def told(self, story: Coroutine[Any, Any, Any]) -> Any:
+    async def reported(self, story: Coroutine[Any, Any, Any]) -> Any:
         """A failure shows what the processes said."""
         try:
             return await story
         except BaseException:
-            print(self.house.words(), self.theirs.status(), self.theirs.log()[-4000:])  # noqa: T201 (with the failure)
+            print(self.installation.words(), self.theirs.status(), self.theirs.log()[-4000:])  # noqa: T201 (with the failure)
             raise
 
     async def set_up(self) -> None:
@@ -103,7 +103,7 @@ class Stand:
         """
         start = self.stack.enter_async_context
         self.client = await start(connected(self.plane))
-        self.house = House(self.plane, self.client, self.folder)
+        self.installation = Installation(self.plane, self.client, self.folder)
         self.theirs = Installed(self.plane, self.client, self.folder)
         kubelets = await start(Growing(self.client, [_plain()]).alive())
 
@@ -118,16 +118,18 @@ class Stand:
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "cluster-autoscaler"}}
         await self.client.create(account, "kube-system")
         (self.folder / "gpushare").symlink_to(ROOT)
-        self.house.env["PATH"] = os.pathsep.join((str(program(self.folder / "bin")), self.house.env["PATH"]))
+        self.installation.env["PATH"] = os.pathsep.join(
+            (str(program(self.folder / "bin")), self.installation.env["PATH"])
+        )
         self.kustomization = KUSTOMIZATION
         self.write("pools.yaml", json.dumps(SETTINGS | {"limits": LIMITS}))
         self.write("kustomization.yaml", KUSTOMIZATION)
         await self.types(APPLY)
         await untainted(self.client)
-        await self.house.served(AUTOSCALER)
+        await self.installation.served(AUTOSCALER)
         await self.types(COPY)
         self.write("cluster-autoscaler.yaml", MANIFEST)
-        await start(scheduling(self.house))
+        await start(scheduling(self.installation))
         self.stack.push_async_callback(self.ends)
         await self.restart()
         await self.types(START)
@@ -139,7 +141,7 @@ class Stand:
         self.dry = await self.says("share")
         self.add_patches(ACT)
         await self.types(AGAIN)
-        self.acting = await soon(self.handed_over, self.house.words, every=0.3)
+        self.acting = await soon(self.handed_over, self.installation.words, every=0.3)
 
     async def handed_over(self) -> list[tuple[str | None, str | None]]:
         """What the pods of `share` say, once they all say something; else nothing."""
@@ -154,12 +156,12 @@ class Stand:
         """The autoscaler's pod of now: arguments and files."""
         await self.ends()
         self.autoscaler = contextlib.AsyncExitStack()
-        await self.autoscaler.enter_async_context(self.house.process(AUTOSCALER))
+        await self.autoscaler.enter_async_context(self.installation.process(AUTOSCALER))
         await open_soon(8086)
 
     async def types(self, lines: str) -> str:
         """A block of commands."""
-        return await asyncio.to_thread(typed, self.house, self.folder, lines)
+        return await asyncio.to_thread(typed, self.installation, self.folder, lines)
 
     def write(self, name: str, text: str) -> None:
         """A file of the user's."""
@@ -276,7 +278,7 @@ def test_new_certificates_cost_no_order(stand):
     async def story():
         pod, old = await stand.theirs.runs(), await stand.shown()
         await stand.types(script)
-        await stand.house.command(await stand.house.pod(AUTOSCALER))  # as a kubelet refreshes the volume
+        await stand.installation.command(await stand.installation.pod(AUTOSCALER))  # as a kubelet refreshes the volume
         between = await stand.bought_for("old-certificate", 30, "60", 2)
         assert pod == stand.theirs.pod
         warned = (await stand.doctor())[CERTIFICATE]
@@ -298,7 +300,7 @@ def test_pods_of_an_autoscaler_that_is_gone_are_handed_back_by_hand(stand):
         said = await stand.types(HAND_BACK)
         found = await stand.says("share")
         await stand.restart()
-        return said, found, await soon(stand.handed_over, stand.house.words, every=0.3)
+        return said, found, await soon(stand.handed_over, stand.installation.words, every=0.3)
 
     said, back, again = stand.play(story())
     assert said.startswith("1 pools and ")

@@ -67,7 +67,7 @@ def test_an_order_goes_with_its_pod_while_cluster_autoscaler_is_away(plane, tmp_
     assert {} == asyncio.run(story())
 
 
-def test_an_order_of_a_process_that_stood_still_is_told_only_once_it_has_looked(plane, tmp_path):
+def test_an_order_of_a_process_that_stood_still_is_reported_only_once_it_has_looked(plane, tmp_path):
     """
     Ours is frozen with an order in it, the pod deleted, cluster-autoscaler back first: it hears of no order.
     """

@@ -78,13 +78,13 @@ def test_one_loop_over_mutual_tls(program, tmp_path):
             said, _ = await asyncio.wait_for(process.communicate(), 60)
             return process.returncode, json.loads(said)
 
-    code, told = asyncio.run(run())
+    code, output = asyncio.run(run())
 
-    assert (0, {"shared": [3, 5]}, 1, 3) == (code, told["Groups"], told["Before"], told["After"])
+    assert (0, {"shared": [3, 5]}, 1, 3) == (code, output["Groups"], output["Before"], output["After"])
     assert [("refresh",), ("grow", "shared", 2)] == pools.asked
-    assert {"12": ["shared"], "20": []} == told["Expanders"]
-    assert {"Unimplemented"} == set(told["Codes"].values())
-    older, newer = told["Nodes"]["nodeInfo"], told["Nodes"]["nodeBytes"]
+    assert {"12": ["shared"], "20": []} == output["Expanders"]
+    assert {"Unimplemented"} == set(output["Codes"].values())
+    older, newer = output["Nodes"]["nodeInfo"], output["Nodes"]["nodeBytes"]
     assert older == newer
     assert ("32", "2", "3500m") == tuple(newer["status"]["allocatable"][n] for n in (ACK.memory, ACK.card_count, "cpu"))
     assert "16" == newer["metadata"]["labels"][CARD_UNITS]

@@ -110,7 +110,7 @@ def test_pods_of_one_node_or_of_one_label_alone(plane):
 
 def test_a_restart_of_the_api_server_loses_nothing(plane):
     """
-    Killed and started again, with a change before the watch is back: resumed or listed anew, the view is right.
+    Killed and started again, with a change before the watch is back: resumed or listed again, the view is right.
     """
 
     async def story():
@@ -152,7 +152,7 @@ def test_a_version_that_was_compacted_away_leads_to_a_new_list(plane):
     assert 2 <= asyncio.run(story())
 
 
-def test_a_list_whose_version_is_compacted_between_two_pages_begins_anew(plane):
+def test_a_list_whose_version_is_compacted_between_two_pages_starts_over(plane):
     """
     The second page answers 410; the list that follows is whole.
     """

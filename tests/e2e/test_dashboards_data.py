@@ -50,12 +50,12 @@ def without_data(prometheus):
         found += [
             (board.uid, one.panel, one.letter)
             for one in queries.asked(dashboard)
-            if not _told(prometheus, queries.filled(one.expr, values))
+            if not _has_data(prometheus, queries.filled(one.expr, values))
         ]
     return found
 
 
-def _told(prometheus, expr):
+def _has_data(prometheus, expr):
     """Whether any series has a number; a quantile of nothing is NaN, which a graph does not show."""
     return any(not math.isnan(value) for _, value in prometheus.series(expr))
 
@@ -83,13 +83,13 @@ def test_every_query_returns_data(plane, tmp_path):
 def test_an_empty_prometheus_tells_nothing():
     """No query is refused, and none makes up a figure: what nobody measured is absent, never 0."""
     with stand({}) as prometheus:
-        told = []
+        answered = []
         for board in files.BOARDS:
             dashboard = json.loads((files.FOLDER / f"{board.uid}.json").read_text())
             values = queries.defaults(dashboard) | queries.windows("1m", "5m")
-            told += [
+            answered += [
                 (board.uid, one.panel)
                 for one in queries.asked(dashboard)
                 if prometheus.series(queries.filled(one.expr, values))
             ]
-    assert [] == told
+    assert [] == answered

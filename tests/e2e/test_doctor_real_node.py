@@ -32,7 +32,7 @@ def examined(*words):
 
 def test_devices_that_a_real_kubelet_gave_are_of_this_release_and_given_once(stage):
     """
-    From afar, by the pod's status alone; the kubelet's version is told, the pod has a record.
+    From afar, by the pod's status alone; the kubelet's version is reported, the pod has a record.
     """
 
     async def story(client):
@@ -65,8 +65,8 @@ def test_whoever_execs_into_a_container_is_bound_by_its_promise(stage):
         said = await asyncio.to_thread(stage.node.execute, box, "/bin/sh", "-c", "/bin/client 3000 & sleep 2; kill $!")
         return facts(said.splitlines())
 
-    told = play(stage, story)
-    assert ([str(2 << 30)], ["2"]) == (told["total"], told["take"])
+    printed = play(stage, story)
+    assert ([str(2 << 30)], ["2"]) == (printed["total"], printed["take"])
 
 
 def test_a_real_node_is_read_as_its_programs_were_started(stage):

@@ -35,7 +35,7 @@ def saying(name, units=8, **annotations):
     return pod
 
 
-async def told(client, name):
+async def annotations_of(client, name):
     """What the pod's annotations tell cluster-autoscaler, and us of its owner's wish."""
     found = await client.get(f"{PODS}/{name}")
     return {key: value for key, value in found["metadata"].get("annotations", {}).items() if key in HANDOVER}
@@ -45,10 +45,10 @@ async def until(client, name, **wanted):
     """Wait until the pod says this and no more."""
 
     async def claim():
-        return await told(client, name) == wanted
+        return await annotations_of(client, name) == wanted
 
     if not await eventually(claim):
-        raise AssertionError(f"{name} says {await told(client, name)}, not {wanted}")
+        raise AssertionError(f"{name} says {await annotations_of(client, name)}, not {wanted}")
 
 
 def test_pods_that_exist_follow_the_settings_and_the_switch(plane, tmp_path):
@@ -70,13 +70,13 @@ def test_pods_that_exist_follow_the_settings_and_the_switch(plane, tmp_path):
                 await client.create(saying("too-large", 64))
                 one.start("--dry-run")
                 await one.shows(LEFT, 0)
-                dry = [await told(client, name) for name in ("runs", "safe", "waits")]
+                dry = [await annotations_of(client, name) for name in ("runs", "safe", "waits")]
 
                 await switch(client, dryRun="false")
                 for name in ("runs", "waits"):
                     await until(client, name, **BUYS, **DRAINS)
                 await until(client, "safe", **MOVED)
-                large = await told(client, "too-large")
+                large = await annotations_of(client, "too-large")
                 await client.merge(f"{PODS}/runs", {"metadata": {"annotations": {SAFE_TO_EVICT: "true"}}})
                 await until(client, "runs", **BUYS, **DRAINS | {USER_SAFE_TO_EVICT: "true"})
 
@@ -114,7 +114,7 @@ def test_who_is_dead_for_long_is_replaced_by_hand(plane, tmp_path):
                 alive = await one.run("hand-back")
                 one.end(signal.SIGKILL)
                 tried = await one.run("hand-back", "--dry-run")
-                kept = await told(client, "waits")
+                kept = await annotations_of(client, "waits")
                 done = await one.run("hand-back")
                 await until(client, "safe", **WORDS)
                 await until(client, "waits")

@@ -14,7 +14,7 @@ from e2e.exporter_stand import exporting
 from e2e.keda_stand import PORTS, VERSION, WEBHOOKS_PORT, Keda, need_keda, typed
 from e2e.kubelets import Kubelets, share_pod, shared_node
 from e2e.manifest_answers import answers, open_soon
-from e2e.manifest_house import ADDRESS, INSIDE, House, need_free
+from e2e.manifest_installation import ADDRESS, INSIDE, Installation, need_free
 from e2e.manifest_stand import scheduling, standing
 from e2e.sharing import card_node, clear, untainted, workload
 from support.docs_reading import ROOT, blocks
@@ -74,7 +74,7 @@ class Stand:
             try:
                 return await story
             except BaseException:
-                print(self.house.words())  # noqa: T201 (shown with the failure)
+                print(self.installation.words())  # noqa: T201 (shown with the failure)
                 raise
             finally:
                 await self.client.delete(SCALED)
@@ -95,7 +95,7 @@ class Stand:
         """The page, from its top to the first workload; then what a cluster and its nodes do by themselves."""
         start = self.stack.enter_async_context
         self.client = await start(connected(self.plane))
-        self.house = House(self.plane, self.client, self.folder)
+        self.installation = Installation(self.plane, self.client, self.folder)
         linux = {"kubernetes.io/os": "linux"}
         nodes = [card_node(NODE, CARDS, CARD_GIB, **linux), shared_node("keda-plain", cards=0, **linux)]
         await start(Kubelets(self.client, nodes).alive())
@@ -103,7 +103,7 @@ class Stand:
         install, apply, self.copy = COMMANDS
         release = f"https://github.com/kedacore/keda/releases/download/v{VERSION}/keda-{VERSION}.yaml"
         assert install == f"kubectl apply --server-side -f {release}\n"
-        keda = Keda(self.house)
+        keda = Keda(self.installation)
         await asyncio.to_thread(keda.install)
         await start(keda.alive())
         (self.folder / "kustomization.yaml").write_text(OBJECTS["Kustomization", ""])
@@ -112,24 +112,24 @@ class Stand:
         await self.apply(OBJECTS["ClusterTriggerAuthentication", "gpushare"])
         await self.client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}})
         await untainted(self.client)
-        await self.house.served(AUTOSCALER)
+        await self.installation.served(AUTOSCALER)
         self.exporters = await start(exporting(self.client, NODE))
         figures = {"source": "exporter", "port": self.exporters.port, "scrape_interval_seconds": 1}
         config = json.dumps({"version": 1, "metrics": figures, "limits": {"scan_interval_seconds": 1}})
         await self.client.merge(f"{INSIDE}/configmaps/{AUTOSCALER}-config", {"data": {"config.yaml": config}})
-        await start(scheduling(self.house))
+        await start(scheduling(self.installation))
         self.autoscaler = await start(contextlib.AsyncExitStack())
         await self.restart()
 
     async def restart(self):
         """The autoscaler, with its Secrets as they are now."""
         await self.autoscaler.aclose()
-        await self.autoscaler.enter_async_context(self.house.process(AUTOSCALER))
+        await self.autoscaler.enter_async_context(self.installation.process(AUTOSCALER))
         await open_soon(8086)
 
     async def types(self, lines):
         """A block of commands."""
-        return await asyncio.to_thread(typed, self.house, self.folder, lines)
+        return await asyncio.to_thread(typed, self.installation, self.folder, lines)
 
     async def apply(self, text):
         """A block of YAML."""
@@ -173,16 +173,16 @@ class Stand:
     async def says(self, name, words):
         """The event of the ScaledObject that has these words, once there is one."""
 
-        async def told():
+        async def read_notes():
             notes = [
                 one["note"]
                 for one in (await self.client.get(EVENTS))["items"]
                 if (one["regarding"]["kind"], one["regarding"]["name"]) == ("ScaledObject", name)
             ]
-            self.told = notes
+            self.notes = notes
             return next((note for note in notes if words in note), "")
 
-        return await soon(told, lambda: self.told, every=0.2)
+        return await soon(read_notes, lambda: self.notes, every=0.2)
 
     async def polled(self, name):
         """KEDA has asked once. Its conditions of then may be gone: its own reconciler overwrites them."""
@@ -231,7 +231,7 @@ def test_a_workload_follows_what_it_uses_and_stays_while_nobody_knows(stand):
 def test_a_workload_comes_from_zero_while_pods_wait_and_goes_back(stand, kind):
     """
     The page's `chat-cpu`: none while nobody waits, a replica for each 8 GiB that pods wait for, none afterwards. With
-    external-push KEDA is told, long before its next poll.
+    external-push KEDA is reported, long before its next poll.
     """
     given = CHAT_CPU.replace("type: external\n", f"type: {kind}\n")
     if kind == "external-push":
@@ -310,7 +310,7 @@ def test_new_certificates_cost_no_replica_and_no_restart_of_keda(stand):
         await stand.apply(CHAT)
         await stand.condition("chat", "HPAActive", "True")
         await stand.types("sh gpushare/manifests/certificate.sh grpc")
-        await stand.house.command(await stand.house.pod(AUTOSCALER))
+        await stand.installation.command(await stand.installation.pod(AUTOSCALER))
         stand.uses(1.0)
         await stand.scaled("chat", lambda count: count >= 3)
         stand.uses(0.8)
@@ -320,7 +320,7 @@ def test_new_certificates_cost_no_replica_and_no_restart_of_keda(stand):
         await stand.restart()
         await stand.says("chat", "got empty metric spec")
         await stand.stays("chat")
-        reason = stand.house.logs["keda-operator"].read_text()
+        reason = stand.installation.logs["keda-operator"].read_text()
         await stand.types(stand.copy)
         stand.uses(0.1)
         await stand.scaled("chat", lambda count: count == 1)

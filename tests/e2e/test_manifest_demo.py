@@ -49,21 +49,25 @@ def test_the_demos_tenants_get_what_their_page_says(plane, tmp_path):
 
     async def story():
         given = {"components": (), "pairs": ("scheduler",)}
-        async with installed(plane, tmp_path, **given) as house, labelled(house.client), scheduling(house):
+        async with (
+            installed(plane, tmp_path, **given) as installation,
+            labelled(installation.client),
+            scheduling(installation),
+        ):
             words = ("kubectl", "-n", "gpushare-system", "rollout", "status", "deployment/gpushare-scheduler")
-            rolled = await asyncio.to_thread(house.run, *words, f"--timeout={PATIENCE_SECONDS:.0f}s")
+            rolled = await asyncio.to_thread(installation.run, *words, f"--timeout={PATIENCE_SECONDS:.0f}s")
             applied = [
-                await asyncio.to_thread(house.run, "kubectl", "apply", *more, "-k", str(TENANTS))
+                await asyncio.to_thread(installation.run, "kubectl", "apply", *more, "-k", str(TENANTS))
                 for more in ((), ("--server-side",))
             ]
             try:
-                found = await house.client.until(lambda pods: len(bound(pods)) == 3, PODS)
-                await house.client.until(
+                found = await installation.client.until(lambda pods: len(bound(pods)) == 3, PODS)
+                await installation.client.until(
                     lambda one: one["status"].get("readyReplicas") == 3,
                     "/apis/apps/v1/namespaces/default/deployments/gpushare-demo",
                 )
             finally:
-                await clear(house.client)
+                await clear(installation.client)
             return rolled, applied, found["items"]
 
     rolled, applied, pods = asyncio.run(story())

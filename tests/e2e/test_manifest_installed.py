@@ -16,7 +16,7 @@ from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod
 from e2e.manifest_answers import answers, asked, generations, log_of, open_soon, refusals, value
 from e2e.manifest_build import MANIFESTS
-from e2e.manifest_house import ADDRESS, INSIDE
+from e2e.manifest_installation import ADDRESS, INSIDE
 from e2e.manifest_stand import APISERVICES, COMPONENTS, NODE, VERSIONS, installed, standing
 from e2e.sharing import card_node
 from support.waiting import PATIENCE_SECONDS
@@ -45,7 +45,7 @@ READS = {"get", "list", "watch"}
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
     """A control plane of our own, that writes down who asks for what."""
-    with standing(tmp_path_factory.mktemp("house")) as started:
+    with standing(tmp_path_factory.mktemp("installation")) as started:
         yield started
 
 
@@ -55,13 +55,13 @@ def test_the_webhook_is_reached_through_its_service_with_the_certificate_of_the_
     """
 
     async def story():
-        async with installed(plane, tmp_path) as house, house.process(SCHEDULER):
-            await house.served(SCHEDULER)
+        async with installed(plane, tmp_path) as installation, installation.process(SCHEDULER):
+            await installation.served(SCHEDULER)
             await answers(f"http://{ADDRESS}:9446/readyz")
-            made = await house.client.create(share_pod("house-good", 2))
+            made = await installation.client.create(share_pod("installation-good", 2))
             with pytest.raises(RefusedError) as refused:
-                await house.client.create(share_pod("house-bad", 3, 2))
-            await house.client.delete("/api/v1/namespaces/default/pods/house-good", force=True)
+                await installation.client.create(share_pod("installation-bad", 3, 2))
+            await installation.client.delete("/api/v1/namespaces/default/pods/installation-good", force=True)
             return made, str(refused.value)
 
     made, refused = asyncio.run(story())
@@ -80,14 +80,16 @@ def test_a_pod_that_only_an_empty_pool_could_host_is_admitted_beside_smaller_car
     published = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": POOLS}, "data": {KEY: text}}
 
     async def story():
-        async with installed(plane, tmp_path) as house, house.process(SCHEDULER):
-            await house.served(SCHEDULER)
+        async with installed(plane, tmp_path) as installation, installation.process(SCHEDULER):
+            await installation.served(SCHEDULER)
             await answers(f"http://{ADDRESS}:9446/readyz")
-            await until_tried(house.client, share_pod("house-probe", 3, 2), "2 cards")
-            before = [await tried(house.client, share_pod("house-asks", units)) for units in (20, 30)]
-            await house.client.create(published, SYSTEM_NAMESPACE)
-            await until_tried(house.client, share_pod("house-asks", 30), "15 on existing nodes and 24 on nodes that")
-            return before, await tried(house.client, share_pod("house-asks", 20))
+            await until_tried(installation.client, share_pod("installation-probe", 3, 2), "2 cards")
+            before = [await tried(installation.client, share_pod("installation-asks", units)) for units in (20, 30)]
+            await installation.client.create(published, SYSTEM_NAMESPACE)
+            await until_tried(
+                installation.client, share_pod("installation-asks", 30), "15 on existing nodes and 24 on nodes that"
+            )
+            return before, await tried(installation.client, share_pod("installation-asks", 20))
 
     assert (["", ""], "") == asyncio.run(story())
 
@@ -99,17 +101,19 @@ def test_the_autoscaler_serves_what_its_components_open_and_only_says_what_it_wo
     """
 
     async def story():
-        async with installed(plane, tmp_path) as house, house.process(AUTOSCALER) as process:
+        async with installed(plane, tmp_path) as installation, installation.process(AUTOSCALER) as process:
             await answers(f"http://{ADDRESS}:9448/readyz")
             for version in VERSIONS:
-                await house.client.until(
+                await installation.client.until(
                     lambda one: any(
                         c["type"] == "Available" and c["status"] == "True"
                         for c in one.get("status", {}).get("conditions", ())
                     ),
                     f"{APISERVICES}/{version}.metrics.k8s.io",
                 )
-            listed = await house.client.until(lambda one: one["resources"], "/apis/custom.metrics.k8s.io/v1beta2")
+            listed = await installation.client.until(
+                lambda one: one["resources"], "/apis/custom.metrics.k8s.io/v1beta2"
+            )
             for port in (8086, 8087):
                 await open_soon(port)
             for _ in range(3000):
@@ -143,11 +147,11 @@ def test_the_exporter_is_scraped_through_its_pod_on_simulated_cards(plane, tmp_p
     elsewhere = (f"--agent-state-dir={tmp_path}/gpushare", "--no-kubernetes")
 
     async def story():
-        async with installed(plane, tmp_path) as house, house.process(EXPORTER, *elsewhere, hosts=hosts):
+        async with installed(plane, tmp_path) as installation, installation.process(EXPORTER, *elsewhere, hosts=hosts):
             await answers(f"http://{ADDRESS}:9445/readyz")
-            pod = await house.pod(EXPORTER)
+            pod = await installation.pod(EXPORTER)
             path = f"{INSIDE}/pods/{pod['metadata']['name']}:9445/proxy/metrics"
-            return await house.client.get(path), pod
+            return await installation.client.get(path), pod
 
     page, pod = asyncio.run(story())
     assert 2 == sum(line.startswith("gpushare_card_info{") for line in page.splitlines())
@@ -188,11 +192,11 @@ def test_what_is_not_the_autoscalers_is_refused_to_it(plane, tmp_path):
         return {"metadata": {"annotations": notes}}
 
     async def story():
-        async with installed(plane, tmp_path) as house:
-            client = house.client
+        async with installed(plane, tmp_path) as installation:
+            client = installation.client
             await client.call("POST", machines, machine)
             await client.call("POST", homes, home("the-schedulers"))
-            pod = await house.pod(AUTOSCALER)
+            pod = await installation.pod(AUTOSCALER)
             config = await kubeconfig(plane, client, tmp_path, AUTOSCALER, pod)
             async with account(plane, config) as they:
                 marked = {"spec": {"taints": [taint]}} | noted(**{DRAIN: "{}"})
@@ -268,18 +272,22 @@ def test_applied_again_nothing_changes_and_deleted_everything_is_gone(plane, tmp
     """
 
     async def story():
-        async with installed(plane, tmp_path) as house:
-            before = await generations(house)
-            await asyncio.to_thread(house.apply, "demo", *COMPONENTS)
-            again = await generations(house)
+        async with installed(plane, tmp_path) as installation:
+            before = await generations(installation)
+            await asyncio.to_thread(installation.apply, "demo", *COMPONENTS)
+            again = await generations(installation)
             folder = str(tmp_path / "kustomization")
-            await asyncio.to_thread(house.run, "kubectl", "delete", "-k", folder, "--wait=false", "--ignore-not-found")
+            await asyncio.to_thread(
+                installation.run, "kubectl", "delete", "-k", folder, "--wait=false", "--ignore-not-found"
+            )
             kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingadmissionpolicies"
             kinds += ",validatingadmissionpolicybindings,customresourcedefinitions"
             command = ["kubectl", "get", kinds, "-o", "name"]
             end = time.monotonic() + PATIENCE_SECONDS
             while True:
-                left = [line for line in (await asyncio.to_thread(house.run, *command)).split() if "gpushare" in line]
+                left = [
+                    line for line in (await asyncio.to_thread(installation.run, *command)).split() if "gpushare" in line
+                ]
                 if not left or time.monotonic() > end:
                     return before, again, left
                 await asyncio.sleep(0.5)
@@ -299,20 +307,20 @@ def test_an_existing_kube_scheduler_asks_us_over_mutual_tls(plane, tmp_path):
 
     async def story():
         given = {"overlay": "existing-scheduler", "components": (), "pairs": ()}
-        async with installed(plane, tmp_path, **given) as house:
-            house.env["OUT"] = str(out)
-            await asyncio.to_thread(house.certificates, "extender")
-            async with house.process(SCHEDULER):
+        async with installed(plane, tmp_path, **given) as installation:
+            installation.env["OUT"] = str(out)
+            await asyncio.to_thread(installation.certificates, "extender")
+            async with installation.process(SCHEDULER):
                 await answers(f"http://{ADDRESS}:9446/leader")
-                await house.served(f"{SCHEDULER}-leader")
+                await installation.served(f"{SCHEDULER}-leader")
                 plane.kill("kube-scheduler")
                 plane.start_scheduler(stanza(plane, out, tmp_path))
-                name = "/api/v1/namespaces/default/pods/house-existing"
+                name = "/api/v1/namespaces/default/pods/installation-existing"
                 try:
-                    await house.client.create(share_pod("house-existing", 2))
-                    pod = await house.client.until(lambda one: one["status"].get("phase") == "Running", name)
+                    await installation.client.create(share_pod("installation-existing", 2))
+                    pod = await installation.client.until(lambda one: one["status"].get("phase") == "Running", name)
                 finally:
-                    await house.client.delete(name, force=True)
+                    await installation.client.delete(name, force=True)
                     plane.kill("kube-scheduler")
                     plane.start_scheduler()
                 async with aiohttp.ClientSession() as session:
@@ -350,7 +358,7 @@ def test_on_ack_the_autoscaler_works_without_a_kind_of_ours(plane, tmp_path):
             await client.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/reservations.gpushare.dev")
         before = len(list(log_of(plane, AUTOSCALER)))
         given = {"overlay": "ack", "components": ("cluster-api",), "pairs": ()}
-        async with installed(plane, tmp_path, **given) as house, house.process(AUTOSCALER):
+        async with installed(plane, tmp_path, **given) as installation, installation.process(AUTOSCALER):
             await answers(f"http://{ADDRESS}:9448/readyz")
             for _ in range(3000):
                 page = await answers(f"http://{ADDRESS}:9448/metrics")

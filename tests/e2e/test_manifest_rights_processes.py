@@ -24,7 +24,7 @@ from e2e.doctor_answers import examined
 from e2e.kubelets import share_pod
 from e2e.managed_node import ManagedNode
 from e2e.manifest_files import BASE, Cluster, documents
-from e2e.manifest_house import running
+from e2e.manifest_installation import running
 from e2e.node_process import NodeProcess, cards
 from e2e.node_stage import PODS, Stage, right
 from e2e.own_plane import asked_by, audited

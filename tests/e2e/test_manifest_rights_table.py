@@ -40,6 +40,8 @@ from e2e.sharing import our_pod
 
 from isolation.contract.names import (
     AUTOSCALER,
+    CLASSIC_CARD,
+    CLASSIC_UNITS,
     DRAIN,
     KUBE_LEASE,
     KUBE_SCHEDULER,
@@ -96,6 +98,12 @@ def volume(name, **claim):
     return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec | claim}
 
 
+def classic(pod):
+    """As the classic gpushare-scheduler-extender has placed it."""
+    pod["metadata"]["annotations"] = {CLASSIC_CARD: "0", CLASSIC_UNITS: "2"}
+    return pod
+
+
 async def furnished(client):
     """What the requests are about."""
     cluster = Cluster(client)
@@ -110,6 +118,7 @@ async def furnished(client):
     pods = [
         (share_pod("plain", 0, schedulerName="nobody"), "default"),
         (our_pod("shares"), "default"),
+        (classic(share_pod("classic", 0, nodeName=OTHER)), "default"),
         (share_pod("here", 0, nodeName=OWN), "default"),
         (share_pod("elsewhere", 0, nodeName=OTHER), "default"),
         (share_pod("ours", 0, nodeName=OTHER), SYSTEM_NAMESPACE),

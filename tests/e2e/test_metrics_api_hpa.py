@@ -18,16 +18,6 @@ from isolation.kube.election import boottime
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 
 
-@pytest.fixture(scope="module")
-def swift(plane):
-    """A controller-manager whose autoscalers look each second, not every fifteen."""
-    plane.kill("kube-controller-manager")
-    plane.start_controller_manager("--horizontal-pod-autoscaler-sync-period=1s")
-    yield plane
-    plane.kill("kube-controller-manager")
-    plane.start_controller_manager()
-
-
 @contextlib.asynccontextmanager
 async def scaled(plane, metric):
     """A Deployment of one pod, with an autoscaler on this metric."""
@@ -102,9 +92,9 @@ def test_a_deployment_follows_what_its_namespace_waits_for_up_and_down(swift):
             figures.waiting = (PendingPod("default", "b", 8 * GIB),)
             await replicas(client, 2)
             figures.frozen = True  # whoever reads the cluster has stopped, and so has all it says about pending pods
-            told = await says(client, "FailedGetExternalMetric")
+            events = await says(client, "FailedGetExternalMetric")
             await stays(client, 2)
-            return told
+            return events
 
     assert "s old" in asyncio.run(story())
 
@@ -129,12 +119,12 @@ def test_a_deployment_follows_one_pod_of_another_workload(swift, kind, amount, d
                 figures.used = lambda _name: 0.0
                 await replicas(client, 1)
             figures.used = lambda name: None if name == "front" else 0.0
-            told = [await says(client, "FailedGetObjectMetric")]
+            events = [await says(client, "FailedGetObjectMetric")]
             await stays(client, down)
             await client.delete(f"{PODS}/front", force=True)
             figures.used = lambda _name: 0.0
             await stays(client, down)
-            return [*told, await says(client, "FailedGetObjectMetric")]
+            return [*events, await says(client, "FailedGetObjectMetric")]
 
     absent, gone = asyncio.run(story())
     assert "is unknown" in absent
@@ -170,7 +160,7 @@ def test_an_autoscaler_holds_still_while_nothing_is_known(swift):
     """
 
     async def story():
-        told = {}
+        events = {}
         async with scaled(swift, pods_metric("gpu_mem_used_ratio", "500m")) as (client, figures):
             first = (await client.until(lambda p: p["items"], PODS))["items"][0]["metadata"]["name"]
             figures.used = lambda name: 1.5 if name == first else 0.0
@@ -181,23 +171,23 @@ def test_an_autoscaler_holds_still_while_nothing_is_known(swift):
             await stays(client, 3)  # counted as idle, two of three would make it one
 
             figures.used = lambda _name: None
-            told["absent"] = await says(client, "FailedGetPodsMetric")
+            events["absent"] = await says(client, "FailedGetPodsMetric")
             await stays(client, 3)
 
             figures.used = lambda _name: 0.5
             await says(client, "ValidMetricFound")
             figures.silent_since = boottime() - 60
-            told["stale"] = await says(client, "FailedGetPodsMetric")
+            events["stale"] = await says(client, "FailedGetPodsMetric")
             await stays(client, 3)
 
             figures.silent_since = None
             await says(client, "ValidMetricFound")
             await figures.outage()
-            told["outage"] = await says(client, "FailedGetPodsMetric")
+            events["outage"] = await says(client, "FailedGetPodsMetric")
             await stays(client, 3)
-        return told
+        return events
 
-    told = asyncio.run(story())
-    assert "is unknown" in told["absent"]
-    assert "exporter on node n1 is 6" in told["stale"]
-    assert told["outage"]
+    events = asyncio.run(story())
+    assert "is unknown" in events["absent"]
+    assert "exporter on node n1 is 6" in events["stale"]
+    assert events["outage"]

@@ -40,12 +40,12 @@ def test_the_node_says_what_it_has(plane, tmp_path):
                 at.node.path,
             )
             status = await asyncio.to_thread(at.agent.stop)
-            told = await at.client.get(at.node.path)
+            last = await at.client.get(at.node.path)
             status += await asyncio.to_thread(at.agent.end_device_plugin)
             left = await at.client.until(lambda n: n["status"]["allocatable"][MEMORY] == "0", at.node.path)
             assert ("stopping", str(2 * units)) == (
-                told["metadata"]["annotations"][AGENT],
-                told["status"]["allocatable"][MEMORY],
+                last["metadata"]["annotations"][AGENT],
+                last["status"]["allocatable"][MEMORY],
             )
             return (
                 said,
@@ -100,7 +100,7 @@ def test_a_node_that_changes_its_mode_takes_nothing_from_those_who_run(plane, tm
     assert "0" == asyncio.run(story())
 
 
-def test_a_node_that_is_made_anew_is_told_everything_again(plane, tmp_path):
+def test_a_recreated_node_gets_everything_again(plane, tmp_path):
     """
     A deleted Node object comes back empty: cards, resources and labels are written again.
     """

@@ -43,13 +43,13 @@ def test_a_sick_card_keeps_its_pods_and_gets_no_others_until_it_is_well(plane, t
             pod = await at.running(await at.bind(share_pod("stays", 3), 0))
 
             async def until(healthy, amount):
-                def told(node):
+                def is_reported(node):
                     cards = decode_cards(node["metadata"]["annotations"][CARDS])
                     return healthy == [c.healthy for c in cards] and amount == int(
                         node["status"]["allocatable"][MEMORY]
                     )
 
-                return (await at.client.until(told, at.node.path))["metadata"]["annotations"].get(SICK)
+                return (await at.client.until(is_reported, at.node.path))["metadata"]["annotations"].get(SICK)
 
             await asyncio.to_thread(broken, tmp_path, 1, "xid", 31)
             await asyncio.to_thread(broken, tmp_path, 0, "xid", 119)

@@ -123,7 +123,7 @@ def test_an_agent_killed_at_any_moment_comes_back_to_what_runs(plane, tmp_path):
 @pytest.mark.parametrize("both", [False, True], ids=["the agent alone", "with its device plugin"])
 def test_an_agent_that_is_replaced_holds_up_only_what_starts_meanwhile(plane, tmp_path, both):
     """
-    Ended well and started anew: a container that ends in between waits, and gets its limits from the newcomer.
+    Ended well and restarted: a container that ends in between waits, and gets its limits from the newcomer.
 
     Its creation is refused, which is no failure for a pod that never restarts.
     """
@@ -150,9 +150,9 @@ def test_an_agent_that_is_replaced_holds_up_only_what_starts_meanwhile(plane, tm
 
 
 @pytest.mark.parametrize("how", ["restart", "reboot"])
-def test_a_kubelet_that_starts_anew_changes_nothing_for_pods(plane, tmp_path, how):
+def test_a_kubelet_that_restarts_changes_nothing_for_pods(plane, tmp_path, how):
     """
-    Restarted: running pods are untouched. Rebooted: they start again with the same devices, delivered anew.
+    Restarted: running pods are untouched. Rebooted: they start again with the same devices, delivered again.
     """
 
     async def story():
@@ -225,7 +225,7 @@ def test_while_the_runtime_is_away_starts_wait_and_the_node_is_not_ready(plane, 
     assert (True, ("waiting", "", "Running"), "") == asyncio.run(story())
 
 
-def test_a_runtime_that_starts_anew_runs_nothing_that_the_agent_did_not_see(plane, tmp_path):
+def test_a_runtime_that_restarts_runs_nothing_that_the_agent_did_not_see(plane, tmp_path):
     """
     An agent that is stopped is too late: refused by the plugin after it, and well at the next attempt.
     """
@@ -266,6 +266,9 @@ def test_a_device_plugin_that_is_killed_comes_back_with_what_was_offered(plane, 
             pod = await at.running(await at.bind(share_pod("stays", 3), 0))
             at.agent.device_plugin.kill()
             said = await told(at, "the device plugin does not run")
+            up = [
+                line for line in at.agent.page().splitlines() if line.startswith("gpushare_node_agent_device_plugin_up")
+            ]
             at.agent.kill()
             await at.until(lambda: at.kubelet.status()[1] == 0)
             at.agent.start()
@@ -273,9 +276,11 @@ def test_a_device_plugin_that_is_killed_comes_back_with_what_was_offered(plane, 
             await at.ready()
             await restarts(at, pod, 2)
             right(at, pod, "main", (0,), 3)
-            return said
+            return said, up
 
-    assert "start `gpushare device-plugin` with the same directories" in asyncio.run(story())
+    said, up = asyncio.run(story())
+    assert "start `gpushare device-plugin` with the same directories" in said
+    assert ["gpushare_node_agent_device_plugin_up 0.0"] == up
 
 
 def test_devices_of_an_older_release_keep_the_agent_from_registering(plane, tmp_path):
@@ -285,14 +290,14 @@ def test_devices_of_an_older_release_keep_the_agent_from_registering(plane, tmp_
 
     async def story():
         async with stage(plane, tmp_path, "agent-older") as at:
-            at.kubelet.books.pods["uid-old"] = {"main": {at.kubelet.resource: ("GPU-0-_-1",)}}
+            at.kubelet.state.pods["uid-old"] = {"main": {at.kubelet.resource: ("GPU-0-_-1",)}}
             at.kubelet.keep()
             await asyncio.to_thread(at.kubelet.restart, 0.1, None)
             said = await told(at, "drain the node")
             await at.until(lambda: at.kubelet.status()[1] == 0)
             times = len(at.kubelet.registrations)
             at.kubelet.gone()
-            at.kubelet.books.pods.clear()
+            at.kubelet.state.pods.clear()
             (at.kubelet.plugins / CHECKPOINT).unlink()
             at.kubelet.back()
             await at.ready()

@@ -111,11 +111,11 @@ def test_limits_follow_the_record_and_not_the_label_of_the_moment(plane, tmp_pat
             record = {ALLOCATION: encode_allocation(first.uid, request, placement, WEIGHTED)}
             await at.client.merge(f"{PODS}/first", {"metadata": {"annotations": record}})
             await at.until(lambda: at.agent.hold(first.uid, "main")["policy"] == "weight")
-            told = json.loads(at.agent.promise(first.uid, "main").read_text())
-            return bursts, kept, yields, limits_of(first), (told["weight"], told["ceiling"], told["enforced"])
+            promise = json.loads(at.agent.promise(first.uid, "main").read_text())
+            return bursts, kept, yields, limits_of(first), (promise["weight"], promise["ceiling"], promise["enforced"])
 
-    bursts, kept, yields, live, told = asyncio.run(story())
+    bursts, kept, yields, live, promise = asyncio.run(story())
     assert ("BURST", 300_000, 30, True, 800_000) == bursts == kept
     assert ("PRIORITY", 10_000, 1, False, 0) == yields
     assert ("WEIGHT", 300_000, 7, True, 0) == live
-    assert (7, 0, True) == told
+    assert (7, 0, True) == promise

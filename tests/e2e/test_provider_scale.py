@@ -352,21 +352,25 @@ def test_a_template_from_zero_is_read_from_the_objects_annotations(plane):
     async def story():
         async with pool(plane, "told", **said) as (_, world, provider):
             await world.create("silent")
-            told = await provider.template("told")
+            described = await provider.template("told")
             other = ScaleProvider(provider._clients["told"]._access, {"silent": parse_settings(At({"name": "silent"}))})
-            return told, await other.template("silent")
+            return described, await other.template("silent")
 
-    told, silent = asyncio.run(story())
+    described, silent = asyncio.run(story())
 
     assert silent is None
-    assert (16_000, 64 << 30, 2) == (told.cpu_milli, told.memory_bytes, len(told.cards))
-    assert {"zone": "a", "tier": "gpu"} == dict(told.labels)
-    assert ("dedicated", "gpu", "NoSchedule") == (told.taints[0].key, told.taints[0].value, told.taints[0].effect)
+    assert (16_000, 64 << 30, 2) == (described.cpu_milli, described.memory_bytes, len(described.cards))
+    assert {"zone": "a", "tier": "gpu"} == dict(described.labels)
+    assert ("dedicated", "gpu", "NoSchedule") == (
+        described.taints[0].key,
+        described.taints[0].value,
+        described.taints[0].effect,
+    )
 
 
 def test_a_pool_in_trouble_hides_no_other(plane):
     """
-    One MachineDeployment is not there (any more), the server stops answering: what cannot be told is told apart.
+    One MachineDeployment is not there (any more), the server stops answering: what is unknown is distinguished.
     """
 
     async def story():

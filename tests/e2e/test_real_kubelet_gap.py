@@ -132,6 +132,21 @@ def test_a_mark_without_the_answer_opens_nothing(stage, gone):
     assert any(gone.said in message for message in events), events
 
 
+def test_a_new_agent_between_creation_and_start_leaves_the_mark(stage):
+    """
+    The kubelet stands still after its create; the agent that comes meanwhile sweeps marks, and not this one.
+    """
+
+    def replace():
+        stage.stop_agent(signal.SIGKILL)
+        stage.start_agent()
+        stage.wait_connected()
+        stage.node.send("kubelet", signal.SIGCONT)
+
+    events = through_a_gap(stage, AFTER, lambda _: stage.node.send("kubelet", signal.SIGSTOP), replace)
+    assert not any(said in message for message in events for said in (REFUSED, AWAY))
+
+
 def test_an_answer_that_comes_too_late_opens_nothing(stage):
     """
     The agent stands still for longer than the runtime waits, then writes its mark and answers nobody.
@@ -195,7 +210,7 @@ def test_a_restarted_runtime_starts_nothing_without_limits(stage):
         for _ in range(4):
             await asyncio.sleep(3)
             stage.node.kill("containerd")
-            stage.node.start_containerd()
+            stage.node.start_runtime()
         pods = [await client.until(_started_twice, f"{PODS}/{name}") for name in names]
         return [facts(stage.said(pod)) for pod in pods]
 

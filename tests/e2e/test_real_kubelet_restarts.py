@@ -208,7 +208,7 @@ def test_a_container_runtime_that_restarts_takes_nothing_from_anybody(stage):
         await stage.place(client, pod_of("stays", container("main", 3, "100")), 0)
         stays = await stage.running_pod(client, "stays")
         stage.node.kill("containerd")
-        stage.node.start_containerd()
+        stage.node.start_runtime()
         await stage.place(client, pod_of("next", container("main", 4, "100")), 0)
         await stage.running_pod(client, "next")
         kept = await client.get(f"{PODS}/stays")

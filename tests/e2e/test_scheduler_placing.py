@@ -85,7 +85,7 @@ def test_a_pod_that_fits_on_no_card_is_told_why(plane, tmp_path):
     async def story():
         async with sharing(plane, tmp_path) as (client, _), Kubelets(client, [card_node("small", cards=2)]).alive():
             await untainted(client)
-            told = {}
+            answers = {}
             for name, units, cards in (
                 ("wide", 16, 1),
                 ("many", 6, 3),
@@ -96,14 +96,14 @@ def test_a_pod_that_fits_on_no_card_is_told_why(plane, tmp_path):
                 await client.create(our_pod(name, units, cards))
                 path = f"{PODS}/{name}"
                 pod = await client.until(lambda p: p["spec"].get("nodeName") or why_pending(p), path)
-                told[name] = why_pending(pod)
+                answers[name] = why_pending(pod)
             listed = await client.get(PODS)
-            return told, taken(listed["items"])
+            return answers, taken(listed["items"])
 
-    told, cards = asyncio.run(story())
+    answers, cards = asyncio.run(story())
     assert {"GPU-small-0": 9, "GPU-small-1": 9} == cards
-    assert ["", ""] == [told.pop("half-0"), told.pop("half-1")]
-    for reason in told.values():
+    assert ["", ""] == [answers.pop("half-0"), answers.pop("half-1")]
+    for reason in answers.values():
         assert "0/1 nodes are available" in reason
         assert "card" in reason
 

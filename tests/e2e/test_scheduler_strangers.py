@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from e2e.apiclient import connected
-from e2e.honest import Honest
 from e2e.kubelets import Kubelets
+from e2e.legitimate_clients import LegitimateClients
 from e2e.sharing import card_node, clear, prepare, replica
 from e2e.test_scheduler_admission import door
 from support import strangers
@@ -37,7 +37,7 @@ def family(pid: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("attack", ["half-sent", "lists-of-16MiB", "lists-of-6MiB", "large", "silent"])
-def test_strangers_keep_nobody_waiting(attack, plane, tmp_path):
+def test_attackers_keep_nobody_waiting(attack, plane, tmp_path):
     """
     Each answer comes before the API server or the kubelet would give up, from the same processes, which stay small.
     """
@@ -53,11 +53,11 @@ def test_strangers_keep_nobody_waiting(attack, plane, tmp_path):
                         await ours.leads()
                         await ours.answers("/readyz")
                         before = set(family(ours.pid))
-                        honest = Honest(ours, port, ssl.create_default_context(cafile=str(plane.ca)))
+                        clients = LegitimateClients(ours, port, ssl.create_default_context(cafile=str(plane.ca)))
                         with strangers.attacking(attack, port):
                             await asyncio.sleep(ATTACK_SECONDS)
-                            await honest.ask(client, attack.lower(), PODS, NODE)
-                        return honest.seconds, before, family(ours.pid)
+                            await clients.ask(client, attack.lower(), PODS, NODE)
+                        return clients.seconds, before, family(ours.pid)
                     finally:
                         await clear(client)
 

@@ -10,7 +10,7 @@ import urllib.request
 
 import yaml
 from e2e.kubelets import Kubelets
-from e2e.manifest_house import ADDRESS, address, need_free
+from e2e.manifest_installation import ADDRESS, address, need_free
 from e2e.sharing import PODS, bound, card_node, our_pod, sharing, taken, untainted, why_pending, workload
 from support.views_stage import ROOT, exporter, page_of, piped, serving, tenant, usage
 from support.views_stage import node as fleet_node
@@ -59,7 +59,7 @@ def asked(port, path):
         return json.loads(answer.read())
 
 
-def until_told(port, word):
+def until_reported(port, word):
     """Wait until the scheduler's own answer names this."""
     ends = time.monotonic() + PATIENCE_SECONDS
     while word not in json.dumps(asked(port, INSPECT)):
@@ -82,7 +82,7 @@ def test_inspect_says_what_the_scheduler_says(plane, tmp_path):
             place = Placement("core", (Slice("GPU-core-1", 1, 5 * GIB),))
             kept = manifest_of(Reservation("kept", "nobody", place, time.time() + 600))
             await client.call("POST", "/apis/gpushare.dev/v1alpha1/reservations", kept)
-            await asyncio.to_thread(until_told, ours.sidecar, "kept")
+            await asyncio.to_thread(until_reported, ours.sidecar, "kept")
             pairs = []
             for only in ("", "pair", "none"):
                 path = f"{INSPECT}{f'/{only}' if only else ''}"
@@ -142,9 +142,9 @@ def test_what_explain_advises_works(plane, tmp_path):
             await client.until(lambda pods: len(bound(pods)) == 6, PODS)
             await client.create(our_pod("wide", 12))
             await settled(client, "wide")
-            told = await document(plane, "explain", "wide", "-n", "default")
+            explained = await document(plane, "explain", "wide", "-n", "default")
             words = (await view(plane, "explain", "default/wide")).stdout
-            helps = {one["kind"]: one["text"] for one in told["pending"]["remedies"]}
+            helps = {one["kind"]: one["text"] for one in explained["pending"]["remedies"]}
             count = int(helps["split"].split("gpu-count: ")[1].split(")")[0])
             less = int(helps["smaller"].split("gpu-mem: ")[1].split(")")[0])
             await client.create(our_pod("split", 12, count))
@@ -159,11 +159,11 @@ def test_what_explain_advises_works(plane, tmp_path):
             placed = await document(plane, "explain", "less")
             record = taken([await client.get(f"{PODS}/less")])
             missing = await view(plane, "explain", "absent")
-            return told, words, more["spec"].get("nodeName"), placed, record, missing
+            return explained, words, more["spec"].get("nodeName"), placed, record, missing
 
-    told, words, more, placed, record, missing = asyncio.run(story())
-    assert "fragmented" == told["pending"]["why"]
-    assert {"quad": 4, "pair": 2} == {node["node"]: len(node["cards"]) for node in told["pending"]["nodes"]}
+    explained, words, more, placed, record, missing = asyncio.run(story())
+    assert "fragmented" == explained["pending"]["why"]
+    assert {"quad": 4, "pair": 2} == {node["node"]: len(node["cards"]) for node in explained["pending"]["nodes"]}
     assert "FailedScheduling" in words
     assert "What would help" in words
     assert None is more
@@ -178,7 +178,7 @@ def test_use_and_breaches_come_through_the_api_server(plane, tmp_path):
     """
     one = fleet_pod("a", "solo", 4)
     fleet = Fleet((fleet_node("solo", 1, 15),), (one,))
-    told = usage(fleet, [tenant(one, 6)])
+    used = usage(fleet, [tenant(one, 6)])
     record = {"kind": "over_limit", "uuid": "GPU-solo-0", "card": 0, "namespace": "team", "pod": "a", "started": 5.0}
     record |= {
         "container": "main",
@@ -188,7 +188,7 @@ def test_use_and_breaches_come_through_the_api_server(plane, tmp_path):
         "message": "uses 6 GiB",
         "count": 1,
     }
-    answers = exporter(page_of(told), {"version": 1, "node": "solo", "totals": {}, "breaches": [record]})
+    answers = exporter(page_of(used), {"version": 1, "node": "solo", "totals": {}, "breaches": [record]})
 
     async def story():
         async with sharing(plane, tmp_path) as (client, _), Kubelets(client, [card_node("solo", cards=1)]).alive():

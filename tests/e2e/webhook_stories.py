@@ -20,13 +20,13 @@ def path_of(kind: str) -> str:
 def asking(plane, story, timeout_seconds=30):
     """What a story with the webhook in place returns."""
 
-    async def told():
+    async def run():
         stand = Stand(plane)
         stand.timeout_seconds = timeout_seconds
         async with connected(plane) as client, webhooked(client, stand):
             return await story(client, stand)
 
-    return asyncio.run(told())
+    return asyncio.run(run())
 
 
 @contextlib.asynccontextmanager

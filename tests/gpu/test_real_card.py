@@ -163,7 +163,7 @@ def test_a_training_step_costs_no_more(torch_installed, tmp_path):  # noqa: ARG0
 
 
 def test_the_ledger_is_what_nvml_sees(card, tmp_path):
-    """A context and 1,000 MiB: the books are within 64 MiB of what the card's own figure grew by."""
+    """A context and 1,000 MiB: the records are within 64 MiB of what the card's own figure grew by."""
     costs = json.loads(run([sys.executable, "tests/support/realgpu.py", "costs"], CUDA_VISIBLE_DEVICES=card.uuid))
     uuid = UUID(card.uuid.removeprefix("GPU-"))
     files.create_region(tmp_path / "region", "real")

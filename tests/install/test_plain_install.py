@@ -87,7 +87,7 @@ def test_without_extras_the_front_door_opens_and_names_what_is_missing(wheel, tm
 
     assert "place" in run(python, "-m", "gpushare", "--help", cwd=tmp_path).stdout
     refused = subprocess.run(
-        [str(python), "-m", "gpushare", "sim"], capture_output=True, text=True, cwd=tmp_path, check=False
+        [str(python), "-m", "gpushare", "sim"], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=300
     )
     assert 1 == refused.returncode
     assert "pip install 'gpushare[sim]'" in refused.stderr

@@ -22,10 +22,12 @@ from interleave.strands import pause
 from interleave.wire import Wire
 
 from isolation.contract import host_allocation
+from isolation.contract.codec.resize import decode_applied, encode_applied
 from isolation.contract.model import Mode
-from isolation.contract.names import GATE_DEVICE, START_NONCE
+from isolation.contract.names import ACK, GATE_DEVICE, RESIZED, START_NONCE
 from isolation.contract.quantity import GIB
 from isolation.kube.background import Background
+from isolation.kube.core.errors import ClusterError
 from isolation.node.allocations import Allocations
 from isolation.node.cdi import Edits, Mount
 from isolation.node.containers import Containers, Parts
@@ -33,6 +35,7 @@ from isolation.node.core.units import offer
 from isolation.node.delivery import Delivered, promise_id
 from isolation.node.device_plugin.exchange import Offer
 from isolation.node.nri.session import AGENT
+from isolation.node.resizing import Resizing
 from isolation.node.watch import NodePods
 
 if TYPE_CHECKING:
@@ -128,7 +131,7 @@ class Gate:
         """Whether the guard is among them."""
         return GUARD in hooks
 
-    def mark(self, container: str, _mounts: Iterable[Mount]) -> dict[str, str]:
+    def mark(self, container: str, _mounts: Iterable[Mount], _limits: str = "") -> dict[str, str]:
         """Half a mark, then the whole one."""
         marks, nonce = self._machine.marks, f"{self._machine.draw.getrandbits(64):016x}"
         self._pause()
@@ -249,8 +252,12 @@ class NodeAgent:
     async def _live(self) -> None:
         net, machine = self._net, self._machine
         pods = NodePods(Wire(net, f"agent {machine.name}"), machine.name)  # type: ignore[arg-type]
+        wire, path = Wire(net, f"agent {machine.name}"), f"/api/v1/nodes/{machine.name}"
         allocations = self.allocations = Allocations(Cgroups(machine, self._kubelet.runtime))
-        containers = self._make(net, Parts(pods, Inventory(machine), allocations, Delivery(machine), Gate(machine)))
+        self._pods = pods
+        resizing = self._resizing = Resizing(pods, allocations, self._stated, lambda _: {}, net.loop.time)
+        parts = Parts(pods, Inventory(machine), allocations, Delivery(machine), Gate(machine), resizing)
+        containers = self._make(net, parts)
         await asyncio.to_thread(containers.load)
         async with contextlib.AsyncExitStack() as stack:
             background = Background()
@@ -263,11 +270,37 @@ class NodeAgent:
                 if link.in_force and machine.gate:
                     self._seen = net.loop.time()
                 await asyncio.to_thread(self._publish)
+                await self._report(wire, path)
                 await asyncio.sleep(TICK_SECONDS)
+
+    def _stated(self) -> int:
+        """Units that the kubelet has stated last."""
+        node = self._net.server.things["nodes"]["", self._machine.name]
+        return int(node["status"]["allocatable"].get(ACK.memory, "0"))
+
+    async def _report(self, wire: Wire, path: str) -> None:
+        """As `isolation.node.status` does: what is in force of changed records."""
+        if not self._pods.synced():
+            return
+        said = self._net.server.things["nodes"]["", self._machine.name]["metadata"]["annotations"].get(RESIZED)
+        self._resizing.seed(decode_applied(said) if said else {})
+        now = encode_applied(self._resizing.report().applied)
+        if now != said:
+            with contextlib.suppress(ClusterError):
+                await wire.send("PATCH", path, {"metadata": {"annotations": {RESIZED: now}}}, "merge-patch", 5.0)
 
     def _publish(self) -> None:
         """As `isolation.node.app` does: what the device plugin is to say."""
         shares = self._net.loop.time() - self._seen <= UNSEEN_SECONDS
         in_force = self.allocations.bytes_by_card() if self.allocations is not None else {}
-        devices = offer(self._machine.cards, GIB, self._kubelet.units.used(), in_force, shares=shares)
+        units, pods = self._kubelet.units, self._pods
+        if not pods.follower.synced.is_set() and self._machine.offer.devices:
+            return
+        gone = units.pods.keys() - pods.uids() if pods.synced() else ()
+        ended = {one for uid in gone for ids in units.pods[uid].values() for one in ids}
+        extra = self._resizing.extra()[0] // GIB
+        cards = self._machine.cards
+        devices = offer(cards, GIB, units.used(), in_force, shares=shares, extra=extra, ended=ended)
         self._machine.offer = Offer(tuple(devices), "", shares=True, exempt=frozenset())
+        total = sum(card.allocatable_bytes // GIB for card in cards)
+        self._resizing.offered(devices, total + extra if shares else None)

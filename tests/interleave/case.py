@@ -41,6 +41,8 @@ class Setup:
     calm: float = CALM_SECONDS
     bought: bool = False
     """The nodes are of a pool, and an autoscaler keeps places on the next of them for some pods."""
+    resizes: int = 0
+    """So many times somebody asks for another amount of a running pod."""
     trace: bool = False
 
 

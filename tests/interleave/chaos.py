@@ -201,6 +201,8 @@ class Storm:
             return
         pod = self.draw.choice(pods)
         record = json.loads(pod["metadata"]["annotations"][ALLOCATION])
+        if "resize" in record:
+            return
         for part in (record, *record["containers"]):
             for card in part["cards"]:
                 card["bytes"] = max(GIB, card["bytes"] - GIB)

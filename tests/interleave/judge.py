@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec import CodecError, decode_allocation
-from isolation.contract.names import ALLOCATION
+from isolation.contract.codec.resize import Condition, decode_status
+from isolation.contract.names import ALLOCATION, RESIZE_STATUS
 from isolation.contract.nri_api import State
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import reservation_of
@@ -40,6 +41,8 @@ KINDS: Final = (
     "wedged",
     "lost",
     "deleted",
+    "units",
+    "resize",
     "broken",
 )
 WEDGED_SECONDS: Final = 75.0
@@ -118,6 +121,41 @@ class Judge:
                 for part in self.records[pod["metadata"]["uid"]][record].slices:
                     sums[part.uuid] += part.bytes
         return {card.uuid: (sums[card.uuid], card.allocatable_bytes) for card in cards}
+
+    def held(self, node: str) -> dict[str, tuple[int, int]]:
+        """The same as our scheduler counts it: a record that it has not changed itself books what the spec requests."""
+        cards = self.kubelets[node].machine.cards
+        sums: Counter[str] = Counter()
+        for uid in self._here(node):
+            last, first = self.records[uid][-1], self.records[uid][0]
+            for part in (last if last.resize is not None else first).slices:
+                sums[part.uuid] += part.bytes
+        return {card.uuid: (sums[card.uuid], card.allocatable_bytes) for card in cards}
+
+    def judge_units(self) -> None:
+        """At rest: the kubelet can give what the cards have left, not a unit more or less; no resize is half done."""
+        for node, kubelet in self.kubelets.items():
+            asked = sum(self.plans[uid].asks for uid in self._here(node))
+            free = len(kubelet.units.healthy) - asked
+            left = sum(offered - have for have, offered in self.held(node).values()) // GIB
+            if kubelet.plug is not None and free != left:
+                self.accuse("units", node, f"{node}: the kubelet has {free} units to give, its cards {left}")
+            for uid, why in kubelet.short:
+                self.accuse("units", uid, f"{self.plans[uid].name} was rejected: {why}")
+        for pod in self.server.things["pods"].values():
+            status = pod["metadata"].get("annotations", {}).get(RESIZE_STATUS)
+            if (
+                status
+                and pod["status"].get("phase") not in ENDED
+                and decode_status(status).condition is Condition.IN_PROGRESS
+            ):
+                self.accuse("resize", pod["metadata"]["uid"], f"{pod['metadata']['name']}: {status}")
+
+    def _here(self, node: str) -> list[str]:
+        """UIDs of pods that are bound there and have not ended."""
+        pods = self.server.things["pods"].values()
+        here = (pod for pod in pods if pod["spec"].get("nodeName") == node)
+        return [pod["metadata"]["uid"] for pod in here if pod["status"].get("phase") not in ENDED]
 
     # Containers.
 
@@ -246,7 +284,7 @@ class Judge:
         asked = sum(self.plans[pod["metadata"]["uid"]].asks for pod in here)
         if asked + plan.asks > len(kubelet.units.healthy):
             return False
-        free = [offered - have - kept.get(uuid, 0) for uuid, (have, offered) in self.booked(node, 0).items()]
+        free = [offered - have - kept.get(uuid, 0) for uuid, (have, offered) in self.held(node).items()]
         return sum(room >= plan.units * GIB for room in free) >= plan.cards
 
 

@@ -38,6 +38,9 @@ COLLECT_TURNS = 10
 class RejectedError(RuntimeError):
     """There are no units for it; at its admission the pod has failed for good."""
 
+    lacks = 0
+    """Units that are missing."""
+
 
 class Units:
     """Which container has which IDs."""
@@ -70,7 +73,9 @@ class Units:
         free = sorted(self.healthy - self.used())
         missing = box.units - len(chosen)
         if len(free) < missing:
-            raise RejectedError(f"requested number of devices unavailable: {missing} of {len(free)}")
+            error = RejectedError(f"requested number of devices unavailable: {missing} of {len(free)}")
+            error.lacks = missing - len(free)
+            raise error
         has[box.name] = (*chosen, *self._draw.sample(free, missing))
         return True
 
@@ -89,6 +94,8 @@ class Kubelet:
         self.socket_made: list[Callable[[], None]] = []
         """Called at its start: the socket is another one."""
         self.rejected: list[tuple[str, str]] = []
+        self.short: list[tuple[str, str]] = []
+        """Of these, the ones for which there were too few units whatever it had taken back."""
         self._ready = False
         """Whether every pod that was there at the start has been looked at: nothing is collected before."""
         self._queue: list[Worker] = []
@@ -224,8 +231,16 @@ class Kubelet:
             self.units.pods.pop(worker.uid, None)
             self.say(f"{plan.name} is rejected by {self.machine.name}: {exc}")
             self.rejected.append((worker.uid, str(exc)))
+            if isinstance(exc, RejectedError) and exc.lacks > self._stale():
+                self.short.append((worker.uid, str(exc)))
             return False
         return True
+
+    def _stale(self) -> int:
+        """Units of pods that are gone, which it has not taken back yet."""
+        pods = self._net.server.things["pods"].values()
+        alive = {pod["metadata"]["uid"] for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")}
+        return sum(len(ids) for uid, has in self.units.pods.items() if uid not in alive for ids in has.values())
 
     async def allocate(self, worker: Worker, box: Box, reusable: set[str]) -> None:
         """Units for a container that has none; RejectedError, RuntimeError."""

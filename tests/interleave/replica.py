@@ -30,6 +30,7 @@ from isolation.scheduler.informers import Informers
 from isolation.scheduler.leader import Leadership
 from isolation.scheduler.leader_tasks import LeaderTasks
 from isolation.scheduler.live_read import LiveRead
+from isolation.scheduler.resizer import Resizer
 from isolation.scheduler.writes import ObjectWriter
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Replica:
         leadership.release_when(binder.settled)
         world = VerbWorld(informers, leadership, binder, LiveRead(wire, informers), UnschedulableQueue(), GIB, self.now)
         metrics: Any = Unmeasured()
-        tasks = LeaderTasks(world, ObjectWriter(wire), writer, metrics)
+        tasks = LeaderTasks(world, ObjectWriter(wire), writer, metrics, Resizer(world, wire, writer, loop.time))
         self._extender = self._parts.extender(world)
         store.listen(lambda change: _forget(change, world.unschedulable))
         for work in (informers.run(), leadership.run(), tasks.run()):

@@ -21,7 +21,7 @@ from interleave.case import Result, Setup
 from interleave.chaos import Cast, Storm
 from interleave.clocks import run_time
 from interleave.device_plugin import DevicePlugin
-from interleave.judge import Judge
+from interleave.judge import ENDED, Judge
 from interleave.kubelet import Kubelet
 from interleave.kubescheduler import KubeScheduler
 from interleave.loop import StuckError, VirtualLoop, thrown_away
@@ -33,7 +33,8 @@ from interleave.server import Route, Server
 from interleave.tally import IDLE, counts, left
 from interleave.wire import Net
 
-from isolation.contract.names import POOL, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.codec.resize import encode_wanted
+from isolation.contract.names import ACK, POOL, RESIZE, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.kube.core.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 STORM_SECONDS: Final = 45.0
 REST_SECONDS: Final = 4.0
 """All must have been at rest for so long to go on sooner."""
+SETTLE_SECONDS: Final = 30.0
+"""A resize that can be done has been, after the storm and a scheduler's unanswered writes."""
 DRAIN_SECONDS: Final = 60.0
 
 
@@ -55,6 +58,7 @@ class Run:
         self._storm = Storm(self._draw, STORM_SECONDS, setup.extra, say=self._say)
         self._net = Net(self._loop, Server(self._loop.time), self._draw, self._storm.weather())
         self._net.shuffled = self._draw.random() < 0.3
+        self._wishes = random.Random(f"resize {setup.seed}")  # noqa: S311 (chance, no secret)
         self._plans: dict[str, Plan] = {}
         self._trace: list[str] = []
         self._cast = self._people()
@@ -142,12 +146,16 @@ class Run:
         for serial in range(crowd.pods):
             plan = drawn_plan(self._draw, serial, crowd, most, units)
             self._loop.later(plan.created, self._create, plan)
+        self._wish(units)
         self._storm.unleash(cast)
         await self._watch(STORM_SECONDS)
         self._say("the storm is over")
         self._storm.clear(cast)
         self._judge.calm_since = self._loop.time()
         await self._watch(self._setup.calm, until=REST_SECONDS)
+        if self._setup.resizes:
+            await self._watch(SETTLE_SECONDS)
+            self._judge.judge_units()
         self._say("everybody leaves")
         for plan in self._plans.values():
             self._delete(plan, forced=False)
@@ -167,6 +175,29 @@ class Run:
                 busy = self._loop.time()
             if until is not None and self._loop.time() - busy >= until:
                 return
+
+    def _wish(self, most: int) -> None:
+        """Every resize at its time."""
+        if self._setup.resizes:  # a record that somebody writes by hand makes the units of no resize
+            self._storm.strokes = [one for one in self._storm.strokes if one[1] != "record_changed"]
+        for _ in range(self._setup.resizes):
+            self._loop.later(self._wishes.uniform(3.0, STORM_SECONDS), self._resize, most)
+
+    def _resize(self, most: int) -> None:
+        """Somebody asks for another amount of a bound pod, often more than there is."""
+        pods = self._net.server.things["pods"].values()
+        bound = [pod for pod in pods if pod["spec"].get("nodeName") and pod["status"].get("phase") not in ENDED]
+        if not bound:
+            return
+        pod = self._wishes.choice(bound)
+        plan = self._plans[pod["metadata"]["uid"]]
+        box = self._wishes.choice([box for box in (*plan.inits, *plan.apps) if box.units])
+        units = plan.cards * self._wishes.randint(1, self._wishes.choice((2, 4, most)))
+        wanted = encode_wanted({box.name: {ACK.memory: units}})
+        body = {"metadata": {"annotations": {RESIZE: wanted}}}
+        self._say(f"--- resize {plan.key} to {wanted}")
+        self._storm.count["resize"] += 1
+        self._net.server.handle("tenant", "PATCH", plan.path, body, "merge-patch")
 
     def _create(self, plan: Plan) -> None:
         plan.uid = self._net.server.uid()

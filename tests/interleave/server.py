@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 from isolation.kube.core.errors import GoneError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 Thing = dict[str, Any]
-_PLURALS: Final = frozenset({"pods", "nodes", "leases", "reservations", "events", "namespaces", "poddisruptionbudgets"})
+_PLURALS: Final = frozenset(
+    {"pods", "nodes", "leases", "reservations", "events", "namespaces", "poddisruptionbudgets", "resourcequotas"}
+)
 _MERGE: Final = "merge-patch"
+_JSON: Final = "json-patch"
 EPOCH: Final = 1_795_262_400.0
 """2026-11-21T12:00:00Z, at which every run begins."""
 
@@ -147,9 +150,11 @@ class Server:
         return self.put(route, {**body, "metadata": {**old["metadata"], **body["metadata"]}})
 
     def _patch(self, route: Route, body: Thing, kind: str) -> Thing:
+        old = self.one(route)
+        if kind == _JSON:
+            return self.put(route, patched(old, body))
         if kind != _MERGE:
             raise RefusedError(415, "UnsupportedMediaType", kind)
-        old = self.one(route)
         meta = body.get("metadata", {})
         for field_, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
             if meta.get(field_) and meta[field_] != old["metadata"][field_]:
@@ -225,6 +230,23 @@ def merged(old: Any, patch: Mapping[str, Any]) -> Thing:
             result.pop(key, None)
         else:
             result[key] = merged(result.get(key), value) if isinstance(value, dict) else value
+    return result
+
+
+def patched(old: Thing, patch: Iterable[Mapping[str, Any]]) -> Thing:
+    """RFC 6902 with `test`, `add`, `replace` and `remove` of fields of objects; 422 where one cannot be done."""
+    result = json.loads(text(old))
+    for step in patch:
+        *path, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
+        at = result
+        for part in path:
+            at = at.get(part, {})
+        if step["op"] != "add" and (last not in at or (step["op"] == "test" and at[last] != step["value"])):
+            raise RefusedError(422, "Invalid", "the server rejected our request due to an error in our request")
+        if step["op"] == "remove":
+            del at[last]
+        elif step["op"] != "test":
+            at[last] = step["value"]
     return result
 
 

@@ -40,7 +40,7 @@ def compiled(target, *sources, flags=SANITIZED):
 
 @pytest.fixture(scope="module")
 def guard(tmp_path_factory):
-    return compiled(tmp_path_factory.mktemp("guard") / "guard", GUARD / "guard.c", GUARD / "json.c")
+    return compiled(tmp_path_factory.mktemp("guard") / "guard", *sorted(GUARD.glob("*.c")))
 
 
 class Bundle:

@@ -155,7 +155,7 @@ class Churn:
             await asyncio.to_thread(stage.node.start_kubelet)
         elif fault == "containerd":
             await asyncio.to_thread(stage.node.kill, "containerd")
-            await asyncio.to_thread(stage.node.start_containerd)
+            await asyncio.to_thread(stage.node.start_runtime)
         elif fault == "reboot":
             await asyncio.to_thread(stage.node.reboot)
             await asyncio.to_thread(stage.start_agent)
@@ -184,9 +184,10 @@ async def starts(
     show: Show,
     *,
     seconds: float = math.inf,
+    at_once: int = AT_ONCE,
 ) -> Starts:
     """
-    So many pods that run once, `AT_ONCE` at a time; after so many seconds no more of them.
+    So many pods that run once, `at_once` at a time; after so many seconds no more of them.
 
     `faults`: seconds between two of a kind (as `FAULTS`, or `rolling-update`); `show` is told of the progress.
     """
@@ -231,7 +232,7 @@ async def starts(
                 await churn.break_with(kind)
 
     troubles = [asyncio.create_task(every(kind, seconds)) for kind, seconds in faults.items()]
-    await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(one_after_another() for _ in range(at_once)))
     over.set()
     await asyncio.gather(*troubles)
     return found

@@ -47,11 +47,18 @@ def furnish(root: Path) -> None:
     _mount("-t", "tmpfs", "-o", "mode=755", "run", "/run")
     Path("/run/lock").mkdir()
     _mount("-t", "proc", "proc", "/proc")
+    # With files mounted over it, /proc alone would keep containers in user namespaces from mounting theirs.
+    Path("/run/proc").mkdir()
+    _mount("-t", "proc", "proc", "/run/proc")
     for name in _KERNEL:
         real = Path("/proc/sys") / name
         own = root / name.replace("/", "-")
         own.write_text(real.read_text())
         _mount("--bind", str(own), str(real))
+    # CRI-O takes every controller that stands here for one that it can use, mounted or not (hierarchy 0).
+    listed = Path("/proc/cgroups").read_text().splitlines(keepends=True)
+    (root / "cgroups").write_text("".join(line for line in listed if line.split()[1] != "0"))
+    _mount("--bind", str(root / "cgroups"), "/proc/cgroups")
     boot = root / "boot-id"
     boot.write_text(f"{uuid.uuid4()}\n")
     _mount("--bind", str(boot), "/proc/sys/kernel/random/boot_id")

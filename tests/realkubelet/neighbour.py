@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from isolation.node.nri.model import Container
+    from isolation.node.nri.model import Adjustment, Container
+
+    Then = Callable[[Container], Adjustment | None]
 
 BEFORE, AFTER = "10", "95"
 
@@ -27,7 +29,7 @@ BEFORE, AFTER = "10", "95"
 class _Handler:
     """Calls back once, for one container of a pod; `asked` is set when that has returned."""
 
-    def __init__(self, pod: str, then: Callable[[Container], None]) -> None:
+    def __init__(self, pod: str, then: Then) -> None:
         self._pod, self._then = pod, then
         self._begun = False
         self.asked = threading.Event()
@@ -35,12 +37,14 @@ class _Handler:
     def synchronize(self, sandboxes, containers) -> None:
         """Nothing."""
 
-    def create(self, container: Container) -> None:
+    def create(self, container: Container) -> Adjustment | None:
         """The moment."""
-        if container.sandbox.name == self._pod and not self._begun:
-            self._begun = True
-            self._then(container)
-            self.asked.set()
+        if container.sandbox.name != self._pod or self._begun:
+            return None
+        self._begun = True
+        found = self._then(container)
+        self.asked.set()
+        return found
 
     def start(self, container) -> None:
         """Nothing."""
@@ -50,7 +54,7 @@ class _Handler:
 
 
 @contextlib.contextmanager
-def neighbour(socket: Path, index: str, pod: str, then: Callable[[Container], None]) -> Iterator[threading.Event]:
+def neighbour(socket: Path, index: str, pod: str, then: Then) -> Iterator[threading.Event]:
     """While the block lasts; the event is set when the moment has come."""
     handler = _Handler(pod, then)
     session = Session(socket, handler, plugin=Subscription("neighbour", index, tuple(Event)))

@@ -31,6 +31,11 @@ _ATTEMPTS = 5
 class RealNode:
     """One node by name; `start` joins it, `stop` takes it away with everything on it."""
 
+    runtime = "containerd"
+    """Its process, by the name for `kill` and `log`."""
+    needs: tuple[str, ...] = ()
+    """Programs besides those of every node."""
+
     def __init__(self, plane: ControlPlane, programs: Mapping[str, Path], root: Path, name: str = "real-1") -> None:
         self.name = name
         self.root = root
@@ -45,10 +50,8 @@ class RealNode:
         configure(self.root, self._programs, self._plane.ca, self.machine.cgroup)
         self.machine.start()
         try:
-            self.start_containerd()
-            for name, content in images(self._programs).items():
-                (self.root / name).write_bytes(content)
-                self.ctr("images", "import", "--local", self.root / name)
+            self.start_runtime()
+            self.import_images()
             self.start_kubelet()
         except BaseException:
             self.stop()
@@ -64,17 +67,23 @@ class RealNode:
         self.machine.stop()
         self._pids.clear()
         self.machine.start()
-        self.start_containerd()
+        self.start_runtime()
         self.start_kubelet()
 
     # Programs.
 
-    def start_containerd(self) -> None:
+    def start_runtime(self) -> None:
         """Containerd; its shims and containers outlive it."""
         bin_folder = str(self.root / "bin")
         env = {"PATH": f"{bin_folder}:/usr/sbin:/usr/bin:/sbin:/bin"}
         self._run("containerd", [self._bin("containerd"), "--config", self.root / "containerd.toml"], env)
         self._until("containerd", lambda: self.ctr("version"))
+
+    def import_images(self) -> None:
+        """The test's images."""
+        for name, content in images(self._programs).items():
+            (self.root / name).write_bytes(content)
+            self.ctr("images", "import", "--local", self.root / name)
 
     def start_kubelet(self) -> None:
         """The kubelet, until it answers."""
@@ -103,6 +112,10 @@ class RealNode:
         pid = self._pids.pop(name)
         self.machine.kill(pid, how)
         self.machine.wait(pid, PATIENCE_SECONDS)
+
+    def send(self, name: str, how: signal.Signals) -> None:
+        """A signal to one program."""
+        self.machine.kill(self._pids[name], how)
 
     def alive(self, name: str) -> bool:
         """Whether the program still runs."""

@@ -45,12 +45,14 @@ _CONNECTED = "session: connected to the container runtime: "
 
 
 @contextlib.contextmanager
-def real_stage(plane: ControlPlane, root: Path, *models: str, **labels: str) -> Iterator[Stage]:
+def real_stage(
+    plane: ControlPlane, root: Path, *models: str, node: type[RealNode] = RealNode, **labels: str
+) -> Iterator[Stage]:
     """A node that serves; a skip with the reason where there can be none."""
-    programs = find()
+    programs = find(node.needs)
     if isinstance(programs, str):
         pytest.skip(programs)
-    with Stage(plane, programs, root, *models).running() as made:
+    with Stage(plane, programs, root, *models, node=node).running() as made:
 
         async def begin() -> None:
             async with connected(plane) as client:
@@ -88,9 +90,16 @@ def play(stage: Stage, story: Callable[[ApiClient], Awaitable[T]]) -> T:
 class Stage:
     """A real node, its box of cards, and the agent."""
 
-    def __init__(self, plane: ControlPlane, programs: Mapping[str, Path], root: Path, *models: str) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        programs: Mapping[str, Path],
+        root: Path,
+        *models: str,
+        node: type[RealNode] = RealNode,
+    ) -> None:
         self.plane = plane
-        self.node = RealNode(plane, programs, root, f"real-{root.name}")
+        self.node = node(plane, programs, root, f"real-{root.name}")
         self.file = root / "cards"
         create(self.file, models or ["t4", "t4"], {})
         self.box = Box(self.file)
@@ -162,6 +171,13 @@ class Stage:
         self.stop_agent()
         self.node.kill(DEVICE_PLUGIN, signal.SIGTERM)
         self.start_agent()
+
+    def wait_connected(self) -> None:
+        """Until the agent that was started last is shown what the runtime creates."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while _CONNECTED not in self.node.log("agent")[self._begun :]:
+            assert time.monotonic() < end, self.node.log("agent")[-3000:]
+            time.sleep(0.05)
 
     # What stands on the node.
 

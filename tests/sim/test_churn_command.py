@@ -98,7 +98,7 @@ def test_a_plan_that_moves_a_pod_to_where_it_has_no_room_is_an_error():
 
 
 @pytest.mark.slow
-def test_a_day_per_card_leaves_no_phantom_buys_neither_more_nor_less_and_undoes_nothing():
+def test_a_day_per_card_leaves_no_fragmented_pod_buys_neither_more_nor_less_and_undoes_nothing():
     """
     On the same pods the autoscaler that adds up nodes falls short, and undoes what it did.
     """
@@ -106,8 +106,8 @@ def test_a_day_per_card_leaves_no_phantom_buys_neither_more_nor_less_and_undoes_
 
     ours, quick, theirs = compare_autoscalers(found.nodes, pods, DAY, 1)
 
-    assert (0, 0, 0, 0) == (ours.phantoms, ours.short, ours.over, ours.flaps)
-    assert (0, 0, 0, 0) == (quick.phantoms, quick.short, quick.over, quick.flaps)
+    assert (0, 0, 0, 0) == (ours.fragmented, ours.short, ours.over, ours.flaps)
+    assert (0, 0, 0, 0) == (quick.fragmented, quick.short, quick.over, quick.flaps)
     assert theirs.short > 0
     assert theirs.pending_pod_hours > ours.pending_pod_hours
     assert [ours] == compare_autoscalers(found.nodes, pods, DAY, 1, ["per card"])
@@ -135,7 +135,7 @@ def fragmented():
     return full, held
 
 
-def test_sums_take_a_phantom_for_placeable_and_cards_do_not():
+def test_sums_take_a_fragmented_pod_for_placeable_and_cards_do_not():
     """
     The decider that is compared with behaves as such an autoscaler does; the second count sees the node it owes.
     """

@@ -61,7 +61,7 @@ def test_nobody_is_evicted_or_left_waiting(block):
 
 @IN_BLOCKS
 def test_nothing_is_bought_for_nobody(block):
-    """Every machine has a pod that waits for it when it is bought, and few would be saved by packing all pods anew."""
+    """Every machine has a pod that waits for it when it is bought, and few would be saved by packing all pods again."""
     assert {} == {run.seed: run.spare + run.robbed for run in runs(block) if run.spare or run.robbed}
     count = sum((run.count for run in runs(block)), Counter())
     assert count["bought beyond packing"] <= MOST_BEYOND_PACKING * count["bought"]
@@ -106,4 +106,4 @@ def test_the_judge_sees_orders_that_outlive_their_pods(monkeypatch):
 def test_one_seed_is_one_story():
     """What is found can be found again."""
     first, second = play(3), play(3)
-    assert (first.told, first.count) == (second.told, second.count)
+    assert (first.answered, first.count) == (second.answered, second.count)

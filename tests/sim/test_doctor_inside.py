@@ -87,19 +87,19 @@ def test_a_promise_that_is_kept_is_said_to_be_kept(container):
     """
     Loaded by /etc/ld.so.preload, the promise is the card, the excess refused by the library.
     """
-    told = container.run(LibraryBackend(container.run_dir))
+    outcome = container.run(LibraryBackend(container.run_dir))
 
-    assert (0, ["ok", "ok"]) == (told["status"], [one["state"] for one in told["findings"]])
+    assert (0, ["ok", "ok"]) == (outcome["status"], [one["state"] for one in outcome["findings"]])
 
 
 def test_a_container_that_nothing_limits_is_a_problem(container):
     """
     A node that only shares gives the cards and the variables, and no library: the doctor finds no ledger.
     """
-    told = container.run(NoBackend(), enforced=False)
+    outcome = container.run(NoBackend(), enforced=False)
 
-    assert 1 == told["status"]
-    assert "problem" in json.dumps(told["findings"])
+    assert 1 == outcome["status"]
+    assert "problem" in json.dumps(outcome["findings"])
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root makes programs set-user-ID")
@@ -111,6 +111,6 @@ def test_a_set_user_id_program_is_bound_too(container, tmp_path):
     program = tmp_path / "secure"
     subprocess.run(["gcc", "-o", str(program), str(tmp_path / "secure.c"), "-ldl"], check=True)
 
-    told = container.run(LibraryBackend(container.run_dir), code=AS_NOBODY.format(program=str(program)))
+    outcome = container.run(LibraryBackend(container.run_dir), code=AS_NOBODY.format(program=str(program)))
 
-    assert [1, 65534, 2 * GIB] == told
+    assert [1, 65534, 2 * GIB] == outcome

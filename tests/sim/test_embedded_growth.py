@@ -51,11 +51,11 @@ def test_boot_delay_is_seen_and_bridged_without_buying_twice():
     assert 1 == counts(embedded)["nodes_added"]
 
 
-def test_phantom_pod_is_rescued():
+def test_fragmented_pod_is_rescued():
     """
     A pod that fits by sums over a node but by no card is counted while it waits, and gets a node of its own.
     """
-    pods = [arrival(0, f"p{i}", ask(9)) for i in range(4)] + [arrival(40, "phantom", ask(8))]
+    pods = [arrival(0, f"p{i}", ask(9)) for i in range(4)] + [arrival(40, "fragmented", ask(8))]
     embedded = EmbeddedCluster(fleet(pool(cards=4), standing=1), pods, seed=1, limits=QUICK)
 
     embedded.advance(70)
@@ -63,8 +63,8 @@ def test_phantom_pod_is_rescued():
     embedded.advance(50)
 
     summary = embedded.summary()
-    assert (1, "phantom") == (meanwhile.phantoms, meanwhile.waiting[0].pod.removeprefix("default/"))
-    assert 0 == embedded.frame().phantoms
+    assert (1, "fragmented") == (meanwhile.fragmented, meanwhile.waiting[0].pod.removeprefix("default/"))
+    assert 0 == embedded.frame().fragmented
     assert (1, 1, 0, 0, 0) == tuple(
         summary[name]
         for name in (
@@ -93,16 +93,16 @@ def test_pod_that_nobody_can_host_is_refused_once_with_its_reason():
 
 def test_provider_without_stock_is_left_alone_and_another_pool_serves():
     """
-    The cheap pool has one machine; the second pod gets a node of the dear one.
+    The cheap pool has one machine; the second pod gets a node of the slow one.
     """
-    cheap, dear = pool("cheap", price=1), pool("dear", price=5)
-    supplies = fleet(cheap, dear)
+    cheap, costly = pool("cheap", price=1), pool("costly", price=5)
+    supplies = fleet(cheap, costly)
     scarce = replace(supplies, supplies=(replace(supplies.supplies[0], stock=1), supplies.supplies[1]))
     embedded = EmbeddedCluster(scarce, [arrival(0, f"p{i}", ask(10)) for i in range(2)], seed=1, limits=QUICK)
 
     live(embedded, 200, check_served, step=0.5)
 
-    assert {"cheap-1", "dear-1"} == set(embedded.cluster.state.on)
+    assert {"cheap-1", "costly-1"} == set(embedded.cluster.state.on)
     assert 0 == len(embedded.cluster.scheduler.pending)
     assert 1 == counts(embedded)["nodes_failed"]
     assert any(h.kind == "out_of_stock" for h in embedded.frame().events)

@@ -62,25 +62,27 @@ def test_same_seed_same_story_in_another_process():
         "print(e.summary())"
     )
 
-    def told(hash_seed: str) -> str:
+    def figures(hash_seed: str) -> str:
         env = os.environ | {"PYTHONHASHSEED": hash_seed}
-        ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=env)
+        ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=env, timeout=300)
         return hashlib.sha256(ran.stdout).hexdigest()
 
-    assert told("1") == told("2")
+    assert figures("1") == figures("2")
 
 
 def test_demonstration_shows_the_main_job():
     """
-    Twenty minutes of the fleet: growth, shrinkage by draining and moving, breaches, a refusal, no phantom.
+    Twenty minutes of the fleet: growth, shrinkage by draining and moving, breaches, a refusal, no fragmented pod.
     """
     embedded = demo()
 
     live(embedded, 1200, check_room, check_frame, check_homes, step=5)
 
-    told = counts(embedded)
-    assert all(told[name] > 0 for name in ("nodes_added", "nodes_removed", "pods_moved", "breaches", "pods_finished"))
-    assert 1 == told["pods_refused"]
+    figures = counts(embedded)
+    assert all(
+        figures[name] > 0 for name in ("nodes_added", "nodes_removed", "pods_moved", "breaches", "pods_finished")
+    )
+    assert 1 == figures["pods_refused"]
     assert 0 == embedded.summary()["unserved_pods"]
     assert 0 < embedded.summary()["used_gib_hours"] < embedded.summary()["promised_gib_hours"]
 
@@ -140,7 +142,7 @@ def test_a_whole_card_that_is_taken_has_nothing_left():
 
 def test_readings_fill_what_dashboards_ask_of_every_card():
     """
-    Room, containers, breaches and whole cards as an exporter tells them: a sample for each card, and zero is told.
+    Room, containers, breaches and whole cards as an exporter tells them: a sample for each card, and zero is reported.
     """
     embedded = EmbeddedCluster(demo_fleet(), demo_workload(3), seed=3, limits=demo_limits())
     embedded.advance(400)
@@ -148,7 +150,7 @@ def test_readings_fill_what_dashboards_ask_of_every_card():
     cards = sum(len(reading.cards) for reading in nodes)
     families = {family.spec: len(tuple(family.samples)) for family in card_families(nodes)}
 
-    told = (
+    figures = (
         metrics.CARD_LARGEST_FREE,
         metrics.CARD_HOLDERS,
         metrics.CARD_EXCLUSIVE,
@@ -156,8 +158,8 @@ def test_readings_fill_what_dashboards_ask_of_every_card():
         metrics.BREACHED,
     )
     assert cards > 2
-    assert dict.fromkeys((*told, metrics.BREACHED), cards) == {
-        spec: families[spec] for spec in (*told, metrics.BREACHED)
+    assert dict.fromkeys((*figures, metrics.BREACHED), cards) == {
+        spec: families[spec] for spec in (*figures, metrics.BREACHED)
     }
     assert sum(bool(reading.cards) for reading in nodes) == families[metrics.BREACHES]
 

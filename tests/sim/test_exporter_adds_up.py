@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whose memory is whose, on simulated cards with a stand-in kubelet: judged by the simulator's own books.
+Whose memory is whose, on simulated cards with a stand-in kubelet: judged by the simulator's own records.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_pods_share_cards():
             }
         )
         unattributed = world.run_once().reading.cards[0].unattributed_bytes
-        assert world.books(0)[host.pid] == unattributed > GIB
+        assert world.driver_bytes(0)[host.pid] == unattributed > GIB
         promised = {
             (o.pod, o.container, o.index): o.allocated_bytes // GIB for o in world.run_once().reading.containers
         }
@@ -81,7 +81,7 @@ def test_shared_and_exclusive_side_by_side():
         reading = world.run_once().reading
         assert [("whole", True)] == [(one.pod, one.exclusive) for one in reading.containers]
         assert [False, True] == [card.exclusive for card in reading.cards]
-        assert reading.cards[0].unattributed_bytes == world.books(0)[a.pid]
+        assert reading.cards[0].unattributed_bytes == world.driver_bytes(0)[a.pid]
 
 
 def test_however_many_device_ids_one_series():
@@ -123,11 +123,11 @@ def test_a_process_that_died_while_its_card_still_lists_it():
         process = world.process(pod, "main", gib=2)
         world.run_once()
         world.tree.exit(process.pid)
-        told = world.run_once()
+        cycle = world.run_once()
 
-        assert told.found.churned
-        assert [0] == [one.used_bytes for one in told.reading.containers]
-        assert world.books(0)[process.pid] == told.reading.cards[0].unattributed_bytes
+        assert cycle.found.churned
+        assert [0] == [one.used_bytes for one in cycle.reading.containers]
+        assert world.driver_bytes(0)[process.pid] == cycle.reading.cards[0].unattributed_bytes
         world.tree.process(process.pid, container=(pod.uid, pod.containers["main"]))
         world.adds_up({("one", "main", 0): (process,)})
 
@@ -192,7 +192,7 @@ def test_a_user_of_a_card_that_was_promised_nothing():
         for _ in range(3):
             world.adds_up({("greedy", "main", 0): (mine,)})
 
-        assert world.books(1)[theirs.pid] == world.run_once().reading.cards[1].unattributed_bytes
+        assert world.driver_bytes(1)[theirs.pid] == world.run_once().reading.cards[1].unattributed_bytes
         found = breaches(world)
         assert [("unallocated", "greedy", 1)] == [(one["kind"], one["pod"], one["card"]) for one in found]
         assert 1.0 == world.samples()["gpushare_isolation_breaches_total"]["unallocated", "n"]
@@ -205,11 +205,11 @@ def test_more_than_promised():
         world.process(pod, "main", gib=3)
         began = []
         for _ in range(4):
-            told = world.run_once()
-            began.append(told.snapshot.at)
+            cycle = world.run_once()
+            began.append(cycle.snapshot.at)
             time.sleep(0.2)
 
-        (one,) = told.reading.containers
+        (one,) = cycle.reading.containers
         assert 0.3 < one.over_limit_seconds <= began[-1] - began[0]
         assert (1, one.used_bytes) == (one.over_limit_episodes, one.peak_bytes)
         kinds = {found["kind"]: found for found in breaches(world)}
@@ -245,10 +245,10 @@ def test_commands_of_gpushare_run():
             reading = world.run_once().reading
             found = {one.pod: one for one in reading.containers}
             assert {"one": 5 * GIB, "two": 4 * GIB} == {name: one.allocated_bytes for name, one in found.items()}
-            books = sorted(world.books(0).values())
-            assert books == sorted(one.used_bytes for one in found.values())
+            records = sorted(world.driver_bytes(0).values())
+            assert records == sorted(one.used_bytes for one in found.values())
             (card,) = reading.cards
-            assert (0, card.used_bytes) == (card.unattributed_bytes, sum(books) + card.reserved_bytes)
+            assert (0, card.used_bytes) == (card.unattributed_bytes, sum(records) + card.reserved_bytes)
             assert {"run"} == {one.allocation_source for one in reading.containers}
             world.joins()
             for process in started:
@@ -258,17 +258,17 @@ def test_commands_of_gpushare_run():
         finally:
             for process in started:
                 process.kill()
-                process.wait()
+                process.wait(timeout=300)
                 process.stdout.close()
             shutil.rmtree(f"{world.box.path}.allocations", ignore_errors=True)
 
 
 def test_names_from_the_log_links_do_not_matter_to_the_sum():
-    """Where names cannot be told a process is still its pod's: the hold says whose the control group is."""
+    """Where names is unknown a process is still its pod's: the hold says whose the control group is."""
     with node_world("t4") as world:
         pod = world.pod("one", {"main": {0: 5}})
         process = world.process(pod, "main", gib=2)
         shutil.rmtree(world.tree.links)
         reading = world.run_once().reading
         (one,) = reading.containers
-        assert abs(one.used_bytes - world.books(0)[process.pid]) <= 64 * MIB
+        assert abs(one.used_bytes - world.driver_bytes(0)[process.pid]) <= 64 * MIB

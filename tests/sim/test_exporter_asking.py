@@ -50,9 +50,9 @@ def test_not_at_all_while_nobody_knows_which():
     with node_world("t4") as world:
         boot = world.tree.proc / "sys/kernel/random/boot_id"
         boot.rename(boot.with_name("away"))
-        told = world.run_once()
-        assert not told.snapshot.promises.ok
-        assert "not queried" in told.snapshot.kubelet.error
+        cycle = world.run_once()
+        assert not cycle.snapshot.promises.ok
+        assert "not queried" in cycle.snapshot.kubelet.error
         assert 0 == sum(world.kubelet.calls.values())
         boot.with_name("away").rename(boot)
         assert world.run_once().snapshot.kubelet.ok
@@ -65,8 +65,8 @@ def test_a_machine_without_a_kubelet():
         world.kubelet.gone()
         folder.rename(folder.with_name("away"))
         with node_world("t4", kubelet_socket=world.kubelet.socket) as plain:
-            told = plain.run_once()
-            assert (None, None) == (told.snapshot.kubelet, told.snapshot.identities)
+            cycle = plain.run_once()
+            assert (None, None) == (cycle.snapshot.kubelet, cycle.snapshot.identities)
             folder.with_name("away").rename(folder)
             world.kubelet.back()
             assert plain.run_once().snapshot.kubelet.ok

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--collect` adds, off the cycle, and what a page holds without it; the simulator's books and settings judge."""
+"""What `--collect` adds, off the cycle, and what a page holds without it; judged by the simulator."""
 
 from __future__ import annotations
 
@@ -57,26 +57,36 @@ def settled(*groups):
 def test_all_groups_tell_what_was_set():
     """Each figure under its own name and unit."""
     card = settled(*GROUPS)
-    told = card.hardware
+    figures = card.hardware
 
-    assert (0.3, 0.4) == (told.encoder_ratio, told.decoder_ratio)
-    assert (5, 16) == (told.pcie_generation, told.pcie_width)
-    assert (("correctable", 7), ("non_fatal", 5), ("fatal", 1)) == told.pcie_errors
-    assert (4, 1000 * 1024, 1000 * 1024) == (told.nvlink_links, told.nvlink_sent_bytes, told.nvlink_received_bytes)
-    assert (71, True, False) == (told.memory_celsius, told.remap_pending, told.remap_failed)
-    assert ((("corrected", 3), ("uncorrected", 0)), (("single_bit", 2), ("double_bit", 1))) == (
-        told.remapped_rows,
-        told.retired_pages,
+    assert (0.3, 0.4) == (figures.encoder_ratio, figures.decoder_ratio)
+    assert (5, 16) == (figures.pcie_generation, figures.pcie_width)
+    assert (("correctable", 7), ("non_fatal", 5), ("fatal", 1)) == figures.pcie_errors
+    assert (4, 1000 * 1024, 1000 * 1024) == (
+        figures.nvlink_links,
+        figures.nvlink_sent_bytes,
+        figures.nvlink_received_bytes,
     )
-    assert (0, 9, 6) == (told.recovery_action, card.pcie_replays, card.nvlink_errors)
+    assert (71, True, False) == (figures.memory_celsius, figures.remap_pending, figures.remap_failed)
+    assert ((("corrected", 3), ("uncorrected", 0)), (("single_bit", 2), ("double_bit", 1))) == (
+        figures.remapped_rows,
+        figures.retired_pages,
+    )
+    assert (0, 9, 6) == (figures.recovery_action, card.pcie_replays, card.nvlink_errors)
 
 
 def test_without_groups_only_health_is_asked():
     """What nobody shows costs the driver nothing."""
-    told = settled().hardware
+    figures = settled().hardware
 
-    assert (0, True, False) == (told.recovery_action, told.remap_pending, told.remap_failed)
-    further = (told.encoder_ratio, told.pcie_generation, told.nvlink_links, told.memory_celsius, told.remapped_rows)
+    assert (0, True, False) == (figures.recovery_action, figures.remap_pending, figures.remap_failed)
+    further = (
+        figures.encoder_ratio,
+        figures.pcie_generation,
+        figures.nvlink_links,
+        figures.memory_celsius,
+        figures.remapped_rows,
+    )
     assert (None, None, None, None, ()) == further
 
 
@@ -99,7 +109,7 @@ def test_a_card_that_the_driver_wants_reset_is_unhealthy_until_it_is(action):
 
 
 def test_activity_of_a_cards_parts_is_an_average_between_two_readings(monkeypatch):
-    """On Hopper: what the books say of the time in between; the first reading has none, older cards never have."""
+    """On Hopper: what the records say of the time in between; the first reading has none, older cards never have."""
     monkeypatch.setattr(nvml_source, "SLOW_SECONDS", 0.5)
     with boxes("h100-80g", "t4") as box:
         box.inject(0, "tensor", 25)

@@ -61,7 +61,7 @@ def box_program(box, size, **more):
 
 
 def test_once_as_json(box):
-    """The reading for programs: figures that cannot be told are null."""
+    """The reading for programs: figures that is unknown are null."""
     record = json.loads(go(box, "--once", "--json").stdout)
 
     assert [0, 1] == [card["index"] for card in record["reading"]["cards"]]

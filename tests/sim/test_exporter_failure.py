@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Failure is not idle: whatever stops answering, the scrape does not; what cannot be told is absent, the rest is right.
+Failure is not idle: whatever stops answering, the scrape does not; what is unknown is absent, the rest is right.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def used(world):
 
 
 def whole(world):
-    """Everything works, and both pods have what the books say."""
+    """Everything works, and both pods have what the records say."""
     assert set() == failed(world)
-    expected = {f"{name}": world.books(at)[world.processes[at].pid] for at, name in enumerate(("one", "two"))}
+    expected = {f"{name}": world.driver_bytes(at)[world.processes[at].pid] for at, name in enumerate(("one", "two"))}
     assert expected == used(world)
 
 
@@ -93,7 +93,7 @@ def test_nvml_hangs(world, monkeypatch):
     monkeypatch.setattr(world.node.cycle, "_period", PERIOD)
     stop, began = Event(), []
 
-    def told():
+    def failing():
         """The page, where the driver is said not to answer and the kernel still does; a turn after those before."""
         status, body = get(f"{url}/metrics")
         assert 200 == status
@@ -108,7 +108,7 @@ def test_nvml_hangs(world, monkeypatch):
         world.box.set("nvml_hang", 1)
         turning.start()
         try:
-            page = until(told)
+            page = until(failing)
             assert sorted(began) == began
             assert "gpushare_card_memory_used_bytes" not in page
             assert "gpushare_container_memory_used_bytes" not in page
@@ -133,7 +133,7 @@ def test_a_card_is_lost(world):
     assert 0.0 == found["gpushare_card_healthy"]["0", "n", world.uuids[0]]
     assert 1.0 == found["gpushare_card_healthy"]["1", "n", world.uuids[1]]
     assert ("0", "n", world.uuids[0]) not in found["gpushare_card_memory_used_bytes"]
-    assert world.books(1)[world.processes[1].pid] == used(world)["two"]
+    assert world.driver_bytes(1)[world.processes[1].pid] == used(world)["two"]
     assert ("0", "n", world.uuids[0], "79") in found["gpushare_card_xid_errors_total"]
 
 
@@ -142,7 +142,10 @@ def test_the_kubelet_is_gone(world):
     whole(world)
     world.kubelet.gone()
     assert {"kubelet"} == failed(world)
-    expected = {"one": world.books(0)[world.processes[0].pid], "two": world.books(1)[world.processes[1].pid]}
+    expected = {
+        "one": world.driver_bytes(0)[world.processes[0].pid],
+        "two": world.driver_bytes(1)[world.processes[1].pid],
+    }
     assert expected == used(world)
     world.kubelet.back()
     assert until(lambda: not failed(world))
@@ -155,13 +158,13 @@ def test_the_kubelet_is_gone_from_a_node_of_whole_cards(world):
     pod = world.whole("train", [0])
     process = world.process(pod, "main", gib=3)
     world.run_once()
-    assert world.books(0)[process.pid] == used(world)["train"]
+    assert world.driver_bytes(0)[process.pid] == used(world)["train"]
     world.kubelet.gone()
     assert {"kubelet"} == failed(world)
     assert {} == used(world)
     assert "gpushare_card_memory_allocated_bytes" not in world.samples()
     world.kubelet.back()
-    assert until(lambda: world.run_once() and used(world).get("train") == world.books(0)[process.pid])
+    assert until(lambda: world.run_once() and used(world).get("train") == world.driver_bytes(0)[process.pid])
 
 
 def test_the_kubelet_refuses_or_is_slow(world):
@@ -182,7 +185,7 @@ def test_the_kubelet_refuses_or_is_slow(world):
 
 
 def test_proc_cannot_be_read(world):
-    """Without it no process is anybody's: cards are told, containers' use is not, and nothing is called idle."""
+    """Without it no process is anybody's: cards are reported, containers' use is not, and nothing is called idle."""
     whole(world)
     world.tree.proc.rename(world.folder / "away")
     assert {"kernel", "promises"} == failed(world)
@@ -236,7 +239,7 @@ def test_hostile_regions(at):
         region.write_bytes(hostile(at))
         for _ in range(3):
             assert set() == failed(world)
-            assert {name: world.books(0)[one.pid] for name, one in programs.items()} == used(world)
+            assert {name: world.driver_bytes(0)[one.pid] for name, one in programs.items()} == used(world)
         samples = sum(len(series) for series in world.samples().values())
         assert samples <= 2 * 12 + 30 + 60
         assert {"bad"} >= {one["pod"] for one in breaches(world)}
@@ -255,7 +258,7 @@ def test_a_region_that_is_no_file():
                 region.unlink(missing_ok=True)
             make(region)
             assert set() == failed(world)
-            assert {"bad": world.books(0)[program.pid]} == used(world)
+            assert {"bad": world.driver_bytes(0)[program.pid]} == used(world)
         assert "unreadable_region" in {one["kind"] for one in breaches(world)}
 
 

@@ -63,16 +63,16 @@ def test_the_process_with_the_port_is_nobody_and_the_one_that_reads_has_no_netwo
     with Served(box) as served:
         assert until(lambda: served.get()[0] == 200)
         front, reader = front_of(served), served.process.pid
-        told = status(front)
-        assert ["65534"] * 4 == told["Uid"] == told["Gid"]
-        assert [] == told["Groups"]
-        assert {"0" * 16} == {told[name][0] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")}
-        assert ["1"] == told["NoNewPrivs"]
+        status_of = status(front)
+        assert ["65534"] * 4 == status_of["Uid"] == status_of["Gid"]
+        assert [] == status_of["Groups"]
+        assert {"0" * 16} == {status_of[name][0] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")}
+        assert ["1"] == status_of["NoNewPrivs"]
         assert 1 == len(listeners(front))
 
-        told = status(reader)
-        assert ["0"] * 4 == told["Uid"]
-        assert (["1"], ["2"]) == (told["NoNewPrivs"], told["Seccomp"])
+        status_of = status(reader)
+        assert ["0"] * 4 == status_of["Uid"]
+        assert (["1"], ["2"]) == (status_of["NoNewPrivs"], status_of["Seccomp"])
         assert set() == listeners(reader)
 
 
@@ -91,7 +91,7 @@ def test_the_one_that_serves_does_not_outlive_the_other(box, number):
         front = front_of(served)
         os.kill(front, number)
         served.process.kill()
-        served.process.wait()
+        served.process.wait(timeout=300)
         try:
             assert until(lambda: not Path(f"/proc/{front}").exists())
         finally:

@@ -153,12 +153,12 @@ def test_the_page_says_why_and_a_restart_amid_an_xid_changes_nothing(tmp_path):
         world.box.inject(0, "xid", 48)
         world.run_once()
 
-        def told():
+        def health():
             page = world.samples()
             healthy = {labels[0]: value for labels, value in page["gpushare_card_healthy"].items()}
             return healthy, [labels[2] for labels in page.get("gpushare_card_unhealthy_info", {})]
 
-        assert ({"0": 0.0, "1": 1.0}, ["xid"]) == told()
+        assert ({"0": 0.0, "1": 1.0}, ["xid"]) == health()
         xids = {
             labels[3]: value
             for labels, value in world.samples()["gpushare_card_xid_errors_total"].items()
@@ -167,4 +167,4 @@ def test_the_page_says_why_and_a_restart_amid_an_xid_changes_nothing(tmp_path):
         assert (1.0, 0.0, 0.0) == (xids["48"], xids["79"], xids["31"])
         world.again()
         world.run_once()
-        assert ({"0": 0.0, "1": 1.0}, ["xid"]) == told()
+        assert ({"0": 0.0, "1": 1.0}, ["xid"]) == health()

@@ -151,8 +151,8 @@ def test_one_pod_that_cannot_be_read_takes_nobody_with_it(source, kubelet, monke
     answer = kubelet._list_pods
 
     def with_garbage(request, context):
-        told = answer(request, context)
-        return api.ListPodsResponse(pods=[b"\xff\xff\xff", *told.pods])
+        reply = answer(request, context)
+        return api.ListPodsResponse(pods=[b"\xff\xff\xff", *reply.pods])
 
     kubelet.gone()
     monkeypatch.setattr(kubelet, "_list_pods", with_garbage)

@@ -61,7 +61,7 @@ def test_list_tells_every_container_once_per_resource(kubelet, source):
 
 def test_dynamic_resources_are_grants_of_their_claim(kubelet, source):
     """
-    Driver, pool, device and share, as far as they are told.
+    Driver, pool, device and share, as far as they are reported.
     """
     kubelet.add("ml", "dra", {"main": {}}, claims={"main": [("one", "gpu.nvidia.com", "node-1", "gpu-3")]})
     grants = [grant for grant in source.read(0.0).grants if grant.pod == "dra"]
@@ -105,7 +105,7 @@ def test_an_answer_with_devices_stands_and_an_empty_one_is_asked_again(kubelet, 
     assert {"Get": 2} == kubelet.calls
 
 
-def test_a_successor_of_the_same_name_is_asked_for_anew(kubelet, source):
+def test_a_successor_of_the_same_name_is_asked_for_again(kubelet, source):
     """
     What its predecessor had is not its.
     """
@@ -226,7 +226,7 @@ def test_a_kubelet_without_get_names_the_version(kubelet, source):
         source.read(0.0, [POD])
 
 
-def test_what_is_told_is_bounded(kubelet, source):
+def test_what_is_reported_is_bounded(kubelet, source):
     """
     A device plugin may name its devices as it likes; long names end somewhere.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Containers from their beginning to their end, and what a tenant does meanwhile: on simulated cards, by their books.
+Containers from their beginning to their end, and what a tenant does meanwhile: on simulated cards, by their records.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ def test_clients_behind_a_server_are_not_guessed():
         beside = world.process(pods[1], "main", gib=1, card=1)
         reading = world.run_once().reading
 
-        assert {"behind": None, "beside": world.books(1)[beside.pid]} == {
+        assert {"behind": None, "beside": world.driver_bytes(1)[beside.pid]} == {
             one.pod: one.used_bytes for one in reading.containers
         }
         assert [False, True] == [card.attributable for card in reading.cards]
         assert [None, 0] == [card.unattributed_bytes for card in reading.cards]
-        assert reading.cards[0].used_bytes == reading.cards[0].reserved_bytes + world.books(0)[server.pid]
+        assert reading.cards[0].used_bytes == reading.cards[0].reserved_bytes + world.driver_bytes(0)[server.pid]
         world.run_once()
         assert [] == breaches(world)
 
@@ -164,10 +164,10 @@ def test_a_region_that_is_cut_and_grown_while_it_is_read():
             turns, end = 0, time.monotonic() + PATIENCE_SECONDS
             while (turns < 20 or len(spoilt) < 100) and time.monotonic() < end:
                 turns += 1
-                told = world.run_once()
-                assert all(outcome.ok for outcome in (told.snapshot.machine, told.snapshot.promises))
-                used = {one.pod: one.used_bytes for one in told.reading.containers}
-                assert {name: world.books(0)[one.pid] for name, one in programs.items()} == used
+                cycle = world.run_once()
+                assert all(outcome.ok for outcome in (cycle.snapshot.machine, cycle.snapshot.promises))
+                used = {one.pod: one.used_bytes for one in cycle.reading.containers}
+                assert {name: world.driver_bytes(0)[one.pid] for name, one in programs.items()} == used
         finally:
             stop.set()
             tenant.join()

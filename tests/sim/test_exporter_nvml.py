@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML as the exporter reads it, judged by the simulator's own books."""
+"""NVML as the exporter reads it, judged by the simulator's own records."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ def read(reader):
     indirect=["box"],
     ids=["T4x2", "A100x8", "H100x8"],
 )
-def test_every_card_is_told_with_what_the_books_say(box, source, cards):
+def test_every_card_is_reported_with_what_the_driver_recorded(box, source, cards):
     """
     UUID, model, memory, limits, clocks and links of each card, as the simulator made it.
     """
     machine = read(source(box))
-    books = box.cards()
+    records = box.cards()
 
     assert (cards, "615.71.05") == (len(machine.cards), machine.driver)
-    for index, (card, book) in enumerate(zip(machine.cards, books, strict=True)):
+    for index, (card, book) in enumerate(zip(machine.cards, records, strict=True)):
         model = book.model
         assert (card_uuid(book), index, index) == (card.uuid, card.index, card.minor)
         assert (model.name.decode(), "", "") == (card.model, card.profile, card.parent)
@@ -105,7 +105,7 @@ def test_every_card_is_told_with_what_the_books_say(box, source, cards):
     assert (False, frozenset(), ()) == (machine.mps, machine.mps_servers, machine.divided)
 
 
-def test_processes_have_the_bytes_that_the_books_say(box, source, run):
+def test_processes_have_the_bytes_that_the_driver_recorded(box, source, run):
     """
     On two cards: every process once, on its card, with its bytes, and used is their sum.
     """
@@ -132,7 +132,7 @@ def test_a_killed_process_is_gone_at_the_next_reading(box, source, run):
     stays, goes = run(box, HOLD, BYTES=GIB), run(box, LOAD, PART=0.5)
     before = read(reader).cards[0]
     goes.process.kill()
-    goes.process.wait()
+    goes.process.wait(timeout=300)
     time.sleep(0.3)
 
     after = read(reader).cards[0]
@@ -145,9 +145,9 @@ def test_a_killed_process_is_gone_at_the_next_reading(box, source, run):
 
 
 @pytest.mark.parametrize("box", [["a100-80g-mig"]], indirect=True)
-def test_instances_are_cards_and_their_card_is_told_beside(box, source, run):
+def test_instances_are_cards_and_their_card_is_reported_beside(box, source, run):
     """
-    Seven instances with memory and processes of their own, whose compute time cannot be told; power and
+    Seven instances with memory and processes of their own, whose compute time is unknown; power and
     temperature stand at the card that they are parts of, and in nobody's sum.
     """
     reader = source(box)
@@ -191,17 +191,17 @@ path = Path(sys.argv[1])
 box, reader = Box(path), NvmlSource(path, beat=float(sys.argv[2]))
 def read():
     return reader.read(time.monotonic()).cards
-def books():
+def records():
     box.settle()
     card = box.cards()[0]
     return {client.pid: client.own_ns for client in box.clients(0)}, card.busy_ns, card.clock_ns
 ctypes.CDLL(None).virtual_clock_join()
 read(); time.sleep(2); read()
-before, windows = books(), []
+before, windows = records(), []
 for _ in range(3):
     time.sleep(2)
     windows.append(read()[0])
-after = books()
+after = records()
 wall = after[2] - before[2]
 print(json.dumps({
     "spent": {pid: (ns - before[0].get(pid, 0)) / wall for pid, ns in after[0].items()},
@@ -213,10 +213,10 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(("beat", "allowed"), [(0.15, 0.03), (0.0, 0.15)], ids=["sampled", "once a cycle"])
-def test_compute_time_is_what_the_books_say(box, run, beat, allowed):
+def test_compute_time_is_what_the_driver_recorded(box, run, beat, allowed):
     """
     A steady, a light and an uneven process on one card: over six seconds each is within three points of
-    its own time in the simulator's books, and so is the card. Without samples between the cycles, the
+    its own time in the simulator's records, and so is the card. Without samples between the cycles, the
     driver shows each process' last sample only, and it is a guess. The seconds are those of a story.
     """
     story = Story(box.path.with_name("story"), 4)
@@ -232,14 +232,14 @@ def test_compute_time_is_what_the_books_say(box, run, beat, allowed):
     for program in load:
         assert 0.05 < seen["spent"][str(program.pid)]
         assert seen["spent"][str(program.pid)] == pytest.approx(seen["told"][str(program.pid)], abs=allowed)
-    busy, told = seen["busy"]
-    assert busy == pytest.approx(told, abs=0.03)
+    busy, reported = seen["busy"]
+    assert busy == pytest.approx(reported, abs=0.03)
     assert 0 == seen["other"]
 
 
 def test_energy_is_the_cards_own_counter_and_never_goes_back(box, source, run):
     """
-    Joules as the books have them, growing while something runs.
+    Joules as the records have them, growing while something runs.
     """
     reader = source(box)
     run(box, LOAD, PART=0.8)
@@ -252,7 +252,7 @@ def test_energy_is_the_cards_own_counter_and_never_goes_back(box, source, run):
     assert box.cards()[0].energy_uj / 1e6 == pytest.approx(second, abs=20)
 
 
-def test_errors_heat_and_throttling_are_told(box, source):
+def test_errors_heat_and_throttling_are_reported(box, source):
     """
     What is injected is read: temperature and reasons at once, ECC counts with the next slow questions.
     """
@@ -267,14 +267,14 @@ def test_errors_heat_and_throttling_are_told(box, source):
 
     assert 91 == first.temperature_celsius
     assert {0.0} == set(first.throttled_seconds.values()), "nothing before the first reading"
-    told = {reason: seconds for reason, seconds in card.throttled_seconds.items() if seconds}
-    assert {"power_cap": 2.0, "hardware_thermal": 2.0, "other": 2.0} == told
+    reported = {reason: seconds for reason, seconds in card.throttled_seconds.items() if seconds}
+    assert {"power_cap": 2.0, "hardware_thermal": 2.0, "other": 2.0} == reported
     assert (5, 2) == (card.ecc_corrected, card.ecc_uncorrected)
 
 
 def test_xids_are_counted_by_number_since_we_began(box, source):
     """
-    Of what happened before nothing is told; afterwards each is counted at its card. A fatal one makes the
+    Of what happened before nothing is reported; afterwards each is counted at its card. A fatal one makes the
     card ill, a program's own does not.
     """
     box.inject(0, "xid", 13)
@@ -301,7 +301,7 @@ def test_accounts_tell_the_peak_of_who_has_ended(box, source, run):
     spike = run(box, "a = alloc(3 << 30); do('cuMemFree_v2', a); say('up'); wait()")
     seen = reader.read(now).cards[0]
     spike.process.kill()
-    spike.process.wait()
+    spike.process.wait(timeout=300)
     time.sleep(0.2)
 
     after = reader.read(now + 2).cards[0]
@@ -327,7 +327,7 @@ def test_bytes_that_the_driver_does_not_tell_are_unknown(box, source, run):
     assert [(program.pid, None)] == [(one.pid, one.bytes) for one in card.processes]
 
 
-def test_clients_of_mps_are_told_as_such(box, source, run):
+def test_clients_of_mps_are_reported_as_such(box, source, run):
     """
     NVML lists them twice, as computing and as clients: each is told once, with its bytes.
     """

@@ -8,35 +8,13 @@ from itertools import pairwise
 
 import pynvml
 import pytest
-from support.nvml_stage import GIB, read, sourced, starting
-from support.simbox import HOLD, boxes
+from support.nvml_stage import GIB, read
+from support.simbox import HOLD
 from support.waiting import until
 
 from exporter.sources.nvml import library
 
 pytest.importorskip("pynvml")
-
-
-@pytest.fixture
-def box(request, monkeypatch):
-    """A box of the models that the test names."""
-    monkeypatch.setenv("GPUSHARE_SIMGPU", "")
-    with boxes(*getattr(request, "param", ["t4", "t4"])) as made:
-        yield made
-
-
-@pytest.fixture
-def source(box):
-    """A source on the box, closed after the test."""
-    with sourced(box) as reader:
-        yield reader
-
-
-@pytest.fixture
-def run():
-    """Starts programs on the box."""
-    with starting() as start:
-        yield start
 
 
 def test_what_a_model_does_not_have_is_asked_for_once(source, monkeypatch):

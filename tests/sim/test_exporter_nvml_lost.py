@@ -4,35 +4,13 @@
 from __future__ import annotations
 
 import pytest
-from support.nvml_stage import GIB, read, sourced, starting
-from support.simbox import HOLD, boxes
+from support.nvml_stage import GIB, read
+from support.simbox import HOLD
 
 from exporter.sources.errors import SourceError
 from isolation.simgpu.report import card_uuid
 
 pytest.importorskip("pynvml")
-
-
-@pytest.fixture
-def box(request, monkeypatch):
-    """A box of the models that the test names."""
-    monkeypatch.setenv("GPUSHARE_SIMGPU", "")
-    with boxes(*getattr(request, "param", ["t4", "t4"])) as made:
-        yield made
-
-
-@pytest.fixture
-def source(box):
-    """A source on the box, closed after the test."""
-    with sourced(box) as reader:
-        yield reader
-
-
-@pytest.fixture
-def run():
-    """Starts programs on the box."""
-    with starting() as start:
-        yield start
 
 
 def figures(card):
@@ -89,7 +67,7 @@ def test_a_card_that_is_lost_from_the_start(box, source):
     assert card_uuid(box.cards()[1]) == read(source).cards[1].uuid
 
 
-def test_while_a_card_is_lost_nvml_is_started_anew_every_minute(box, source):
+def test_while_a_card_is_lost_nvml_is_restarted_every_minute(box, source):
     """
     A real driver shows a card that was reset only to those who start afterwards. The lost one keeps its
     name over a new start.
@@ -109,7 +87,7 @@ def test_while_a_card_is_lost_nvml_is_started_anew_every_minute(box, source):
 
 def test_a_card_is_ill_until_it_was_reset(box, source):
     """
-    After a fatal XID a card stays ill, also when NVML is started anew because of another card; once the
+    After a fatal XID a card stays ill, also when NVML is restarted because of another card; once the
     driver was loaded again, or the card was gone and came back, it is well.
     """
     read(source, 100.0)

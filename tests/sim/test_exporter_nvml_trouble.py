@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.nvml_stage import GIB, read, sourced, starting
-from support.simbox import HOLD, boxes
+from support.nvml_stage import GIB, read
+from support.simbox import HOLD
 from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.runner import Runner
@@ -26,28 +26,6 @@ pytest.importorskip("pynvml")
 
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def box(request, monkeypatch):
-    """A box of the models that the test names."""
-    monkeypatch.setenv("GPUSHARE_SIMGPU", "")
-    with boxes(*getattr(request, "param", ["t4", "t4"])) as made:
-        yield made
-
-
-@pytest.fixture
-def source(box):
-    """A source on the box, closed after the test."""
-    with sourced(box) as reader:
-        yield reader
-
-
-@pytest.fixture
-def run():
-    """Starts programs on the box."""
-    with starting() as start:
-        yield start
 
 
 def test_no_box_is_an_error_with_advice_and_recovers(tmp_path, monkeypatch):
@@ -68,7 +46,7 @@ def test_no_box_is_an_error_with_advice_and_recovers(tmp_path, monkeypatch):
 
 def test_a_driver_that_is_not_loaded_at_first(box, source):
     """
-    NVML fails at its start, again and again; once the driver is there the cards are told, without a restart.
+    NVML fails at its start, again and again; once the driver is there the cards are reported, without a restart.
     """
     box.set("nvml_status", 9)
     for _ in range(3):
@@ -84,7 +62,7 @@ def test_a_driver_that_is_not_loaded_at_first(box, source):
 def test_a_driver_that_fails_in_between(box, source, run, status):
     """
     A reading in which no card answers fails; when the driver is back, which has forgotten us, NVML is started
-    anew and everything is told again, with the XIDs of before.
+    again and everything is told again, with the XIDs of before.
     """
     program = run(box, HOLD, BYTES=GIB)
     read(source)
@@ -197,7 +175,9 @@ def test_a_driver_older_than_the_client(box, run, tmp_path):
         "PYTHONPATH": str(ROOT),
     }
 
-    done = subprocess.run([sys.executable, "-c", OLD], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", OLD], env=env, capture_output=True, text=True, check=False, timeout=300
+    )
 
     assert 0 == done.returncode, done.stderr
     found = json.loads(done.stdout)
@@ -229,7 +209,9 @@ except SourceError as exc: print(exc)
     (tmp_path / "libnvidia-ml.so.1").write_bytes(b"no library")
     env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=300
+    )
 
     assert "cannot initialize NVML: NVML Shared Library Not Found" in done.stdout
     assert "the NVIDIA driver is installed" in done.stdout

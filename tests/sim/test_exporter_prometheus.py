@@ -100,7 +100,7 @@ def test_scraped_with_and_without_honor_labels(prometheus):
         pod = world.pod("bert", {"main": {0: 5}})
         program = world.process(pod, "main", gib=2)
         world.run_once()
-        booked = world.books(0)[program.pid]
+        booked = world.driver_bytes(0)[program.pid]
         with served(world) as url:
             target = url.removeprefix("http://")
             jobs = (("honoured", "true", ""), ("plain", "false", ""), ("relabelled", "false", RELABELLED))
@@ -156,7 +156,7 @@ def test_prometheus_takes_every_sample_and_knows_the_types(prometheus):
             about = ask("metadata")
             assert "gauge" == about["gpushare_container_memory_used_bytes"][0]["type"]
             assert "bytes" == about["gpushare_container_memory_used_bytes"][0]["unit"]
-            kinds = {name: told[0]["type"] for name, told in about.items()}
+            kinds = {name: metadata[0]["type"] for name, metadata in about.items()}
             assert "counter" in {
                 kinds.get("gpushare_card_energy_joules"),
                 kinds.get("gpushare_card_energy_joules_total"),

@@ -103,7 +103,7 @@ def test_a_run_is_seen_from_promise_to_process(box, source):
     assert until(lambda: not source.read(2.0).holds)
 
 
-def test_two_runs_are_told_apart(box, source):
+def test_two_runs_are_distinguished(box, source):
     """
     Same program, same user, same card.
     """

@@ -16,11 +16,11 @@ import pytest
 from support.frames import small_fleet
 from support.waiting import PATIENCE_SECONDS, until
 
-from exporter.http.pages import Exposition, Page
+from exporter.http.pages import Exposition, MetricsPage
 from exporter.http.router import MetricsRouter
 from exporter.http.server import MetricsServer
 from exporter.pipeline.families import card_families
-from isolation.host.bounded_connections import Limits
+from isolation.host.bounded_connections import ConnectionLimits
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def pages():
 class Big:
     """A page that does not fit into any socket's buffers."""
 
-    whole = Page(b"x" * (64 << 20), "text/plain")
+    whole = MetricsPage(b"x" * (64 << 20), "text/plain")
 
     def page(self, _form=None):
         """64 MiB."""
@@ -161,7 +161,7 @@ def test_a_body_is_refused_and_the_answer_arrives(pages):
 def test_a_client_that_trickles_is_cut(pages):
     """A byte now and then does not extend the deadline of the request."""
     with (
-        MetricsServer(pages, limits=Limits(request_seconds=0.5)) as served,
+        MetricsServer(pages, limits=ConnectionLimits(request_seconds=0.5)) as served,
         socket.create_connection(("127.0.0.1", served.port)) as sock,
     ):
         sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Slow: ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU seconds of tenants that compute in bursts, judged by the simulator's own books."""
+"""GPU seconds of tenants that compute in bursts, judged by the simulator's own records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest.importorskip("pynvml")
 ROOT = str(Path(__file__).resolve().parents[2])
 SCRAPE_SECONDS = 15
 SCRAPES = 17
-"""Moments at which counter and books are read: four minutes."""
+"""Moments at which counter and records are read: four minutes."""
 RANDOM_PATTERNS = 50
 STEP_SECONDS = 0.05
 
@@ -50,7 +50,7 @@ path, scrape, scrapes = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 box, reader = Box(path), NvmlSource(path)
 def read():
     return reader.read(time.monotonic()).cards
-def books():
+def records():
     box.settle()
     return [({client.pid: client.own_ns / 1e9 for client in box.clients(at)}, card.busy_ns / 1e9)
             for at, card in enumerate(box.cards())]
@@ -61,7 +61,7 @@ for second in range(2, int(scrape * scrapes) + 1, 2):
     time.sleep(max(0.0, begin + second - time.monotonic()))
     cards = read()
     if second % scrape in (0, 1) and second >= scrape:
-        found.append(([(dict(card.compute_seconds), card.busy_seconds) for card in cards], books()))
+        found.append(([(dict(card.compute_seconds), card.busy_seconds) for card in cards], records()))
         gauges.append([dict(card.busy) for card in cards])
 print(json.dumps([found, gauges]), flush=True)
 os._exit(0)
@@ -79,7 +79,7 @@ def patterns(number):
 
 
 def watch(wanted, monkeypatch):
-    """What counters and books said at each scrape, of two tenants on every card; the seconds are those of a story."""
+    """What counters and records said at each scrape, of two tenants on every card; the seconds are those of a story."""
     monkeypatch.setenv("GPUSHARE_SIMGPU", "")
     halves = [wanted[::2], wanted[1::2]]
     with boxes(*["t4"] * len(halves[0])) as box:
@@ -99,10 +99,10 @@ def watch(wanted, monkeypatch):
     return [one.pid for one in running], halves, found, gauges
 
 
-def test_seconds_of_bursts_are_those_of_the_books(monkeypatch):
+def test_seconds_of_bursts_are_those_the_driver_recorded(monkeypatch):
     """
     Tenants of 3 s in 15, 2 s in 60, 3 s in 17 and 50 random patterns, two to a card: over four minutes each counter
-    grows by what its process had in the books, within 2 %, and between any two scrapes it is never behind or ahead by
+    grows by what its process had in the records, within 2 %, and between any two scrapes it is never behind or ahead by
     more than what the driver had not shown yet. A gauge read at the same scrapes misses whole tenants.
     """
     pids, halves, found, gauges = watch(patterns(3 + RANDOM_PATTERNS), monkeypatch)
@@ -111,15 +111,15 @@ def test_seconds_of_bursts_are_those_of_the_books(monkeypatch):
     for which, half in enumerate(halves):
         pid = str(pids[which])
         for card, pattern in enumerate(half):
-            told = [scrape[card][0].get(pid, 0.0) for scrape, _ in found]
-            true = [books[card][0].get(pid, 0.0) for _, books in found]
+            reported = [scrape[card][0].get(pid, 0.0) for scrape, _ in found]
+            true = [records[card][0].get(pid, 0.0) for _, records in found]
             assert true[-1] - true[0] > 0, pattern
-            assert told[-1] - told[0] == pytest.approx(true[-1] - true[0], rel=0.02, abs=0.1), pattern
-            for (a, b), (c, d) in combinations(zip(told, true, strict=True), 2):
+            assert reported[-1] - reported[0] == pytest.approx(true[-1] - true[0], rel=0.02, abs=0.1), pattern
+            for (a, b), (c, d) in combinations(zip(reported, true, strict=True), 2):
                 assert abs((c - a) - (d - b)) <= 0.3 + 0.02 * (d - b), pattern
             blind += all(gauge[card].get(pid, 0.0) == 0 for gauge in gauges)
     for card in range(len(halves[0])):
-        told = [scrape[card][1] for scrape, _ in found]
-        true = [books[card][1] for _, books in found]
-        assert told[-1] - told[0] == pytest.approx(true[-1] - true[0], rel=0.02, abs=0.1)
+        reported = [scrape[card][1] for scrape, _ in found]
+        true = [records[card][1] for _, records in found]
+        assert reported[-1] - reported[0] == pytest.approx(true[-1] - true[0], rel=0.02, abs=0.1)
     assert blind >= 1, "a gauge that is read at the same scrapes misses some tenant altogether"

@@ -20,11 +20,11 @@ from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.http import passwords
 from exporter.http.authenticator import Authenticator
-from exporter.http.pages import Page
+from exporter.http.pages import MetricsPage
 from exporter.http.server import MetricsServer
 from exporter.http.webconfig import WebConfigError
 from exporter.http.webfile import WebFile
-from isolation.host.bounded_connections import Limits
+from isolation.host.bounded_connections import ConnectionLimits
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing: apt-get install openssl")
 RIGHT = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
@@ -35,7 +35,7 @@ class Pages:
 
     def page(self, _form=None):
         """Always the same."""
-        return Page(b"x 1\n", "text/plain")
+        return MetricsPage(b"x 1\n", "text/plain")
 
     made = page
 
@@ -163,7 +163,7 @@ def test_keys_inside_the_file(tmp_path, keys):
 
 def test_a_silent_handshake_keeps_nobody_waiting(tmp_path, keys):
     """Clients that connect and never begin, or begin with noise, do not hold up a scrape."""
-    authenticator, limits = configured(tmp_path, server_keys(keys)), Limits(request_seconds=3600.0)
+    authenticator, limits = configured(tmp_path, server_keys(keys)), ConnectionLimits(request_seconds=3600.0)
     with MetricsServer(Pages(), 0, authenticator=authenticator, limits=limits) as served:
         silent = [http.client.HTTPConnection("127.0.0.1", served.port) for _ in range(20)]
         for one in silent:

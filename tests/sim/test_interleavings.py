@@ -49,6 +49,17 @@ def test_places_on_nodes_to_come_are_given_to_nobody_twice_and_end():
     assert sum(run.count["purchases"] for run in runs) > 10 * SEEDS
 
 
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, BLOCKS))])
+def test_resizes_lose_and_double_no_unit_and_reject_no_pod(block):
+    """
+    Running pods are asked to grow and shrink amid crashes, restarts, outages and failovers: no card is promised twice,
+    at rest the kubelet can give exactly what the cards have left, and it has refused nobody for want of units.
+    """
+    runs = [play(Setup(seed, resizes=14)) for seed in range(1000 + block * SEEDS, 1000 + (block + 1) * SEEDS)]
+    assert {} == {run.seed: run.findings for run in runs if run.findings}
+    assert sum(run.count["resize"] for run in runs) > 8 * SEEDS
+
+
 def test_one_seed_is_one_interleaving():
     """The same seed runs the same steps and tells the same story, so that what is found can be found again."""
     first, second = (play(Setup(5, trace=True)) for _ in range(2))

@@ -8,27 +8,18 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support.simbox import boxes
 from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 import pynvml
 
 from isolation.contract.quantity import GIB
-from isolation.host.card_events import Alarm, Kind, NvmlAlarms
+from isolation.host.card_events import Alarm, AlarmKind, NvmlAlarms
 from isolation.host.core.health import HealthTerms
 from isolation.host.machine import MachineError, NvmlMachine
 from isolation.kube.background import Background
 from isolation.node.alarms import LOOK_SECONDS, AlarmWatch
 from isolation.node.inventory import NodeInventory, Terms
-
-
-@pytest.fixture
-def box(request, monkeypatch):
-    """A box of the models that the test names."""
-    monkeypatch.setenv("GPUSHARE_SIMGPU", "")
-    with boxes(*getattr(request, "param", ["t4", "t4"])) as made:
-        yield made
 
 
 @pytest.fixture
@@ -40,7 +31,7 @@ def alarms(box):
     made.close()
 
 
-def told(alarms):
+def drain(alarms):
     """All that there is."""
     found = []
     while (alarm := alarms.wait(0.05)) is not None:
@@ -50,14 +41,14 @@ def told(alarms):
 
 def test_xids_and_ecc_errors_are_told_of_the_card_that_had_them(box, alarms):
     """
-    In their order; what could be corrected is not told, and nothing is told twice.
+    In their order; what could be corrected is not reported, and nothing is told twice.
     """
     first, second = (board.uuid for board in alarms.boards())
     for card, what, value in ((1, "xid", 79), (1, "xid", 13), (0, "ecc-corrected", 3), (0, "ecc-uncorrected", 2)):
         box.inject(card, what, value)
-    found = told(alarms)
-    expected = {Alarm(second, Kind.XID, 79), Alarm(second, Kind.XID, 13), Alarm(first, Kind.ECC)}
-    assert (expected, 3, []) == (set(found), len(found), told(alarms))
+    found = drain(alarms)
+    expected = {Alarm(second, AlarmKind.XID, 79), Alarm(second, AlarmKind.XID, 13), Alarm(first, AlarmKind.ECC)}
+    assert (expected, 3, []) == (set(found), len(found), drain(alarms))
     assert (2, "", [None, None]) == (alarms.heard(), alarms.deaf(), [board.action for board in alarms.boards()])
 
 
@@ -68,22 +59,22 @@ def test_a_card_that_was_lost_is_listened_to_again(box, alarms):
     first, second = (board.uuid for board in alarms.boards())
     box.inject(0, "lost", 1)
     without = [board.uuid for board in alarms.boards()]
-    lost, listened = told(alarms), alarms.heard()
+    lost, listened = drain(alarms), alarms.heard()
     box.inject(1, "xid", 74)
-    meanwhile = told(alarms)
+    meanwhile = drain(alarms)
     box.inject(0, "lost", 0)
     back = [board.uuid for board in alarms.boards()]
     assert (1, 2) == (listened, alarms.heard())
     box.inject(0, "xid", 48)
-    assert ([second], [first, second], [Alarm(first, Kind.XID, 79)]) == (without, back, lost)
-    assert ([Alarm(second, Kind.XID, 74)], [Alarm(first, Kind.XID, 48)]) == (meanwhile, told(alarms))
+    assert ([second], [first, second], [Alarm(first, AlarmKind.XID, 79)]) == (without, back, lost)
+    assert ([Alarm(second, AlarmKind.XID, 74)], [Alarm(first, AlarmKind.XID, 48)]) == (meanwhile, drain(alarms))
 
 
 def divided():
     """A model whose cards are divided, by the simulator's list."""
     from isolation.simgpu.models import MODELS  # noqa: PLC0415 (needed for the parameter alone)
 
-    return next(name for name, model in MODELS.items() if model.instances)
+    return next(name for name, model in MODELS.items() if model.layout)
 
 
 @pytest.mark.parametrize("box", [[divided()]], indirect=True, ids=["mig"])
@@ -94,7 +85,7 @@ def test_a_divided_card_is_one_board_with_its_instances(box, alarms):
     board = alarms.boards()[0]
     box.inject(0, "xid", 95)
     shared = {card.uuid for card in NvmlMachine.cards(alarms)}
-    assert [Alarm(board.uuid, Kind.XID, 95)] == told(alarms)
+    assert [Alarm(board.uuid, AlarmKind.XID, 95)] == drain(alarms)
     assert (shared, False) == (set(board.cards), board.uuid in board.cards)
     assert len(board.cards) > 1
 
@@ -149,7 +140,7 @@ def test_a_driver_without_events_is_deaf_and_its_cards_are_there(box, monkeypatc
         alarms.close()
 
 
-def test_a_wait_that_fails_is_begun_anew_with_the_next_look(box, alarms, monkeypatch):
+def test_a_wait_that_fails_is_started_again_with_the_next_look(box, alarms, monkeypatch):
     """
     NVML's wait ends at once, with an error, when a card falls off the bus.
     """
@@ -165,7 +156,7 @@ def test_a_wait_that_fails_is_begun_anew_with_the_next_look(box, alarms, monkeyp
             alarms.wait(5.0)
     uuid = alarms.boards()[0].uuid
     box.inject(0, "xid", 62)
-    assert ([Alarm(uuid, Kind.XID, 62)], 2) == (told(alarms), alarms.heard())
+    assert ([Alarm(uuid, AlarmKind.XID, 62)], 2) == (drain(alarms), alarms.heard())
 
 
 @pytest.fixture

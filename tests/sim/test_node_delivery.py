@@ -24,7 +24,7 @@ from isolation.contract.model import Card, Slice
 from isolation.contract.quantity import GIB
 from isolation.host import process
 from isolation.lib import files
-from isolation.node.backend import LibraryBackend, NoBackend, UndeliverableError, backends
+from isolation.node.backend import LibraryBackend, UndeliverableError
 from isolation.node.core.judge import Given
 from isolation.node.delivery import Delivery, promise_id
 from isolation.node.hardware import SimulatedHardware
@@ -157,7 +157,7 @@ def test_a_promise_that_grows_in_place_is_seen_by_the_running_process(node):
 
 
 @needs_namespaces
-def test_a_restarted_container_finds_the_books_of_its_processes(node):
+def test_a_restarted_container_finds_the_ledger_of_its_processes(node):
     """
     What a process that would not die has stays charged; the dead are cleared away.
     """
@@ -172,7 +172,7 @@ def test_a_restarted_container_finds_the_books_of_its_processes(node):
     assert OK == node.boxed.run(deliver(node, what), "begin(); say(alloc(1 << 30)[0])")
 
 
-def test_a_spoilt_region_is_made_anew_for_the_next_start(node):
+def test_a_spoilt_region_is_recreated_for_the_next_start(node):
     """
     A tenant harms itself until it restarts, no longer.
     """
@@ -283,16 +283,6 @@ def test_an_update_leaves_the_library_of_running_containers(node, tmp_path):
     node.delivery.sweep_libraries()
 
     assert (False, True) == (before.is_dir(), updated.home().is_dir())
-
-
-def test_backends_say_what_they_cannot_do(tmp_path):
-    """
-    Two work; the others are names with a reason.
-    """
-    reasons = {name: bool(backend.available()) for name, backend in backends(tmp_path).items()}
-
-    assert {"library": False, "none": False, "kernel": True, "mps": True} == reasons
-    assert isinstance(backends(tmp_path)["none"], NoBackend)
 
 
 @needs_namespaces

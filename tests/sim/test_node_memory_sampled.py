@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the driver counts corrects the books of a pod's container, fed by the node agent's own feeding.
+What the driver counts corrects the records of a pod's container, fed by the node agent's own feeding.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def node(tmp_path, monkeypatch):
     for pod in pods.values():
         for one in pod.running:
             one.kill()
-            one.communicate()
+            one.communicate(timeout=300)
     for manager in stacks:
         manager.__exit__(None, None, None)
 
@@ -140,7 +140,7 @@ def test_a_container_with_memory_alone_is_corrected(node, model):
     """
     mine, other = node(model, "mine", "other")
     held = other.start("begin()\nsay(alloc(1 << 10)[0])\nunseen(2 << 10)\nwait()")
-    assert "0" == held.stdout.readline().strip(), held.communicate()
+    assert "0" == held.stdout.readline().strip(), held.communicate(timeout=300)
     before, after, rc = mine.run(UNSEEN)
     assert before - 3072 - 100 <= after <= before - 3072 + 320
     assert 2 == rc
@@ -149,7 +149,7 @@ def test_a_container_with_memory_alone_is_corrected(node, model):
 @pytest.mark.parametrize("settings", [{"mps": 1}, {"nvml_no_bytes": 1}], ids=["mps", "no bytes"])
 def test_what_the_driver_cannot_tell_corrects_nothing(node, settings):
     """
-    Under MPS memory stands under the server, elsewhere there are no bytes: the books stand as without a feed.
+    Under MPS memory stands under the server, elsewhere there are no bytes: the records stand as without a feed.
     """
     (pod,) = node("v100-16g", "mine", **settings)
     code = "begin()\nunseen(3 << 10)\ntime.sleep(0.7)\nsay([left(), alloc(4 << 10)[0]])"
@@ -164,4 +164,4 @@ def test_a_node_may_end_who_takes_unseen_what_was_not_promised(node):
     beside = other.start("begin()\nsay(alloc(4 << 10)[0])\nwait()\nsay(1)")
     over = mine.start("begin()\nunseen(7 << 10)\nwait()")
     assert -signal.SIGKILL == over.wait(PATIENCE_SECONDS)
-    assert ("0\n1\n", 0) == (beside.communicate("go\n")[0], beside.returncode)
+    assert ("0\n1\n", 0) == (beside.communicate("go\n", timeout=300)[0], beside.returncode)

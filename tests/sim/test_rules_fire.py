@@ -83,7 +83,7 @@ def exporting(box, book):
         yield said.split("http://")[1].split("/")[0]
     finally:
         process.kill()
-        process.wait()
+        process.wait(timeout=300)
         process.stderr.close()
 
 

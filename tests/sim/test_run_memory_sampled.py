@@ -198,7 +198,7 @@ say(json.loads(os.read(back, 100)))
     assert (0, 2) == (first, second)
 
 
-def test_who_moves_its_books_all_the_time_is_neither_missed_nor_accused(box):
+def test_who_changes_its_ledger_all_the_time_is_neither_missed_nor_accused(box):
     """
     1,600 MiB charged and freed as fast as it goes, under 2 GiB: never refused. With 2 GiB taken unseen beside 64 MiB
     that come and go, the sample shows it all the same.
@@ -242,10 +242,10 @@ two.stdin.write("go\\n"); two.stdin.flush()
 open(os.environ["TOLD"], "w").write(json.dumps([first, beside, json.loads(two.stdout.readline())]))
 """
     path = box()
-    told = path.parent / "told"
-    go(path, "--gpu-mem", "5", "--", sys.executable, "-c", CLIENT + code, env=os.environ | {"TOLD": str(told)})
-    waiting.until(lambda: told.exists() and told.read_text())
-    first, beside, after = json.loads(told.read_text())
+    report = path.parent / "told"
+    go(path, "--gpu-mem", "5", "--", sys.executable, "-c", CLIENT + code, env=os.environ | {"TOLD": str(report)})
+    waiting.until(lambda: report.exists() and report.read_text())
+    first, beside, after = json.loads(report.read_text())
     assert first <= 5120 - 4096 - CONTEXT + 4
     assert (2, 0) == (beside, after)
 

@@ -77,10 +77,10 @@ def test_a_neighbours_spoilt_files_do_not_stop_the_feed(box):
         (its.parent / "promise.json").write_text('{"format": 1, "policy": "nobody\'s", "cards": [{"uuid": "x"}]}')
         spoilt = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
-        def told():
+        def listed():
             return int.from_bytes(mine.read_bytes()[24:32], "little")
 
-        until(lambda: told() > spoilt + 1_000_000_000)  # neighbours are read anew twice a second
+        until(lambda: listed() > spoilt + 1_000_000_000)  # neighbours are read again twice a second
         for runner in (one, two):
             runner.communicate("\n", timeout=PATIENCE_SECONDS)
 

@@ -124,7 +124,7 @@ def test_what_a_neighbour_leaves_idle_is_granted_while_it_does(box):
     beside = granted(500_000)
     two.communicate("\n\n", timeout=PATIENCE_SECONDS)
     after = granted(1_000_000)
-    one.communicate("\n")
+    one.communicate("\n", timeout=300)
     assert (True, True, True) == (alone, beside, after)
 
 

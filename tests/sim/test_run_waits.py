@@ -31,14 +31,14 @@ def test_a_refusal_says_who_holds_what(box):
     one = begin(box, "--gpu-mem", "40", "--gpu-count", "4", "--name", "big", "--", "sh", "-c", "echo on; read x")
     one.stdout.readline()
     done = go(box, "--gpu-mem", "6", "--", "true")
-    one.communicate("\n")
+    one.communicate("\n", timeout=300)
 
-    told = done.stderr.splitlines()
+    message = done.stderr.splitlines()
     assert 75 == done.returncode
-    assert "Error: not enough free capacity for 6 GiB on one card: none of 4 cards has enough" == told[0]
-    assert "card 3: 10 of 15 GiB allocated: big 10" == told[4]
-    assert ["big", "0,1,2,3", "10 each"] == [told[6].split("\t")[at] for at in (0, 2, 3)]
-    assert "sh -c echo on; read x" == told[6].split("\t")[-1]
+    assert "Error: not enough free capacity for 6 GiB on one card: none of 4 cards has enough" == message[0]
+    assert "card 3: 10 of 15 GiB allocated: big 10" == message[4]
+    assert ["big", "0,1,2,3", "10 each"] == [message[6].split("\t")[at] for at in (0, 2, 3)]
+    assert "sh -c echo on; read x" == message[6].split("\t")[-1]
 
 
 def test_waiting_tells_who_is_in_the_way_and_starts_when_there_is_room(box):
@@ -50,7 +50,7 @@ def test_waiting_tells_who_is_in_the_way_and_starts_when_there_is_room(box):
     two = begin(box, "--gpu-mem", "6", "--wait", "--", "echo", "mine", stderr=subprocess.PIPE)
     line = two.stderr.readline()
     never = go(box, "--gpu-mem", "16", "--wait", "--", "true")
-    one.communicate("\n")
+    one.communicate("\n", timeout=300)
     short = "not enough free capacity for 6 GiB on one card: none of 4 cards has enough"
     assert f"waiting 0s: {short}; in use by big 60 GiB\n" == line
     assert ("mine\n", 0) == (two.communicate(timeout=PATIENCE_SECONDS)[0], two.returncode)
@@ -88,7 +88,7 @@ def test_who_is_first_in_line_stays_first_while_there_is_no_room(box):
     os.utime(ticket, (0, 0))
 
     until(lambda: ticket.stat().st_mtime > 0)
-    one.communicate("\n")
+    one.communicate("\n", timeout=300)
     assert "mine\n" == two.communicate(timeout=PATIENCE_SECONDS)[0]
 
 
@@ -103,17 +103,17 @@ def test_who_waits_longest_goes_first(box):
     for size in ("7", "7", "1"):
         command = ("--gpu-mem", size, "--wait", "--", "sh", "-c", "echo mine; read x")
         waiting.append(begin(box, *command, stderr=subprocess.PIPE))
-        waiting[-1].told = waiting[-1].stderr.readline()
+        waiting[-1].message = waiting[-1].stderr.readline()
     killed, second, third = waiting
     killed.kill()
     killed.wait()
     time.sleep(0.3)
     before = set(holds(box))
-    one.communicate("\n")
+    one.communicate("\n", timeout=300)
     first_words = second.stdout.readline(), third.stdout.readline()
     for runner in (second, third):
         runner.communicate("\n", timeout=PATIENCE_SECONDS)
 
-    assert "not enough free capacity for 7 GiB" in second.told
-    assert "2 runs are ahead in the queue" in third.told
+    assert "not enough free capacity for 7 GiB" in second.message
+    assert "2 runs are ahead in the queue" in third.message
     assert ({"big"}, ("mine\n", "mine\n")) == (before, first_words)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-`gpushare sim` from the command line: results where they belong, bad input told apart.
+`gpushare sim` from the command line: results where they belong, bad input distinguished.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def test_a_pipe_gets_whole_tables_in_letters_it_can_take(files):
     command = [sys.executable, "-c", "from isolation.simulator.sim.cli import sim; sim()", *files, "--seeds", "1,2"]
     env = {"PYTHONIOENCODING": "ascii", "COLUMNS": "20", "PATH": ""}
 
-    done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, check=False, env=env)
+    done = subprocess.run(
+        [*command, "--workers", "1"], capture_output=True, text=True, check=False, env=env, timeout=300
+    )
 
     assert (0, "") == (done.returncode, done.stderr)
     assert "mean of 2 runs per policy" in done.stdout
@@ -133,7 +135,7 @@ def test_synthetic_needs_no_files_and_draws_a_picture(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((), "give --nodes NODES.csv and --pods PODS.csv, or --synthetic"),
         (("--synthetic", "--nodes", "x"), "drop --nodes and --pods, or drop --synthetic"),
@@ -157,14 +159,14 @@ def test_synthetic_needs_no_files_and_draws_a_picture(tmp_path):
         (("--synthetic", "--json", "a", "--plot", "a"), "cannot both write to a; give one of them another file"),
     ],
 )
-def test_bad_flags_end_with_status_two_and_the_fix(words, told):
+def test_bad_flags_end_with_status_two_and_the_fix(words, message):
     """
     Before any run starts.
     """
     done = gpushare_sim(*words)
 
     assert 2 == done.exit_code
-    assert told in done.stderr
+    assert message in done.stderr
     assert "" == done.stdout
 
 
@@ -176,9 +178,9 @@ def test_a_bad_row_ends_with_status_two_file_line_and_fix(files, tmp_path):
 
     done = gpushare_sim(*files)
 
-    told = "num_gpu is 2 with gpu_milli 500; several cards must be whole cards: set gpu_milli to 1000"
+    message = "num_gpu is 2 with gpu_milli 500; several cards must be whole cards: set gpu_milli to 1000"
     assert 2 == done.exit_code
-    assert f"Error: {tmp_path}/pods.csv:6: {told}\n" == done.stderr
+    assert f"Error: {tmp_path}/pods.csv:6: {message}\n" == done.stderr
 
 
 def test_a_demand_that_nothing_meets_ends_with_status_two(files):
@@ -207,7 +209,9 @@ def test_worker_processes_give_the_same_document(files):
     ]
 
     one, two = (
-        json.loads(subprocess.run([*command, "--workers", n], check=True, capture_output=True).stdout)["runs"]
+        json.loads(subprocess.run([*command, "--workers", n], check=True, capture_output=True, timeout=300).stdout)[
+            "runs"
+        ]
         for n in ("1", "2")
     )
 

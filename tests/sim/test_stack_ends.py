@@ -71,7 +71,7 @@ def test_two_interrupts_end_at_once_and_leave_nothing(started):
 
 
 def row_of_ports():
-    """The first of a row that is free; others take ports at the same time, so it is tried anew where one is not."""
+    """The first of a row that is free; others take ports at the same time, so it is tried again where one is not."""
     for _ in range(100):
         first = addresses.choose_ports(0).exporter
         with contextlib.suppress(OSError):
@@ -85,15 +85,15 @@ def test_without_the_simulated_driver_it_says_why_and_leaves_nothing(tmp_path, m
     program = f"import sys; sys.exit('Error: {reason}')"
     monkeypatch.setattr(demo_stack, "GPUSHARE", (sys.executable, "-c", program))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    told = []
+    lines = []
     first = row_of_ports()
 
-    with OptionalStack(first, loop_metrics=LoopMetrics(), addresses_file=None, report=told.append) as beside:
+    with OptionalStack(first, loop_metrics=LoopMetrics(), addresses_file=None, report=lines.append) as beside:
         assert None is beside.status
         assert None is beside.build_document()
         assert first == beside.port
 
-    assert [f"running only the simulated cluster: cannot create simulated cards: {reason}"] == told
+    assert [f"running only the simulated cluster: cannot create simulated cards: {reason}"] == lines
     assert [] == list(tmp_path.iterdir())
 
 

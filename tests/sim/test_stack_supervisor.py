@@ -49,7 +49,7 @@ def mark():
 
 
 def test_one_that_fails_is_tried_again_later_and_later_and_then_given_up(tmp_path, mark):
-    """Pauses double; what it said last is told; after so many tries nothing more is started."""
+    """Pauses double; what it said last is reported; after so many tries nothing more is started."""
     clock = Clock()
     supervisor = StackSupervisor(
         [ManagedCommand("bad", ("/bin/sh", "-c", "echo no card >&2; exit 3"))], tmp_path, mark, clock=clock
@@ -211,7 +211,7 @@ def test_the_sweeper_touches_nobody_without_the_mark(tmp_path, mark):
     finally:
         for process in (*others, mine):
             process.kill()
-            process.wait()
+            process.wait(timeout=300)
 
 
 def test_settings_of_other_runs_do_not_reach_the_stack():

@@ -129,6 +129,6 @@ def test_the_breach_is_an_alert_in_a_real_alertmanager(started):
     assert until(lambda: "alert firing: " in (run.folder / "err").read_text())
     run.remember()
     assert 0 == run.end()
-    told = json.loads((run.folder / "out").read_text())["stack"]["alerts"]
-    assert "stray" in {one["subject"] for one in told if one["state"] == "firing"}
+    alerts = json.loads((run.folder / "out").read_text())["stack"]["alerts"]
+    assert "stray" in {one["subject"] for one in alerts if one["state"] == "firing"}
     run.nothing_left()

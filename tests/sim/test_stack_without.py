@@ -38,8 +38,8 @@ def test_without_what_the_tenants_need_the_embedded_cluster_runs_alone_and_says_
     )
 
     assert 0 == done.returncode
-    told = "running only the simulated cluster: Python packages are missing: run pip install 'gpushare[exporter,run]'"
-    assert told in done.stderr.splitlines()
+    remark = "running only the simulated cluster: Python packages are missing: run pip install 'gpushare[exporter,run]'"
+    assert remark in done.stderr.splitlines()
     document = json.loads(done.stdout)
     assert document["stack"] is None
     assert document["frame"]["nodes"]
@@ -54,6 +54,6 @@ def test_without_prometheus_alerts_are_unknown_and_it_says_what_to_install(start
     assert stack["alerts"] is None
     assert ["exporter", "autoscaler"] == [part["name"] for part in stack["processes"]]
     assert (None, None) == (stack["addresses"]["prometheus"], stack["addresses"]["alertmanager"])
-    (told,) = stack["remarks"]
-    assert "no alerts: prometheus and prometheus-alertmanager not installed" in told
-    assert "apt-get install prometheus prometheus-alertmanager" in told
+    (remark,) = stack["remarks"]
+    assert "no alerts: prometheus and prometheus-alertmanager not installed" in remark
+    assert "apt-get install prometheus prometheus-alertmanager" in remark

@@ -196,7 +196,7 @@ def test_reader_that_leaves_is_no_error():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
-def test_full_disk_is_told_in_a_sentence():
+def test_full_disk_is_reported_in_a_sentence():
     """Output that cannot be written ends the run with status 1 and without a traceback."""
     with Path("/dev/full").open("w") as full, start("--no-metrics", "--for", "5", stdout=full) as process:
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
@@ -204,7 +204,7 @@ def test_full_disk_is_told_in_a_sentence():
     assert (1, "Error: cannot write the output: No space left on device\n") == (process.returncode, errors)
 
 
-def test_busy_port_is_told_with_the_way_out():
+def test_busy_port_is_reported_with_the_way_out():
     """A port that somebody has ends the command with status 2 before anything runs."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

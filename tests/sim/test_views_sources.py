@@ -50,7 +50,7 @@ def test_a_prometheus_that_scrapes_everything_twice_counts_it_once(tmp_path):
     """
     What is used by card and by pod is what the exporter told, whoever scraped it and how often.
     """
-    fleet, told = fleet_of_cards(8)
+    fleet, usage = fleet_of_cards(8)
     (machine,) = fleet.nodes
     nodes = [node_json(machine.name, 8, 16)]
     pods = [
@@ -58,7 +58,7 @@ def test_a_prometheus_that_scrapes_everything_twice_counts_it_once(tmp_path):
         for one in fleet.pods
         if one.node
     ]
-    answers = exporter(page_of(told))
+    answers = exporter(page_of(usage))
     with serving(answers) as (first, _), serving(answers) as (second, _):
         targets = [url.removeprefix("http://") for url in (first, second)]
         with (
@@ -71,8 +71,8 @@ def test_a_prometheus_that_scrapes_everything_twice_counts_it_once(tmp_path):
             found = json.loads(inside("top", "--by", "pod", *words).stdout)
             over = json.loads(inside("breaches", *words).stdout)
     assert [] == cards["notes"]
-    assert [card.bytes("used") for card in told.cards] == [item["used_bytes"] for item in cards["items"]]
-    expected = {one.pod: one.bytes("used") for one in told.tenants}
+    assert [card.bytes("used") for card in usage.cards] == [item["used_bytes"] for item in cards["items"]]
+    expected = {one.pod: one.bytes("used") for one in usage.tenants}
     assert expected == {item["pod"]: item["used_bytes"] for item in found["items"]}
     assert {"app-0-2-0", "app-0-5-0"} == {item["pod"] for item in over["items"]}
     assert [] == [path for path, _ in asked if "proxy" in path]

@@ -47,7 +47,7 @@ class Client:
     def kill(self) -> None:
         """SIGKILL, and wait until the kernel has it."""
         self.process.kill()
-        self.process.wait()
+        self.process.wait(timeout=300)
 
     def end(self) -> str:
         """The rest of what it says; it must end well."""

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kill a client of the simulated driver after every instruction of an operation, and ask the books.
+/* Kill a client of the simulated driver after every instruction of an operation, and ask the records.
  *
  *     step LIBCUDA LIBHARDWARE HARDWARE OPERATION STRIDE
  *

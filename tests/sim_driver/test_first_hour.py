@@ -20,7 +20,9 @@ MIB = 1 << 20
 def ask(*words, **env):
     """Its exit status, and what it says."""
     kept = {name: value for name, value in os.environ.items() if name != "GPUSHARE_SIMGPU"} | env
-    done = subprocess.run([sys.executable, PROGRAM, *words], env=kept, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, PROGRAM, *words], env=kept, capture_output=True, text=True, check=False, timeout=300
+    )
     return done.returncode, done.stdout + done.stderr
 
 

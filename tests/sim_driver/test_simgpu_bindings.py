@@ -28,7 +28,9 @@ SETTINGS = {"cuda_version": 13050}
 def use(box, code: str, **env: str) -> str:
     """Run some lines with cuda-bindings on the box's libcuda; what they print."""
     env = {**os.environ, "GPUSHARE_SIMGPU": str(box.path), "LD_LIBRARY_PATH": str(LIBRARIES), **env}
-    done = subprocess.run([sys.executable, "-c", PRELUDE + code], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + code], env=env, capture_output=True, text=True, check=False, timeout=300
+    )
     assert 0 == done.returncode, done.stderr
     return done.stdout.strip()
 

@@ -41,7 +41,7 @@ def test_it_compiles_without_a_warning(folder):
 def test_a_kill_after_any_instruction_leaves_nothing(operation, make_box, budget):
     """
     Allocate and free under single-step, killed after instructions across the whole path: the card's
-    books are at 0 again each time, and its lock is free.
+    records are at 0 again each time, and its lock is free.
     """
     box = make_box()
     program = gcc("step", [Path(__file__).with_name("step.c")], "-std=c11", "-O1", "-ldl")

@@ -25,15 +25,15 @@ def test_a_mixed_box_is_created_and_shown(tmp_path):
     """
     path = tmp_path / "hardware"
     invoke("create", path, "--model", "t4", "--model", "a10", "--cards", 2, "--cards", 1, "slice_ns=500000")
-    books = json.loads(invoke("show", path, "--json"))
+    records = json.loads(invoke("show", path, "--json"))
 
-    assert ["Tesla T4", "Tesla T4", "NVIDIA A10"] == [card["name"] for card in books["cards"]]
-    assert [15360, 15360, 23028] == [card["total_bytes"] >> 20 for card in books["cards"]]
-    assert 500000 == books["parameters"]["slice_ns"]
-    assert [[], [], []] == [card["processes"] for card in books["cards"]]
+    assert ["Tesla T4", "Tesla T4", "NVIDIA A10"] == [card["name"] for card in records["cards"]]
+    assert [15360, 15360, 23028] == [card["total_bytes"] >> 20 for card in records["cards"]]
+    assert 500000 == records["parameters"]["slice_ns"]
+    assert [[], [], []] == [card["processes"] for card in records["cards"]]
 
 
-def test_the_books_show_who_has_what(make_box, run):
+def test_the_records_show_who_has_what(make_box, run):
     """
     A process with memory and work stands under its card with bytes by kind and its own time.
     """
@@ -70,15 +70,15 @@ def test_a_directory_becomes_a_driver(tmp_path):
 
 def test_parameters_change_and_things_break(tmp_path):
     """
-    A live parameter and an XID show in the books at once.
+    A live parameter and an XID show in the records at once.
     """
     path = tmp_path / "hardware"
     invoke("create", path, "--model", "v100-16g")
     invoke("set", path, "switch_ns=7")
     invoke("inject", path, "xid", 48)
-    books = json.loads(invoke("show", path, "--json"))
+    records = json.loads(invoke("show", path, "--json"))
 
-    assert (7, 48) == (books["parameters"]["switch_ns"], books["cards"][0]["last_xid"])
+    assert (7, 48) == (records["parameters"]["switch_ns"], records["cards"][0]["last_xid"])
     assert "slice_ns=2000000" in invoke("parameters")
     assert "a100-80g-mig" in invoke("models")
 

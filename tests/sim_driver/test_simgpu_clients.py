@@ -214,7 +214,7 @@ LIMITS = [("v100-16g", 3, 24, 0), ("v100-16g", 3, 25, 1), ("h100-80g", 3, 3, 215
 
 @pytest.mark.parametrize("case", LIMITS)
 def test_the_device_runtime_reserves_memory_for_its_limits(make_box, run, case):
-    """Levels of synchronisation end with compute capability 9.0; what a limit takes stands in the books."""
+    """Levels of synchronisation end with compute capability 9.0; what a limit takes stands in the records."""
     model, limit, value, code = case
     box = make_box(model)
     client = run(box, f"start()\nsay(call('cuCtxSetLimit', {limit}, c_size_t({value})))\nwait()")

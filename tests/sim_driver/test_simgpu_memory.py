@@ -15,7 +15,7 @@ GIB = 1 << 30
 CONTEXT = 306 * MIB
 
 
-def books(box, card=0):
+def records(box, card=0):
     """Bytes of each live client, by pid, and the card's own sum; the dead have been found."""
     box.settle()
     box.settle()
@@ -48,11 +48,11 @@ def test_small_allocations_share_a_granule(make_box, run):
     client = run(box, "start(); have = [alloc(2000) for _ in range(1000)]; say('up'); wait()\n"
                  "[do('cuMemFree_v2', p) for p in have]; say('down'); wait()")  # fmt: skip
     client.line()
-    assert {client.process.pid: CONTEXT + 2 * MIB} == books(box)[0]
+    assert {client.process.pid: CONTEXT + 2 * MIB} == records(box)[0]
     client.tell()
     client.line()
 
-    assert {client.process.pid: CONTEXT} == books(box)[0]
+    assert {client.process.pid: CONTEXT} == records(box)[0]
 
 
 def test_freed_addresses_are_handed_out_again_at_once(make_box, run):
@@ -151,10 +151,10 @@ def test_liveness_survives_closed_descriptors_and_forks(make_box, run):
     )
     words = sorted([client.line(), client.line()])
     assert "child 3 3" == words[1]
-    assert CONTEXT + GIB == books(box)[1]
+    assert CONTEXT + GIB == records(box)[1]
     client.kill()
 
-    assert ({}, 0) == books(box)
+    assert ({}, 0) == records(box)
     __import__("os").kill(int(words[0]), 9)
 
 
@@ -170,7 +170,7 @@ def test_exec_ends_a_client(make_box, run):
     client.tell()
     assert "alive" == client.line()
 
-    assert ({}, 0) == books(box)
+    assert ({}, 0) == records(box)
 
 
 def test_vmm_memory_lives_until_the_last_mapping(make_box, run):
@@ -193,7 +193,7 @@ def test_vmm_memory_lives_until_the_last_mapping(make_box, run):
     )
     seen = []
     for _ in range(3):
-        seen.append((client.line(), books(box)[1] - CONTEXT))
+        seen.append((client.line(), records(box)[1] - CONTEXT))
         client.tell()
 
     assert [("mapped", 64 * MIB), ("retained", 64 * MIB), ("released", 0)] == seen
@@ -202,7 +202,7 @@ def test_vmm_memory_lives_until_the_last_mapping(make_box, run):
 def test_an_exported_descriptor_keeps_memory_alive(make_box, run):
     """
     The exporter dies; its memory stays while the descriptor is open elsewhere, is in the importer's
-    books once imported, and goes with the importer's release.
+    records once imported, and goes with the importer's release.
     """
     box = make_box()
     client = run(
@@ -222,19 +222,19 @@ def test_an_exported_descriptor_keeps_memory_alive(make_box, run):
         """,
     )
     client.line()
-    assert ({}, 256 * MIB) == books(box)
+    assert ({}, 256 * MIB) == records(box)
     client.tell()
     client.line()
-    assert ({client.process.pid: CONTEXT + 256 * MIB}, CONTEXT + 256 * MIB) == books(box)
+    assert ({client.process.pid: CONTEXT + 256 * MIB}, CONTEXT + 256 * MIB) == records(box)
     client.tell()
     client.line()
 
-    assert CONTEXT == books(box)[1]
+    assert CONTEXT == records(box)[1]
 
 
 def test_ipc_memory_is_counted_once_and_adopted(make_box, run):
     """
-    An importer's books stay as they are while the exporter lives; when it is killed they take over.
+    An importer's records stay as they are while the exporter lives; when it is killed they take over.
     """
     box = make_box()
     one = run(
@@ -257,13 +257,13 @@ def test_ipc_memory_is_counted_once_and_adopted(make_box, run):
     other.tell(one.line())
     other.line()
     pids = one.process.pid, other.process.pid
-    assert ({pids[0]: CONTEXT + 512 * MIB, pids[1]: CONTEXT}, 2 * CONTEXT + 512 * MIB) == books(box)
+    assert ({pids[0]: CONTEXT + 512 * MIB, pids[1]: CONTEXT}, 2 * CONTEXT + 512 * MIB) == records(box)
     one.kill()
-    assert ({pids[1]: CONTEXT + 512 * MIB}, CONTEXT + 512 * MIB) == books(box)
+    assert ({pids[1]: CONTEXT + 512 * MIB}, CONTEXT + 512 * MIB) == records(box)
     other.tell()
     other.line()
 
-    assert ({pids[1]: CONTEXT}, CONTEXT) == books(box)
+    assert ({pids[1]: CONTEXT}, CONTEXT) == records(box)
 
 
 def test_pools_grow_in_granules_and_shrink_at_synchronisation(make_box, run):
@@ -281,7 +281,7 @@ def test_pools_grow_in_granules_and_shrink_at_synchronisation(make_box, run):
     )
     seen = []
     for _ in range(3):
-        seen.append((client.line(), books(box)[1] - CONTEXT))
+        seen.append((client.line(), records(box)[1] - CONTEXT))
         client.tell()
 
     assert [("up", 32 * MIB), ("freed", 32 * MIB), ("synchronised", 0)] == seen
@@ -295,7 +295,7 @@ def test_limits_and_local_memory_cost_memory(make_box, run):
     client = run(box, "start(); do('cuCtxSetLimit', 2, c_size_t(1 << 30)); say('up'); wait()")
     client.line()
 
-    assert CONTEXT + GIB - 8 * MIB == books(box)[1]
+    assert CONTEXT + GIB - 8 * MIB == records(box)[1]
 
 
 def test_a_context_that_ends_takes_everything_with_it(make_box, run):
@@ -317,15 +317,15 @@ def test_a_context_that_ends_takes_everything_with_it(make_box, run):
         """,
     )
     assert "1024" == client.line()
-    assert CONTEXT + (2 + 2 + 10 + 32 + 16) * MIB == books(box)[1]
+    assert CONTEXT + (2 + 2 + 10 + 32 + 16) * MIB == records(box)[1]
     client.tell()
     client.line()
 
-    assert ({client.process.pid: 0}, 0) == books(box)
+    assert ({client.process.pid: 0}, 0) == records(box)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_books_balance_through_random_work_and_kills(make_box, run, seed):
+def test_records_balance_through_random_work_and_kills(make_box, run, seed):
     """
     Six processes of four threads allocate and free at random while some are killed: what the card has
     handed out is always the sum of its processes, and in the end nothing.
@@ -365,7 +365,7 @@ def test_books_balance_through_random_work_and_kills(make_box, run, seed):
         assert 0 == card.unowned_bytes
         assert card.used_bytes <= card.model.total_bytes
 
-    assert ({}, 0) == books(box)
+    assert ({}, 0) == records(box)
     assert [0] == list({c.total_bytes for c in box.clients(0)})
 
 
@@ -401,7 +401,7 @@ say("down"); wait()
 """,
     )
     assert "up" == client.line()
-    assert CONTEXT + 52 * MIB == books(box)[1]
+    assert CONTEXT + 52 * MIB == records(box)[1]
     client.tell()
     assert "down" == client.line()
-    assert 0 == books(box)[1]
+    assert 0 == records(box)[1]

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +31,9 @@ h = None if error("nvmlDeviceGetHandleByIndex", 0) else n.nvmlDeviceGetHandleByI
 def ask(box, code: str) -> dict:
     """Run some lines with nvidia-ml-py on the box's libnvidia-ml; what they tell."""
     env = {**os.environ, "GPUSHARE_SIMGPU": str(box.path), "LD_LIBRARY_PATH": str(LIBRARIES)}
-    done = subprocess.run([sys.executable, "-c", PRELUDE + code], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + code], env=env, capture_output=True, text=True, check=False, timeout=300
+    )
     assert 0 == done.returncode, done.stderr
     return json.loads(done.stdout)
 
@@ -138,7 +139,7 @@ tell(status=status, rows=rows,
 
 def test_an_xid_is_told_to_those_who_registered(make_box):
     """
-    An event set waits for the XID; what happened before it registered is not told.
+    An event set waits for the XID; what happened before it registered is not reported.
     """
     box = make_box()
     box.inject(0, "xid", 13)
@@ -156,9 +157,9 @@ tell(before=before, type=got.eventType, xid=got.eventData)
         watcher.stdin.write("\n")
         watcher.stdin.flush()
         box.inject(0, "xid", 48)
-        told = json.loads(watcher.stdout.readline())
+        printed = json.loads(watcher.stdout.readline())
 
-    assert {"before": 10, "type": 8, "xid": 48} == told
+    assert {"before": 10, "type": 8, "xid": 48} == printed
 
 
 def test_a_lost_card_says_so_and_comes_back(make_box):
@@ -195,28 +196,6 @@ tell(count=n.nvmlDeviceGetCount(), mode=n.nvmlDeviceGetMigMode(h), parts=len({n.
     assert {**expected, "parent": 0, "load": 3} == found
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may set memory limits")
-def test_a_memory_limit_holds_for_a_cgroup(make_box, run):
-    """
-    As driver 615 has it: a hard limit of 1 GiB on our cgroup is the card that cuMemGetInfo shows, and
-    counts the context.
-    """
-    box = make_box()
-    own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    found = ask(
-        box,
-        f"""
-s = n.c_nvmlSetMemoryLimits_v1_t({own!r}.encode(), 0, 1 << 30); n.nvmlDeviceSetMemoryLimits_v1(h, s)
-g = n.c_nvmlGetMemoryLimits_v1_t({own!r}.encode(), 0, 0, 0); n.nvmlDeviceGetMemoryLimits_v1(h, g)
-tell(hard=g.hardLimit, used=g.currentUsed)
-""",
-    )
-    client = run(box, "start(); say(*info()); say(call('cuMemAlloc_v2', byref(c_uint64()), c_size_t(720 * MIB)))")
-
-    assert {"hard": 1 << 30, "used": 0} == found
-    assert [f"{(1024 - 306) * MIB} {1 << 30}", "2"] == [client.line(), client.line()]
-
-
 def test_an_old_driver_knows_no_memory_limits(make_box):
     """
     With CUDA 12.2 the limits of driver 615 are not supported.
@@ -232,7 +211,7 @@ tell(version=n.nvmlSystemGetCudaDriverVersion(), status=error("nvmlDeviceGetMemo
     assert {"version": 12020, "status": 3} == found
 
 
-def test_a_driver_that_went_away_must_be_started_anew(make_box):
+def test_a_driver_that_went_away_must_be_restarted(make_box):
     """
     While the parameter says so every call answers its error, the start as well; afterwards those who were
     there are strangers until they start again.
@@ -258,9 +237,9 @@ tell(gone=gone, orphaned=orphaned, again=error("nvmlDeviceGetPowerUsage", n.nvml
         box.set("nvml_status", 0)
         client.stdin.write("\n")
         client.stdin.flush()
-        told = json.loads(client.stdout.readline())
+        printed = json.loads(client.stdout.readline())
 
-    assert {"gone": [9, 9], "orphaned": 1, "again": 0} == told
+    assert {"gone": [9, 9], "orphaned": 1, "again": 0} == printed
 
 
 def test_a_driver_that_hangs_answers_when_it_does_not_any_more(make_box):

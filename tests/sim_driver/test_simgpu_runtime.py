@@ -74,7 +74,7 @@ def test_it_compiles_without_a_warning(major):
 
 
 def test_memory_is_taken_copied_and_given_back(make_box, rt):
-    """Bytes go there and back; nothing is no error; the books are at the context alone afterwards."""
+    """Bytes go there and back; nothing is no error; the records are at the context alone afterwards."""
     box = make_box()
     client = rt(
         box,
@@ -369,7 +369,7 @@ def test_pools_serve_in_stream_order(make_box, rt):
 
 
 def test_memory_and_events_are_shared_between_processes(make_box, rt):
-    """The memory stands in its owner's books alone, and is readable there; the event is the same one."""
+    """The memory stands in its owner's records alone, and is readable there; the event is the same one."""
     box = make_box()
     owner = rt(
         box,

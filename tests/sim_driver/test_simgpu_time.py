@@ -31,7 +31,7 @@ def still(make_box):
 
 
 def own_ms(box, client):
-    """Milliseconds of the card that a client has had, by the books."""
+    """Milliseconds of the card that a client has had, by the records."""
     return next(book.own_ns / MS for book in box.clients(0) if book.pid == client.process.pid)
 
 

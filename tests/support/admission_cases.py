@@ -2,7 +2,7 @@
 """
 Pods that admission must refuse, with what it must say, and pods that it must let pass; for unit and e2e tests.
 
-A case is one change to a sound pod of 2 units. `told` is part of the webhook's answer; `policy` of
+A case is one change to a sound pod of 2 units. `message` is part of the webhook's answer; `policy` of
 the answer without a webhook, where the API server's own validation may come first.
 """
 

@@ -43,7 +43,7 @@ class Case:
 
     name: str
     change: Callable[[Pod], object]
-    told: str
+    message: str
     policy: str = ""
     """Empty: no policy can say it."""
 

@@ -45,7 +45,7 @@ def asked(
     ).encode()
 
 
-def told(body: bytes, world: ReviewContext) -> dict[str, Any]:
+def respond(body: bytes, world: ReviewContext) -> dict[str, Any]:
     """The response, with its patch decoded."""
     answer = json.loads(review(body, world))
     assert ("admission.k8s.io/v1", "AdmissionReview") == (answer["apiVersion"], answer["kind"])

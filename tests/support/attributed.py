@@ -37,5 +37,5 @@ def values(found: Attribution) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def residual(found: Attribution, at: int = 0) -> float | None:
-    """Used less containers, unattributed and reserved; None where that cannot be told."""
+    """Used less containers, unattributed and reserved; None where that is unknown."""
     return values(found)["card_memory_unaccounted_bytes"].get(("n-0", uuid(at), str(at)))

@@ -38,7 +38,9 @@ def namespaces() -> tuple[str, ...]:
     command = ("unshare", flags, "--propagation", "private")
     if shutil.which("unshare") is None:
         return ()
-    done = subprocess.run([*command, "mount", "-t", "tmpfs", "none", "/run"], capture_output=True, check=False)
+    done = subprocess.run(
+        [*command, "mount", "-t", "tmpfs", "none", "/run"], capture_output=True, check=False, timeout=300
+    )
     return command if done.returncode == 0 else ()
 
 
@@ -62,8 +64,10 @@ class Boxed:
         *,
         env: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         mounts: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+        first: str = "",
+        loader: Path | None = None,
     ) -> subprocess.Popen[str]:
-        """Run Python in it, pipes open."""
+        """Run Python in it, pipes open. `first`: lines before the client's own; `loader`: it is started by this one."""
         variables = dict(env) | edits.env
         places = dict(mounts) | {mount.container: mount.host for mount in edits.mounts}
         read_only = {mount.container for mount in edits.mounts if not mount.writable}
@@ -75,7 +79,10 @@ class Boxed:
             if inside in read_only:
                 lines.append(f"mount -o remount,bind,ro {target}")
         lines.append(f'exec env -i {" ".join(shlex.quote(f"{k}={v}") for k, v in variables.items())} "$@"')
-        command = [*namespaces(), "sh", "-ec", "\n".join(lines), "sh", sys.executable, "-S", "-c", CLIENT + code]
+        command = [*namespaces(), "sh", "-ec", "\n".join(lines), "sh"]
+        python = str(Path(sys.executable).resolve()) if loader is not None else sys.executable
+        start, _, rest = first.partition("CLIENT\n")
+        command += [*((str(loader),) if loader is not None else ()), python, "-S", "-c", start + CLIENT + rest + code]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
 

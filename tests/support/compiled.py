@@ -25,7 +25,7 @@ SOURCES = (".c", ".h", ".S", ".def", ".py")
 
 @cache
 def compiler() -> str:
-    """Which gcc this is: another one makes everything anew."""
+    """Which gcc this is: another one makes everything again."""
     said = subprocess.run(["gcc", "--version"], check=True, capture_output=True, text=True)
     return said.stdout.splitlines()[0] + platform.machine()
 

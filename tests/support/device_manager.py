@@ -9,7 +9,7 @@ A stand-in kubelet with a device manager: plugins register, pods are admitted, s
         kubelet.until(lambda: pod.phase == "Running")
         pod.boxes["main"].env, .mounts, .cdi, .ids
 
-Manners as in `device_books`, and: one loop admits and deletes, so that a slow Allocate holds up everything;
+Manners as in `device_state`, and: one loop admits and deletes, so that a slow Allocate holds up everything;
 containers are started beside it, PreStart before each start (30 s, then after 0.8 s and about every 12 s
 again with the same IDs, `CreateContainerConfigError`), then the runtime creates (`CreateContainerError`) and
 starts the container (`RunContainerError`); each is tried again as late. A plugin whose connection ends leaves
@@ -40,9 +40,9 @@ from typing import TYPE_CHECKING, Any, Self
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 from support.cdi_runtime import UnresolvableError
-from support.device_books import UNAVAILABLE, Box, DeviceBooks, Rejected
 from support.device_plugins import CHECKPOINT, Plugins
 from support.device_runtime import Runtime, StartedBox, StartError
+from support.device_state import UNAVAILABLE, Box, DeviceState, Rejected
 from support.nri_runtime import RefusedError
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -52,7 +52,7 @@ from isolation.contract.names import ACK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from support.device_books import Allocate
+    from support.device_state import Allocate
 
 __all__ = ["Box", "DeviceManager", "ManagedPod", "StartedBox"]
 PRESTART_SECONDS, FIRST_RETRY, NEXT_RETRY = 30.0, 0.8, 11.5
@@ -99,11 +99,11 @@ class DeviceManager:
         self.plugins.mkdir()
         self.runtime = Runtime(self.folder)
         self.cdi, self.cgroups = self.runtime.cdi, self.runtime.cgroups
-        self.books = DeviceBooks(random.Random(seed))  # noqa: S311 (chance, no secret)
+        self.state = DeviceState(random.Random(seed))  # noqa: S311 (chance, no secret)
         self.known: dict[str, ManagedPod] = {}
         """Pods that the kubelet knows, by UID, in the order of their admission."""
         self._lock = threading.RLock()
-        self._plugins = Plugins(self.plugins, self.books, self._lock)
+        self._plugins = Plugins(self.plugins, self.state, self._lock)
         self.pace = pace
         self.let_go = threading.Event()
         self._up = threading.Event()
@@ -206,8 +206,8 @@ class DeviceManager:
     def lose_checkpoint(self) -> None:
         """Somebody deleted it: what was allocated is forgotten, pods run on."""
         with self._lock:
-            self.books.pods.clear()
-            self.books.in_use.clear()
+            self.state.pods.clear()
+            self.state.in_use.clear()
             self.keep()
 
     def keep(self) -> None:
@@ -215,7 +215,7 @@ class DeviceManager:
         with self._lock:
             entries = [
                 {"PodUID": uid, "ContainerName": name, "ResourceName": one, "DeviceIDs": {"-1": ids}, "AllocResp": ""}
-                for uid, boxes in self.books.pods.items()
+                for uid, boxes in self.state.pods.items()
                 for name, held in boxes.items()
                 for one, ids in held.items()
             ]
@@ -253,7 +253,7 @@ class DeviceManager:
     def status(self) -> tuple[int, int]:
         """Capacity and allocatable of the resource."""
         with self._lock:
-            return self.books.capacity(self.resource)
+            return self.state.capacity(self.resource)
 
     # The loop.
 
@@ -278,7 +278,7 @@ class DeviceManager:
 
     def _allocated(self, pod: ManagedPod) -> bool:
         running = {name for name, started in pod.boxes.items() if started.state == "running"}
-        calls = self.books.admit(pod.uid, pod.inits, pod.apps, self._active, running)
+        calls = self.state.admit(pod.uid, pod.inits, pod.apps, self._active, running)
         try:
             with self._lock:
                 step = next(calls)
@@ -308,7 +308,7 @@ class DeviceManager:
         return said.container_responses[0]
 
     def _look_again(self) -> None:
-        """After its start the kubelet admits every pod anew: running containers keep what they have."""
+        """After its start the kubelet admits every pod again: running containers keep what they have."""
         pods = [pod for pod in self.known.values() if not pod.ended and not pod.ending.is_set()]
         for pod in pods:
             if self._allocated(pod) and any(started.state == "waiting" for started in pod.boxes.values()):
@@ -374,8 +374,8 @@ class DeviceManager:
             if units <= 0 or resource not in self._plugins.options:
                 continue
             with self._lock:
-                ids = self.books.pods.get(pod.uid, {}).get(started.box.name, {}).get(resource)
-                answers.append(self.books.answers.get((pod.uid, started.box.name, resource)))
+                ids = self.state.pods.get(pod.uid, {}).get(started.box.name, {}).get(resource)
+                answers.append(self.state.answers.get((pod.uid, started.box.name, resource)))
             if ids is None:
                 raise RuntimeError("no devices found allocated in local cache for the container")
             started.ids, started.attempts = ids, started.attempts + 1

@@ -2,7 +2,7 @@
 """
 The stand-in kubelet's side of device plugins: they register, are listened to, are asked, and go.
 
-What they list goes into the books (`device_books`); one whose connection ends leaves its capacity and offers
+What they list goes into the state (`device_state`); one whose connection ends leaves its capacity and offers
 nothing, and is forgotten after five minutes times `pace`.
 """
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from support.device_books import DeviceBooks
+    from support.device_state import DeviceState
 
 FORGET_SECONDS = 300.0
 CHECKPOINT = "kubelet_internal_checkpoint"
 
 
 class Plugins:
-    """See the module. `lock` guards the books."""
+    """See the module. `lock` guards the state."""
 
-    def __init__(self, folder: Path, books: DeviceBooks, lock: AbstractContextManager[Any]) -> None:
-        self.folder, self.books, self._lock = folder, books, lock
+    def __init__(self, folder: Path, state: DeviceState, lock: AbstractContextManager[Any]) -> None:
+        self.folder, self.state, self._lock = folder, state, lock
         self.pace = 1.0
         self.registrations: list[float] = []
         self.asked: list[tuple[str, float]] = []
@@ -51,8 +51,8 @@ class Plugins:
             for channel in self._endpoints.values():
                 channel.close()
             self._endpoints.clear()
-            for resource in self.books.healthy:
-                self.books.offer(resource, ())
+            for resource in self.state.healthy:
+                self.state.offer(resource, ())
 
     def register(self, request: Any, context: grpc.ServicerContext) -> Any:
         """See the protocol."""
@@ -78,11 +78,11 @@ class Plugins:
                 sound = {one.ID for one in said.devices if one.health == api.HEALTHY}
                 with self._lock:
                     if self._endpoints.get(resource) is channel:
-                        self.books.offer(resource, sound, {one.ID for one in said.devices} - sound)
+                        self.state.offer(resource, sound, {one.ID for one in said.devices} - sound)
         with self._lock:
             if self._endpoints.get(resource) is channel:
                 del self._endpoints[resource]
-                self.books.withdraw(resource)
+                self.state.withdraw(resource)
         self.later(FORGET_SECONDS * self.pace, lambda: self._forget(resource))
 
     @staticmethod
@@ -95,7 +95,7 @@ class Plugins:
     def _forget(self, resource: str) -> None:
         with self._lock:
             if resource not in self._endpoints:
-                self.books.forget(resource)
+                self.state.forget(resource)
 
     def ask(self, resource: str, method: str, request: Any, answer: Any, seconds: float | None = None) -> Any:
         """One call to a plugin; `RuntimeError` with its words where it fails."""

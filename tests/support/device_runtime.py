@@ -28,8 +28,8 @@ from isolation.contract.nri_api import State
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from support.device_books import Box
     from support.device_manager import ManagedPod
+    from support.device_state import Box
     from support.nri_runtime import Connection, Container, Pod
 
 _FAKE_PIDS = itertools.count(5_000_000)

@@ -123,8 +123,8 @@ def links(text: str) -> list[str]:
 
 def paths(text: str) -> list[str]:
     """Files and folders of this tree that it names, `*` and `{a,b}` as written."""
-    told = re.findall(rf"(?<![\w./:-])((?:{FOLDERS})/[\w./*{{}},-]*[\w*/}}])", text)
-    return [path for path in told if "://" not in path]
+    paths = re.findall(rf"(?<![\w./:-])((?:{FOLDERS})/[\w./*{{}},-]*[\w*/}}])", text)
+    return [path for path in paths if "://" not in path]
 
 
 def anchors(text: str) -> set[str]:

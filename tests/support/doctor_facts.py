@@ -24,7 +24,7 @@ from isolation.doctor.checks.cluster.parse import node_facts, pod_facts, unit_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from isolation.doctor.checks.cluster.facts import NodeFacts
+    from isolation.doctor.checks.cluster.facts import ClusterNode
 
 NOW = 1_800_000_000.0
 CARDS = (Card("GPU-a", 0, 15 * GIB), Card("GPU-b", 1, 15 * GIB))
@@ -61,7 +61,7 @@ def node(
     cards: Sequence[Card] = CARDS,
     kubelet: str = "v1.36.2",
     **labels: str,
-) -> NodeFacts:
+) -> ClusterNode:
     """A node whose agent is well."""
     return node_facts(
         {
@@ -124,8 +124,8 @@ def share(
 def has(pod: dict[str, Any], *devices: str) -> dict[str, Any]:
     """The pod, with what its kubelet says that it has."""
     listed = [{"resourceID": device, "health": "Healthy"} for device in devices]
-    told = {"name": "main", "allocatedResourcesStatus": [{"name": "aliyun.com/gpu-mem", "resources": listed}]}
-    return pod | {"status": pod["status"] | {"containerStatuses": [told]}}
+    status = {"name": "main", "allocatedResourcesStatus": [{"name": "aliyun.com/gpu-mem", "resources": listed}]}
+    return pod | {"status": pod["status"] | {"containerStatuses": [status]}}
 
 
 def facts(**changed: Any) -> ClusterFacts:

@@ -57,7 +57,7 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(timeout=300)
         self.drained.join()
         self._errors.close()
 

@@ -100,13 +100,13 @@ def frame(
     waiting: Iterable[PendingReading] = (),
     events: Iterable[FleetEvent] = (),
     counts: Iterable[tuple[str, int]] = (),
-    phantoms: int | None = None,
+    fragmented: int | None = None,
 ) -> Frame:
     """One frame; pools follow from the nodes unless they are given."""
     if pools is None:
         names = sorted({n.pool for n in nodes})
         pools = [PoolReading(p, sum(n.pool == p for n in nodes), 0, 0, 10) for p in names]
-    return Frame(at, tuple(nodes), tuple(pools), tuple(waiting), tuple(events), tuple(counts), phantoms)
+    return Frame(at, tuple(nodes), tuple(pools), tuple(waiting), tuple(events), tuple(counts), fragmented)
 
 
 def told_in_full() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -178,5 +178,5 @@ def small_fleet() -> Frame:
             FleetEvent(740.0, "drain", "shared-2", "its 1 pod fits on shared-1"),
         ],
         counts=[("pods_placed", 7), ("nodes_added", 3)],
-        phantoms=1,
+        fragmented=1,
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Comparison with files under tests/golden; `GPUSHARE_UPDATE_GOLDEN=1` writes them anew, to be read before they are kept.
+Comparison with files under tests/golden; `GPUSHARE_UPDATE_GOLDEN=1` writes them again, to be read before they are kept.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def touch(
     breaches: int | None = None,
     card: uuid.UUID = CARD,
 ) -> None:
-    """What the library books: living processes (pid, start), bytes on the first card, breach records."""
+    """What the library has charged: living processes (pid, start), bytes on the first card, breach records."""
     with region.open("r+b") as file:
         _put(file, abi.CARD_OFFSET, struct.pack("<Q", used // abi.GRANULE))
         _put(file, abi.CARD_OFFSET + 128, card.bytes)

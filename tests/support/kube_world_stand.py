@@ -131,7 +131,7 @@ class Api:
             yield await self._news[path].get()
             self._news[path].task_done()
 
-    async def told(self) -> None:
+    async def delivered(self) -> None:
         """Until the watches have taken in whatever was written."""
         for path, news in self._news.items():
             if path in self.watched:
@@ -276,8 +276,8 @@ class Stand:
         await self._following.__aexit__(None, None, None)
 
     async def heard(self) -> Observation:
-        """Let the watches tell what was written."""
-        await self.api.told()
+        """Let the watches deliver what was written."""
+        await self.api.delivered()
         return await self.world.observe()
 
 
@@ -296,11 +296,11 @@ def drained(node: str = "n1", pod: str = "p1", to: str = "n2") -> Drain:
 def run(api: Api, machines: Machines, story: Callable[[Stand], Awaitable[T]], **more: Any) -> T:
     """A story on a stand."""
 
-    async def told() -> T:
+    async def play() -> T:
         async with Stand(api, machines, **more) as stand:
             return await story(stand)
 
-    return asyncio.run(told())
+    return asyncio.run(play())
 
 
 def two() -> Api:

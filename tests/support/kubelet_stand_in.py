@@ -184,8 +184,8 @@ class KubeletStandIn:
         return call
 
     def _list(self, _request: Any, _context: grpc.ServicerContext) -> Any:
-        told = [pod for pod in self.pods.values() if self.lists_ended or not pod.ended]
-        return api.ListPodResourcesResponse(pod_resources=[_resources(pod) for pod in told])
+        listed = [pod for pod in self.pods.values() if self.lists_ended or not pod.ended]
+        return api.ListPodResourcesResponse(pod_resources=[_resources(pod) for pod in listed])
 
     def _get(self, request: Any, context: grpc.ServicerContext) -> Any:
         if self.get_disabled:

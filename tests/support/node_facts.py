@@ -21,13 +21,13 @@ from exporter.pipeline.snapshot import (
     KernelSample,
     KubeletSample,
     MachineSample,
-    Outcome,
     ProcessSample,
     PromiseSample,
     RegionSample,
     Snapshot,
+    SourceOutcome,
 )
-from isolation.contract.abi import CardBook, RegionReading, SlotReading
+from isolation.contract.abi import CardLedger, RegionReading, SlotReading
 from isolation.contract.host_allocation import HostAllocation, Process, Tenant
 from isolation.contract.model import Slice
 from isolation.contract.quantity import GIB, MIB
@@ -84,7 +84,7 @@ def region(
     )
     ident = (uuid_text or uuid(card_index)).removeprefix("GPU-").removeprefix("MIG-")
     zeros |= {"peak_bytes": used, "denied": denied, "uncorrected": False, "overrun_ns": overrun_ns}
-    book = CardBook(uuid=UUID(ident), used_bytes=used, limit_bytes=limit, **zeros)
+    book = CardLedger(uuid=UUID(ident), used_bytes=used, limit_bytes=limit, **zeros)
     taken = tuple(SlotReading(i, pid, 1, 0, "python", (), 0, ghost=pid in ghost) for i, pid in enumerate(slots))
     return RegionSample(RegionReading("p", "0.1", 1, (book,), taken), breaches=tuple(breaches))
 
@@ -241,7 +241,7 @@ class Node:
         cards = tuple(card(i, **({"processes": found} | self.card_more.get(i, {}))) for i, found in self.cards.items())
         machine = MachineSample(cards, "580.65", mps=self.mps)
         kernel = KernelSample(dict(self.processes), self.host_pids, frozenset(self.live))
-        told = KubeletSample(tuple(self.grants), frozenset(self.unanswered))
+        sample = KubeletSample(tuple(self.grants), frozenset(self.unanswered))
         records = IdentitySample(dict(self.containers), pods=dict(self.pods))
         made = Snapshot(
             at=self.at,
@@ -249,12 +249,12 @@ class Node:
             machine=outcome(machine, self.machine_ok),
             kernel=outcome(kernel, self.kernel_ok),
             promises=outcome(PromiseSample(tuple(self.holds), agent=self.agent), self.promises_ok),
-            kubelet=outcome(told, self.kubelet_ok) if self.kubernetes else None,
+            kubelet=outcome(sample, self.kubelet_ok) if self.kubernetes else None,
             identities=outcome(records, self.identities_ok) if self.kubernetes else None,
         )
         return replace(made, **more)
 
 
-def outcome(value: Any, ok: bool = True) -> Outcome[Any]:  # noqa: FBT001, FBT002 (read aloud: this outcome, ok or not)
+def outcome(value: Any, ok: bool = True) -> SourceOutcome[Any]:  # noqa: FBT001, FBT002 (read aloud: this outcome, ok or not)
     """A source that worked, or failed."""
-    return Outcome(value) if ok else Outcome(None, "it did not work")
+    return SourceOutcome(value) if ok else SourceOutcome(None, "it did not work")

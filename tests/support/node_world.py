@@ -94,7 +94,7 @@ class World:
         self.serial = 0
 
     def again(self) -> None:
-        """The exporter is started anew."""
+        """The exporter is restarted."""
         self.node.__exit__(None, None, None)
         self.node = NodeExporter(self.chosen, cast("Front", self.front))
         self.front.fresh = FreshPages(self.node.pages, self.chosen.stale_seconds, time.monotonic)
@@ -171,7 +171,7 @@ class World:
         self.running.remove(program)
         self.tree.exit(program.pid)
         # the driver takes its time to give memory back
-        until(lambda: not any(program.pid in self.books(card) for card in range(len(self.uuids))))
+        until(lambda: not any(program.pid in self.driver_bytes(card) for card in range(len(self.uuids))))
 
     def end(self, pod: Pod) -> None:
         """The pod is gone: its holds, its control groups; an old kubelet still lists it."""
@@ -189,23 +189,23 @@ class World:
         """The page as it is now: {name: {labels in the order of their names: value}}."""
         return parsed(self.node.page())
 
-    def books(self, card: int) -> dict[int, int]:
+    def driver_bytes(self, card: int) -> dict[int, int]:
         """The simulator's own: bytes by pid."""
         self.box.settle()
         return {client.pid: client.total_bytes for client in self.box.clients(card) if client.total_bytes}
 
     def adds_up(self, expected: dict[tuple[str, str, int], tuple[Program, ...]]) -> None:
         """
-        Each container's figure is that of its processes in the simulator's books, to 1 % or 64 MiB; and of each
+        Each container's figure is that of its processes in the simulator's records, to 1 % or 64 MiB; and of each
         card containers + unattributed + reserved = used = total - free, to 1 % of the card.
         """
         reading = self.run_once().reading
         assert reading is not None
         assert sorted(expected) == sorted((one.pod, one.container, one.index) for one in reading.containers)
         for card in reading.cards:
-            books = self.books(card.index)
+            records = self.driver_bytes(card.index)
             mine = [one for one in reading.containers if one.uuid == card.uuid]
-            theirs = dict(books)
+            theirs = dict(records)
             for one in mine:
                 programs_ = expected[one.pod, one.container, one.index]
                 booked = sum(theirs.pop(program.pid) for program in programs_)
@@ -214,7 +214,7 @@ class World:
             assert card.unattributed_bytes is not None
             assert card.used_bytes is not None
             assert abs(card.unattributed_bytes - sum(theirs.values())) <= 64 * MIB
-            assert card.used_bytes == card.reserved_bytes + sum(books.values())
+            assert card.used_bytes == card.reserved_bytes + sum(records.values())
             parts = sum(one.used_bytes or 0 for one in mine) + card.unattributed_bytes + card.reserved_bytes
             assert abs(card.used_bytes - parts) <= card.total_bytes // 100
             remainder = self.samples()["gpushare_card_memory_unaccounted_bytes"][str(card.index), "n", card.uuid]

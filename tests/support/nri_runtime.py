@@ -250,7 +250,7 @@ class NriRuntime:
         self.down()
 
     def up(self) -> None:
-        """Listen; the socket is made anew."""
+        """Listen; the socket is recreated."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

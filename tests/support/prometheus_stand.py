@@ -228,4 +228,4 @@ def _stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(timeout=300)

@@ -2,7 +2,7 @@
 """
 A few pools in memory behind `autoscaler.apis.rpc.core.node_groups.State`, and real gRPC clients of either generation.
 
-The clients' messages are typed here anew, as each generation of cluster-autoscaler declares them, so that a
+The clients' messages are typed here again, as each generation of cluster-autoscaler declares them, so that a
 number that is wrong in the server is not wrong in the same way in its test.
 """
 

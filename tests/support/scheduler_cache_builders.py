@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Books of the scheduler that know some nodes, and what is read in them."""
+"""A scheduler cache that knows some nodes, and what is read in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build_cache(*nodes: Node) -> SchedulerCache:
-    """Books that know these nodes."""
+    """A scheduler cache that knows these nodes."""
     made = SchedulerCache()
     for one in nodes:
         made.set_node(one)

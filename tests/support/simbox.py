@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Simulated boxes and processes that compute on them, for tests that judge a reader by the simulator's books.
+Simulated boxes and processes that compute on them, for tests that judge a reader by the simulator's records.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Program:
     def kill(self) -> None:
         """SIGKILL, and wait until the kernel has it."""
         self.process.kill()
-        self.process.wait()
+        self.process.wait(timeout=300)
         self._input.close()
         self._output.close()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A simulated box and containers with promises on it, for tests of the library against the simulator's own books.
+A simulated box and containers with promises on it, for tests of the library against the simulator's own records.
 """
 
 from __future__ import annotations

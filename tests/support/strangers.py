@@ -115,7 +115,7 @@ def attacking(name: str, port: int) -> Iterator[None]:
         assert process.poll() is None, f"{name} ended"
     finally:
         process.kill()
-        process.wait()
+        process.wait(timeout=300)
 
 
 if __name__ == "__main__":

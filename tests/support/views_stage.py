@@ -68,9 +68,9 @@ def pod(
 def tenant(one: FleetPod, used: float | None, index: int | None = None, **figures: float) -> TenantUsage:
     """What an exporter tells of a pod's container on its first card, or on another."""
     part = next(part for part in one.slices if index in (None, part.index))
-    told = {"allocated": float(part.bytes)} | ({} if used is None else {"used": used * GIB}) | figures
+    usage = {"allocated": float(part.bytes)} | ({} if used is None else {"used": used * GIB}) | figures
     uuid, at = part.uuid, part.index
-    return TenantUsage(one.namespace, one.name, "main", one.node, uuid, at, exclusive=False, figures=told)
+    return TenantUsage(one.namespace, one.name, "main", one.node, uuid, at, exclusive=False, figures=usage)
 
 
 def usage(fleet: Fleet, tenants: Sequence[TenantUsage], without: Collection[str] = ()) -> Usage:
@@ -81,8 +81,8 @@ def usage(fleet: Fleet, tenants: Sequence[TenantUsage], without: Collection[str]
             mine = [one for one in tenants if one.uuid == card.uuid]
             used = sum(one.figures.get("used", 0) for one in mine) + GIB // 4
             figures = {"total": float(card.total_bytes), "used": used, "reserved": GIB / 4, "utilisation": 0.5}
-            told: dict[str, Any] = {"model": "T4", "mode": machine.mode.value, "figures": figures}
-            cards.append(CardUsage(machine.name, card.uuid, card.index, **told))
+            usage: dict[str, Any] = {"model": "T4", "mode": machine.mode.value, "figures": figures}
+            cards.append(CardUsage(machine.name, card.uuid, card.index, **usage))
     heard = frozenset(machine.name for machine in fleet.nodes if machine.name not in without)
     return Usage(tuple(cards), tuple(tenants), 1000.0, heard)
 
@@ -112,16 +112,16 @@ def fleet_of_cards(count: int) -> tuple[Fleet, Usage]:
 # The same as an exporter's page.
 
 
-def page_of(told: Usage) -> str:
+def page_of(usage: Usage) -> str:
     """Usage as text, for a server."""
     lines = []
-    for card in told.cards:
+    for card in usage.cards:
         labels = f'node="{card.node}",uuid="{card.uuid}",card="{card.index}"'
         lines.append(f'gpushare_card_info{{{labels},model="{card.model}",pool="",mode="{card.mode}"}} 1')
         names = {"total": "memory_total_bytes", "used": "memory_used_bytes", "reserved": "memory_reserved_bytes"}
         names |= {"utilisation": "utilisation_ratio", "offered": "memory_allocatable_bytes", "healthy": "healthy"}
         lines += [f"gpushare_card_{names[key]}{{{labels}}} {value}" for key, value in card.figures.items()]
-    for one in told.tenants:
+    for one in usage.tenants:
         labels = f'namespace="{one.namespace}",pod="{one.pod}",container="{one.container}",node="{one.node}"'
         labels += f',uuid="{one.uuid}",card="{one.index}",mode="shared"'
         names = {"allocated": "memory_allocated_bytes", "used": "memory_used_bytes"}

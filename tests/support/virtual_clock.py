@@ -3,7 +3,7 @@
 Stories whose time is apart from the machine's: programs on simulated cards see the same moments however busy it is.
 
 How it works stands in tests/abi/virtual_clock.c. All that take part in a story must be announced; its clock stands
-until they have come. A judge of ours is one of them: it looks at the card's books at the moments that a test names.
+until they have come. A judge of ours is one of them: it looks at the card's records at the moments that a test names.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Judge:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.communicate(timeout=300)
 
-    def told(self) -> list[Look]:
+    def looks(self) -> list[Look]:
         """What it saw, when it has seen all."""
         out, _ = self.process.communicate(timeout=300)
         assert 0 == self.process.returncode

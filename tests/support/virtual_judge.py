@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A member of a story of `virtual_clock`: looks at a card's books at given moments, and feeds jobs meanwhile.
+A member of a story of `virtual_clock`: looks at a card's records at given moments, and feeds jobs meanwhile.
 """
 
 from __future__ import annotations

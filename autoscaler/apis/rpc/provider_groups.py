@@ -153,7 +153,7 @@ class ProviderGroups:
         wanted = self._growing[group] = seen + by
         try:
             target = await _call(provider.grow(group, by, seen))
-        except ChangedError:
+        except GroupChangedError:
             target = await self._target(group)
             if target < wanted:
                 target = await _call(provider.grow(group, wanted - target, target))
@@ -316,7 +316,7 @@ class OrderingProvider:
         await self._inner.close()
 
 
-class ChangedError(NodeGroupError):
+class GroupChangedError(NodeGroupError):
     """Somebody else changed the pool meanwhile."""
 
 
@@ -329,7 +329,7 @@ async def _call(answer: Awaitable[T]) -> T:
     except base.UnreachableError as exc:
         raise OutcomeUnknownError(str(exc)) from exc
     except base.ChangedError as exc:
-        raise ChangedError(str(exc)) from exc
+        raise GroupChangedError(str(exc)) from exc
     except base.ProviderError as exc:
         raise NodeGroupError(str(exc)) from exc
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from autoscaler.core.bin_packing import Shape, get_shape, largest_first
 from autoscaler.core.observation import Reservation
 from isolation.contract.model import FULL_CORE, Refusal, Why
+from isolation.placement.node_rules import needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,9 +122,9 @@ class RoomMaker:
         """The pods that leave one node at least cost, so that as many of its cards as requested have room."""
         cards: list[tuple[float, int, tuple[_Part, ...]]] = []
         node, here = self._simulation.nodes[name], self._on_cards(name)
-        core = FULL_CORE if request.whole else request.card_core
+        core, needs = FULL_CORE if request.whole else request.card_core, needs_of(request)
         for position, (card, (free, left)) in enumerate(zip(node.cards, self._simulation.room(name), strict=True)):
-            if not request.rules.cards.allow(card):
+            if not needs.allow(card):
                 continue
             asked = card.allocatable_bytes if request.whole else request.card_bytes
             group = _group(here.get(card.uuid, ()), asked - free, core - left, most)

@@ -75,7 +75,7 @@ class EmbeddedCluster:
             waiting=tuple(self._waiting(pod) for pod in self.cluster.scheduler.pending),
             events=self.cluster.accounting.latest,
             counts=self.cluster.accounting.counts,
-            phantoms=self._phantoms(),
+            fragmented=self._count_fragmented(),
         )
 
     def summary(self) -> Mapping[str, int | float]:
@@ -87,7 +87,7 @@ class EmbeddedCluster:
             **self.cluster.accounting.summary(used),
             "pods_running": len(pods) - len(waiting),
             "pods_waiting": len(waiting),
-            "pending_fragmented_pods": self._phantoms(),
+            "pending_fragmented_pods": self._count_fragmented(),
             "unserved_pods": self._unserved(),
             "nodes": len(self.cluster.state.on),
             "seconds": self.now,
@@ -139,7 +139,7 @@ class EmbeddedCluster:
         reason = refusal.reason if home is None else f"node {home.machine} is being added for it: {shorten(refusal)}"
         return PendingReading(pod.key, seconds, refusal.why.value, reason)
 
-    def _phantoms(self) -> int:
+    def _count_fragmented(self) -> int:
         return len(find_fragmented(self.cluster.snapshot(), self.cluster.scheduler.pending))
 
     def _unserved(self) -> int:

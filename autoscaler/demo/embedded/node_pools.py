@@ -110,7 +110,7 @@ def _pool(
     max_nodes: int = 4,
     price: float = 1.0,
 ) -> Pool:
-    # whole cards are dear: pods that need none stay off them, as with the vendor's usual taint
+    # whole cards are scarce: pods that need none stay off them, as with the vendor's usual taint
     taints = (Taint(ACK.whole),) if mode is Mode.EXCLUSIVE else ()
     labels = {POOL: name, ACK.mode_label: mode.value, ACK.model_labels[0]: cards[0].model}
     template = Node(name, cards, mode, choice, cores * 1000, gib(8 * cores), labels=labels, taints=taints)

@@ -20,7 +20,7 @@ from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
 from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
 from autoscaler.demo.stack.addresses import HOST
-from autoscaler.kube.core.telemetry_rows import Reading, rows_of
+from autoscaler.kube.core.telemetry_rows import TelemetryReading, rows_of
 from autoscaler.kube.telemetry.metrics import Telemetry
 from isolation.contract.metrics import autoscaler as catalogue
 
@@ -82,7 +82,9 @@ class LoopMetrics:
         seen = cluster.cluster.snapshot()
         picture = MetricsSnapshot(now, {}, summarize_pools(seen), list_pending(seen))
         budget = cluster.memory.budget(seen, cluster.limits, {})
-        reading = Reading(seen, cluster.memory, cluster.limits, picture, targets=seen.sizes(), left=budget.left)
+        reading = TelemetryReading(
+            seen, cluster.memory, cluster.limits, picture, targets=seen.sizes(), left=budget.left
+        )
         yes, no = _unlabelled(1.0), _unlabelled(0.0)
         ended: Rows = {} if self._reconciled_at is None else {catalogue.LAST_TURN: _unlabelled(self._reconciled_at)}
         self._rows = {

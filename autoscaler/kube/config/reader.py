@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from enum import StrEnum
     from typing import TypeVar
 
-    from autoscaler.kube.config.yaml_lines import Document
+    from autoscaler.kube.config.yaml_lines import ConfigDocument
 
     T = TypeVar("T")
     Word = TypeVar("Word", bound=StrEnum)
@@ -64,7 +64,7 @@ def read_config(raw: bytes, name: str = "the configuration") -> Config:
 class _Reader:
     """One pass over a document; mistakes are collected, and a part that has one keeps its default meanwhile."""
 
-    def __init__(self, doc: Document, name: str) -> None:
+    def __init__(self, doc: ConfigDocument, name: str) -> None:
         self._doc, self._name = doc, name
         self.problems: list[str] = []
 

@@ -34,7 +34,7 @@ _PARSER: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ConfigDocument:
     """One file's value, and where its parts stand."""
 
     at: At
@@ -48,7 +48,7 @@ class Document:
         return self.lines.get(path, _UNKNOWN)
 
 
-def document(raw: bytes) -> Document:
+def document(raw: bytes) -> ConfigDocument:
     """The value of a file; raises CodecError, its message with the line where that is known."""
     if len(raw) > MOST_BYTES:
         raise CodecError((), f"{len(raw)} bytes: a configuration file has at most {MOST_BYTES}")
@@ -67,7 +67,7 @@ def document(raw: bytes) -> Document:
         if isinstance(exc, CodecError):
             raise
         raise CodecError((), f"invalid YAML: {str(exc)[:200]}") from None
-    return Document(At(value), lines)
+    return ConfigDocument(At(value), lines)
 
 
 def _bounded(text: str) -> None:

@@ -40,7 +40,7 @@ _NONE: Final = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TelemetryReading:
     """What is shown of one turn."""
 
     seen: Observation
@@ -57,12 +57,12 @@ class Reading:
     """Moves that the hour still has."""
 
 
-def rows_of(reading: Reading) -> Rows:
+def rows_of(reading: TelemetryReading) -> Rows:
     """Every gauge that a whole reading has."""
     return {**_pools(reading), **_pending(reading), **_moves(reading)}
 
 
-def _pools(reading: Reading) -> Rows:
+def _pools(reading: TelemetryReading) -> Rows:
     seen, rests = reading.seen, reading.memory.closed
     states = Counter((machine.pool, machine.state) for machine in seen.machines.values() if machine.pool)
     names = sorted(seen.pools)
@@ -84,7 +84,7 @@ def _pools(reading: Reading) -> Rows:
     }
 
 
-def why_of(reading: Reading, uid: str) -> tuple[str, str]:
+def why_of(reading: TelemetryReading, uid: str) -> tuple[str, str]:
     """Why a pod waits: the code for programs, and the sentence for people."""
     if uid in reading.unanswered:
         return UNMODELLED, reading.unanswered[uid]
@@ -97,7 +97,7 @@ def why_of(reading: Reading, uid: str) -> tuple[str, str]:
     return refusal.why.value, refusal.reason
 
 
-def answer_of(reading: Reading, uid: str) -> str:
+def answer_of(reading: TelemetryReading, uid: str) -> str:
     """The decision on a pending pod, as the label `answer` has it."""
     want = reading.memory.demand
     if uid in reading.unanswered:
@@ -111,7 +111,7 @@ def answer_of(reading: Reading, uid: str) -> str:
     return "drain_cancelled" if any(uid == pod.uid for pods in want.keep.values() for pod in pods) else "nominated"
 
 
-def _pending(reading: Reading) -> Rows:
+def _pending(reading: TelemetryReading) -> Rows:
     seen = reading.seen
     reasons = Counter(dict.fromkeys((*(why.value for why in Why), SCHEDULING, UNMODELLED), 0))
     reasons.update(why_of(reading, pod.uid)[0] for pod in seen.pending)
@@ -123,13 +123,13 @@ def _pending(reading: Reading) -> Rows:
     return {
         metrics.PENDING: {(reason,): float(number) for reason, number in reasons.items()},
         metrics.PENDING_LONGEST: {_NONE: max(0.0, longest)},
-        metrics.PHANTOMS: {_NONE: float(len(find_fragmented(seen, seen.pending)))},
+        metrics.FRAGMENTED_PODS: {_NONE: float(len(find_fragmented(seen, seen.pending)))},
         catalogue.ANSWERS: {(answer,): float(number) for answer, number in answers.items()},
         catalogue.PENDING_BYTES: {(one.namespace, one.pool): float(one.bytes) for one in reading.picture.waiting},
     }
 
 
-def _moves(reading: Reading) -> Rows:
+def _moves(reading: TelemetryReading) -> Rows:
     seen, memory = reading.seen, reading.memory
     idle = sum(room.idle_cards for room in reading.picture.pools)
     lost = sum(room.lost_cards for room in reading.picture.pools)

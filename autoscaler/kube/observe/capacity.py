@@ -16,6 +16,7 @@ from autoscaler.core.pools import compute_load
 from autoscaler.kube.annotations import ours
 from isolation.contract.names import ACK, CONTROL_PLANE
 from isolation.placement.engine import Engine
+from isolation.placement.node_rules import whole_cards
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,12 +64,17 @@ def build_engine(nodes: list[Node], by_node: Mapping[str, Mapping[str, Pod]]) ->
     engine, load = Engine(), {}
     for node in nodes:
         engine.put_node(node)
-        held = []
+        held, taken = [], set[str]()
         for pod in by_node.get(node.name, _NO_PODS).values():
-            if pod.placement is not None:
-                # held even where it over-commits a card: reality is not refused
-                engine.hold(pod.uid, pod.request, pod.placement, force=True)
-                held.append((pod.request, pod.placement))
+            placement = pod.placement
+            if placement is None:
+                continue
+            if pod.request.whole and not placement.slices:
+                placement = whole_cards(pod.request, node, taken)
+                taken.update(part.uuid for part in placement.slices)
+            # held even where it over-commits a card: reality is not refused
+            engine.hold(pod.uid, pod.request, placement, force=True)
+            held.append((pod.request, placement))
         load[node.name] = compute_load(node, held)
     engine.relearn(request for request, _ in engine.holds.values())
     return engine, load

@@ -157,7 +157,7 @@ def _instance(
 def _node(fleet: ObservedMachines, now: MachineInputs, node: Node, pool: str, shape: Mode | None) -> None:
     note = now.note(node.name)
     if _marked(node, now):
-        # half a mark, left by a crash or a stranger's hand, is an overdue drain: it is called off
+        # half a mark, left by a crash or edited by hand, is an overdue drain: it is called off
         now.put(
             fleet, Machine(node.name, pool, MachineState.DRAINING, note.drain.since if note.drain is not None else 0.0)
         )

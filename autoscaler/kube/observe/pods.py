@@ -18,7 +18,7 @@ from autoscaler.kube.annotations import PodNote
 from autoscaler.kube.usage import spots_of
 from isolation.contract.model import NAME_FIELD, Phase, Requirement
 from isolation.contract.names import SYSTEM_NAMESPACES
-from isolation.placement.node_rules import find_barrier, kind_of
+from isolation.placement.node_rules import find_barrier, needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from autoscaler.core.pools import Pool
     from autoscaler.kube.annotations import Spread
     from autoscaler.kube.usage import Measured
-    from autoscaler.kube.watches import Budget
-    from isolation.contract.model import Node, Pod, Request, Rules
-    from isolation.placement.node_rules import RequestKind
+    from autoscaler.kube.watches import PodBudget
+    from isolation.contract.model import Node, Pod, Request
+    from isolation.placement.node_rules import Needs
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MOST_BUDGETS: Final = 200
@@ -82,7 +82,7 @@ class PodIndex:
                 found[uid] = why
         return found
 
-    def find_guarded(self, budgets: Sequence[Budget], everyone: str) -> dict[str, str]:
+    def find_guarded(self, budgets: Sequence[PodBudget], everyone: str) -> dict[str, str]:
         """Who may not be evicted now, and why; `everyone`: why nobody may, empty: they may."""
         bound = [pod for pod in self.pods.values() if pod.placement is not None and pod.evictable]
         return {pod.uid: everyone for pod in bound} if everyone else find_guarded(bound, budgets)
@@ -163,9 +163,9 @@ def movable(pod: Pod, note: PodNote, schedulers: Collection[str]) -> bool:
     return note.scheduler in schedulers and not note.spreads and not beyond(pod.request, note)
 
 
-def find_guarded(pods: Iterable[Pod], budgets: Sequence[Budget]) -> dict[str, str]:
+def find_guarded(pods: Iterable[Pod], budgets: Sequence[PodBudget]) -> dict[str, str]:
     """By UID, who may not be evicted now: a budget with nothing left, or more budgets than the API server takes."""
-    by_namespace: dict[str, list[Budget]] = {}
+    by_namespace: dict[str, list[PodBudget]] = {}
     for budget in budgets:
         by_namespace.setdefault(budget.namespace, []).append(budget)
     found: dict[str, str] = {}
@@ -213,7 +213,7 @@ class _Domains:
         self._placed: list[Pod] | None = None
         self._blanks: list[tuple[Node, bool]] = []
         self._counts: dict[tuple[str, Spread], Counter[str]] = {}
-        self._fitting: dict[tuple[RequestKind, Rules], list[tuple[Node, bool]]] = {}
+        self._fitting: dict[Needs, list[tuple[Node, bool]]] = {}
 
     def too_many(self, pod: Pod, spreads: Sequence[Spread]) -> str:
         """Why this one is not weighed; empty: it is."""
@@ -231,9 +231,9 @@ class _Domains:
         key = (pod.namespace, spread)
         if key not in self._counts:
             self._counts[key] = _count(self._placed, pod.namespace, spread, self._nodes)
-        kind = kind_of(request), request.rules
+        kind = needs_of(request)
         if kind not in self._fitting:
-            self._fitting[kind] = [each for each in self._blanks if not find_barrier(*kind, each[0])]
+            self._fitting[kind] = [each for each in self._blanks if not find_barrier(kind, each[0])]
         return _spread(request, spread, self._counts[key], self._fitting[kind], counts_itself=_selects(spread, pod))
 
 

@@ -61,14 +61,14 @@ def find_bounds(
     return min(min_nodes, max_nodes), max_nodes
 
 
-def make_pool(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int], *, told: bool) -> Pool | None:
+def make_pool(one: PoolConfig, shaped: NodeTemplate | None, bounds: tuple[int, int], *, known: bool) -> Pool | None:
     """None where nobody knows what its nodes look like and it need not have any."""
     min_nodes, max_nodes = bounds
     if shaped is None and not min_nodes:
         return None
     template = _labelled((shaped or NodeTemplate()).node(one.name))
     return Pool(
-        one.name, template, min_nodes, max_nodes, one.price, buys=one.ours.buys, drains=one.ours.drains, known=told
+        one.name, template, min_nodes, max_nodes, one.price, buys=one.ours.buys, drains=one.ours.drains, known=known
     )
 
 

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from autoscaler.kube.core.config import PoolConfig
     from autoscaler.kube.state import ControllerState
     from autoscaler.kube.usage import Measured
-    from autoscaler.kube.watches import Budget, StoredReservation
+    from autoscaler.kube.watches import PodBudget, StoredReservation
     from autoscaler.providers.base import PoolState, ProviderError
     from isolation.contract.model import Pod
     from isolation.kube.store import StoreView
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SnapshotReader:
     """Everything of one moment, copied from what goes on changing."""
 
     at: float
@@ -52,7 +52,7 @@ class Snapshot:
     pod_notes: Mapping[str, PodNote]
     """By UID."""
     reservations: Mapping[str, StoredReservation]
-    budgets: Sequence[Budget]
+    budgets: Sequence[PodBudget]
     states: Mapping[str, PoolState]
     failed: Mapping[str, ProviderError]
     measured: Measured
@@ -87,7 +87,9 @@ class ObservedCluster:
     """Of nodes, by name."""
 
 
-def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState) -> ObservedCluster:
+def observe(
+    now: SnapshotReader, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState
+) -> ObservedCluster:
     """What the deciders see, and what the executor and the reports need besides."""
     index = index_pods(now.view.cluster.pods, now.pod_notes, now.schedulers)
     nodes = {node.name: node for node in now.view.cluster.nodes}
@@ -103,7 +105,7 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state:
     shaped = {config.name: config.shaped(profiles.get(config.name)) for config in configs}
     bounds = {config.name: find_bounds(config, now.states.get(config.name), fleet, by_node) for config in configs}
     made = (
-        make_pool(config, shaped[config.name], bounds[config.name], told=config.name in now.states)
+        make_pool(config, shaped[config.name], bounds[config.name], known=config.name in now.states)
         for config in configs
     )
     pools = {pool.name: pool for pool in made if pool is not None}
@@ -157,7 +159,7 @@ def observe(now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state:
 
 
 def _join_machines(
-    now: Snapshot, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState, in_use: frozenset[str]
+    now: SnapshotReader, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState, in_use: frozenset[str]
 ) -> ObservedMachines:
     nodes = {node.name: node for node in now.view.cluster.nodes}
     standing = MachineInputs(now.at, nodes, now.node_notes, state.machines, in_use, limits.max_node_provision_seconds)

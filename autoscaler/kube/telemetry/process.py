@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.kube.core.conditions import ConditionKind
-from autoscaler.kube.core.telemetry_rows import Reading, rows_of
+from autoscaler.kube.core.telemetry_rows import TelemetryReading, rows_of
 from isolation.contract.metrics import autoscaler as catalogue
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
 from isolation.kube.election import boottime
@@ -65,7 +65,7 @@ class ProcessRows:
             catalogue.DRY_RUN: {none: float(now.is_dry_run)},
             catalogue.SYNCED: {none: float(not self._sources.missing())},
             catalogue.VIEW_AGE: _ages(self._sources),
-            catalogue.DOUBTS: {(kind,): float(number) for kind, number in self._reporter.counts().items()},
+            catalogue.INHIBITED: {(kind,): float(number) for kind, number in self._reporter.counts().items()},
             catalogue.CONFIG_OK: {none: float(not self._file.problem)},
         }
         if reconciler.finished is not None:
@@ -119,7 +119,7 @@ def _reading(reconciler: Reconciler, board: LatestSnapshot) -> Rows:
     limits, memory = reconciler.backends.config.limits, reconciler.state.memory
     budget = memory.budget(observation, limits, {})
     return rows_of(
-        Reading(
+        TelemetryReading(
             seen=observation,
             memory=memory,
             limits=limits,

@@ -50,7 +50,16 @@ _PASSING: Final = (
 
 def make_template(node: Node) -> NodeTemplate:
     """What this node says about its kind: nothing of its name, its health or its moment."""
-    cards = tuple(replace(card, uuid=f"card/{card.index}", healthy=True) for card in node.cards)
+    boards = {board: f"card/{at}" for at, board in enumerate(dict.fromkeys(card.board for card in node.cards))}
+    cards = tuple(
+        replace(
+            card,
+            uuid=f"card/{card.index}",
+            healthy=True,
+            instance=card.instance and replace(card.instance, parent=boards[card.board]),
+        )
+        for card in node.cards
+    )
     return NodeTemplate(
         mode=node.mode,
         choice=node.choice,

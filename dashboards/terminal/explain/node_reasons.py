@@ -13,7 +13,7 @@ from dashboards.terminal.explain.explanation import CardCapacity, NodeReason
 from isolation.contract.model import FULL_CORE, Mode, Why
 from isolation.contract.quantity import show_bytes
 from isolation.placement.explain import BARRED, NEAREST, describe_reason
-from isolation.placement.node_rules import find_barrier, kind_of
+from isolation.placement.node_rules import find_barrier, needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,7 +48,7 @@ def _node_why(engine: Engine, request: Request, node: Node, why: Why | None, awa
     if why is Why.NOT_READY and node.name in away:
         return NodeReason(node.name, node.pool, why, NO_AGENT)
     if why is not None and why in BARRED:
-        found = find_barrier(kind_of(request), request.rules, node)
+        found = find_barrier(needs_of(request), node)
         return NodeReason(node.name, node.pool, why, found[1] if found else describe_reason(why, request))
     cards = tuple(
         _card_room(card, free, core, request)

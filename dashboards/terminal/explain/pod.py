@@ -2,7 +2,7 @@
 """
 One pod's own JSON, and its Events, as values; and what about it no room on any card would cure.
 
-Pure. A pod's words are a stranger's: what has the wrong shape is left out or said, never guessed.
+Pure. A pod's annotations are untrusted: what has the wrong shape is left out or reported, never guessed.
 """
 
 from __future__ import annotations

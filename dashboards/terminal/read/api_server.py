@@ -43,7 +43,7 @@ from isolation.kube.store import Store
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
-    from dashboards.terminal.read.breaches import Breach
+    from dashboards.terminal.read.breaches import BreachRow
     from dashboards.terminal.read.fleet import FleetNode, FleetPod
     from isolation.kube.access import Access
     from isolation.kube.store import StoreView
@@ -94,7 +94,7 @@ class ExporterAnswers:
     """What exporters answered, and notes on those that did not."""
 
     usage: Usage = field(default_factory=Usage)
-    breaches: tuple[Breach, ...] = ()
+    breaches: tuple[BreachRow, ...] = ()
     notes: list[str] = field(default_factory=list)
 
 
@@ -264,9 +264,9 @@ async def _ask_all(
         async with turn:
             try:
                 page = await _ask(access, pod, "metrics")
-                told = build_usage(parse_page(page, FAMILIES), node)
-                if told.cards:
-                    heard.usage = heard.usage.plus(told)
+                usage = build_usage(parse_page(page, FAMILIES), node)
+                if usage.cards:
+                    heard.usage = heard.usage.plus(usage)
                 else:
                     failed[node] = "the exporter reports no cards; see its log"
                 if breaches:

@@ -31,7 +31,7 @@ class BreachError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class BreachRow:
     """One breach."""
 
     node: str
@@ -91,7 +91,7 @@ _RECORD: Final = msgspec.json.Decoder(_Record)
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def parse_breaches(body: bytes, node: str) -> tuple[Breach, ...]:
+def parse_breaches(body: bytes, node: str) -> tuple[BreachRow, ...]:
     """The records of one node's exporter."""
     try:
         document = _DOCUMENT.decode(body)
@@ -103,7 +103,7 @@ def parse_breaches(body: bytes, node: str) -> tuple[Breach, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _breached(raw: msgspec.Raw, node: str) -> Breach | None:
+def _breached(raw: msgspec.Raw, node: str) -> BreachRow | None:
     try:
         one = _RECORD.decode(raw)
     except _BROKEN:
@@ -121,7 +121,7 @@ def _breached(raw: msgspec.Raw, node: str) -> Breach | None:
     )
     if any(len(word) > _MOST_TEXT for word in words):
         return None
-    return Breach(
+    return BreachRow(
         node=node,
         kind=one.kind,
         namespace=one.namespace,
@@ -142,17 +142,17 @@ def _breached(raw: msgspec.Raw, node: str) -> Breach | None:
     )
 
 
-def measured(usage: Usage, known: Iterable[Breach]) -> tuple[Breach, ...]:
-    """Containers over their promise now by the figures, of which no record tells."""
-    told = {(one.node, one.uuid, one.namespace, one.pod, one.container) for one in known if one.kind == MEASURED}
+def measured(usage: Usage, known: Iterable[BreachRow]) -> tuple[BreachRow, ...]:
+    """Containers over their promise now by the figures, that no record mentions."""
+    recorded = {(one.node, one.uuid, one.namespace, one.pod, one.container) for one in known if one.kind == MEASURED}
     found = []
     for one in usage.tenants:
         over, used, promised = over_promise(one), one.bytes("used"), one.bytes("allocated")
-        if not over or (one.node, one.uuid, one.namespace, one.pod, one.container) in told:
+        if not over or (one.node, one.uuid, one.namespace, one.pod, one.container) in recorded:
             continue
         text = f"uses {show_bytes(used or 0)} of the card, its promise is {show_bytes(promised or 0)}"
         found.append(
-            Breach(
+            BreachRow(
                 node=one.node,
                 kind=MEASURED,
                 namespace=one.namespace,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dashboards.terminal.read.breaches import Breach, BreachError, parse_breaches
+from dashboards.terminal.read.breaches import BreachError, BreachRow, parse_breaches
 from dashboards.terminal.read.http import FetchError, fetch
 from dashboards.terminal.read.processes import Processes, parse_processes
 from dashboards.terminal.read.usage import FAMILIES, LIVELY, Usage, build_fleet, build_usage
@@ -109,7 +109,7 @@ class Reading:
 
     fleet: Fleet
     usage: Usage = _NOTHING
-    breaches: tuple[Breach, ...] = ()
+    breaches: tuple[BreachRow, ...] = ()
     unheard: tuple[str, ...] = ()
     """Notes on exporters alone."""
 
@@ -198,7 +198,7 @@ def _read_local(source: SourceSelection, *, breaches: bool) -> Reading:
     except (FetchError, ExpositionError) as exc:
         hint = "start `gpushare exporter`, or set --kubeconfig for a cluster"
         raise CannotReadError(f"{exc}; {hint}") from None
-    found: tuple[Breach, ...] = ()
+    found: tuple[BreachRow, ...] = ()
     notes: tuple[str, ...] = ()
     if usage.read_at is None and not usage.cards:
         raise CannotReadError(f"{source.exporter}/metrics is not a page of gpushare's exporter: check the address")

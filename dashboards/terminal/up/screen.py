@@ -134,11 +134,11 @@ def _cards(frame: Frame, cards: Sequence[CardTotals], signs: BarCharacters) -> B
     }
     for use in cards:
         groups[use.node.node].append(use)
-    bare = [node for node in frame.nodes if not node.cards and node.node in groups]
+    empty = [node for node in frame.nodes if not node.cards and node.node in groups]
 
     def draw(width: int, lines: int) -> list[Text]:
-        coming = [tables.bare_row(node, width) for node in bare[:lines]]
-        if len(cards) + len(bare) <= min(lines - 1, _MOST_CARDS):
+        coming = [tables.empty_row(node, width) for node in empty[:lines]]
+        if len(cards) + len(empty) <= min(lines - 1, _MOST_CARDS):
             return [tables.card_header(width), *(tables.card_row(use, width, signs) for use in cards), *coming]
         standing = [group for group in groups.values() if group]
         if len(groups) > lines - 1:
@@ -146,7 +146,7 @@ def _cards(frame: Frame, cards: Sequence[CardTotals], signs: BarCharacters) -> B
         drawn = [*(tables.node_row(group, width, signs) for group in standing[:lines]), *coming]
         return _listed(tables.node_header(width), drawn, lines, noun="node", whole=len(groups))
 
-    single = len(cards) + len(bare)
+    single = len(cards) + len(empty)
     return Block(4, max(single if single <= _MOST_CARDS else len(groups), 1) + 1, draw)
 
 

@@ -223,7 +223,7 @@ def stack_status(stack: StackStatus) -> str:
 
 
 def stack_news(before: StackStatus | None, after: StackStatus) -> list[str]:
-    """What is worth a line of its own since `before`: processes that ended, alerts that came and went."""
+    """What gets a line of its own since `before`: processes that ended, alerts that came and went."""
     news = [printable(line) for line in after.events if before is None or line not in before.events]
     known = {(one.name, one.subject, one.state) for one in (before.alerts or ())} if before else set()
     present = {(one.name, one.subject, one.state) for one in after.alerts or ()}

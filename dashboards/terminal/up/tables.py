@@ -118,7 +118,7 @@ def node_header(width: int) -> Text:
     return _title(left + _memory_header(8), width)
 
 
-def bare_row(node: NodeReading, width: int) -> Text:
+def empty_row(node: NodeReading, width: int) -> Text:
     """A node whose cards are not there yet."""
     return Text.assemble(_node_name(node), " " * (width - NODE_CELLS))
 

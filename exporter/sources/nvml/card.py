@@ -70,10 +70,10 @@ class CardState:
         return self.worked
 
 
-class Card:
+class NvmlCard:
     """One card, or one MIG instance of `parent`, under one start of NVML. LostError where it is off the bus."""
 
-    def __init__(self, library: Library, handle: Any, index: int, parent: Card | None = None) -> None:
+    def __init__(self, library: Library, handle: Any, index: int, parent: NvmlCard | None = None) -> None:
         self.handle, self.index, self.parent = handle, index, parent
         self._library = library
         self._scope = str(library.ask(None, "nvmlDeviceGetName", handle) or "unknown")
@@ -95,13 +95,13 @@ class Card:
         mode = self._ask("nvmlDeviceGetMigMode")
         return mode is not None and mode[0] == 1
 
-    def instances(self) -> list[Card]:
+    def instances(self) -> list[NvmlCard]:
         """Its MIG instances; places of the layout that none takes are passed over."""
         found = []
         for place in range(self._ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
             handle = self._library.ask(None, "nvmlDeviceGetMigDeviceHandleByIndex", self.handle, place)
             if handle is not None:
-                found.append(Card(self._library, handle, self.index, self))
+                found.append(NvmlCard(self._library, handle, self.index, self))
         return found
 
     def sample(self, state: CardState, micros: int) -> None:
@@ -162,7 +162,7 @@ class Card:
         """A divided card's memory, without processes: those are its instances'."""
         return self._with_figures(facts, self._library.memory(self._scope, self.handle))
 
-    def board(self, instances: Iterable[Card] | None) -> Board:
+    def board(self, instances: Iterable[NvmlCard] | None) -> Board:
         """What its health is judged by."""
         cards = (self,) if instances is None else tuple(instances)
         hardware = self._slow.hardware

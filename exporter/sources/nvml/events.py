@@ -2,7 +2,7 @@
 """
 XID errors: the driver's numbered accounts of what went wrong, by card, counted since the exporter began.
 
-Told as events to whoever registered, and only what happens after that. On a divided card the event may
+Delivered as events to whoever registered, and only what happens after that. On a divided card the event may
 name the instance; it is counted there then, and not at the card.
 """
 
@@ -28,7 +28,7 @@ _MOST_KINDS: Final = 64
 """Different numbers per card; there are some two hundred, and a card has a few."""
 
 
-class Events:
+class NvmlEvents:
     """The events of one start of NVML."""
 
     def __init__(self, library: Library) -> None:

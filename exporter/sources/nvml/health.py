@@ -40,7 +40,7 @@ class CardHealth:
         self._theirs: Ill = {}
         self._decides = False
         self._stamp: tuple[int, int] | None = None
-        self._told = False
+        self._warned = False
 
     def uuid(self, index: int) -> str:
         """Of a card that has answered in this boot; empty: none has."""
@@ -81,9 +81,9 @@ class CardHealth:
         try:
             save(self._own, self._boot, self._record)
         except OSError as exc:
-            if not self._told:
+            if not self._warned:
                 _log.warning("cannot write %s (%s): card health is not kept across restarts", self._own, exc.strerror)
-            self._told = True
+            self._warned = True
 
     def _read_agent(self) -> None:
         """The agent's record, again when it has changed."""

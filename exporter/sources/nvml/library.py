@@ -53,7 +53,7 @@ _MOST_ROOM: Final = 1 << 16
 """Entries; a driver that tells of more is not believed."""
 
 
-class GoneError(Exception):
+class CardGoneError(Exception):
     """NVML must be restarted."""
 
 
@@ -171,7 +171,7 @@ class Library:
     def _judge(self, model: str | None, name: str, status: int) -> None:
         """Nothing, where only this figure is missing."""
         if status in _GONE:
-            raise GoneError(f"{name}: {self._nvml.NVMLError(status)}")
+            raise CardGoneError(f"{name}: {self._nvml.NVMLError(status)}")
         if status in _LOST:
             raise LostError(f"{name}: {self._nvml.NVMLError(status)}")
         if status in _NEVER and model is not None:

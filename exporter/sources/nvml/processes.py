@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LISTS_SECONDS: Final = 30.0
 ENDED_SECONDS: Final = 5.0
-"""For so long the peak of a process that ended is told: a reading may be repeated, or come too late."""
+"""For so long the peak of a process that ended is reported: a reading may be repeated, or come too late."""
 _UNEXPLAINED: Final = 64 << 20
 
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final
 from exporter.pipeline.busy_time import LOOK_BACK_MICROS, BusyMeter
 from exporter.pipeline.snapshot import CardSample, MachineSample
 from exporter.sources.errors import SourceError
-from exporter.sources.nvml.card import Card, CardState
-from exporter.sources.nvml.events import Events, count_xid
+from exporter.sources.nvml.card import CardState, NvmlCard
+from exporter.sources.nvml.events import NvmlEvents, count_xid
 from exporter.sources.nvml.health import CardHealth
-from exporter.sources.nvml.library import GoneError, Library, LostError
-from isolation.host.card_events import Alarm, Kind
+from exporter.sources.nvml.library import CardGoneError, Library, LostError
+from isolation.host.card_events import Alarm, AlarmKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ class NvmlSource:
             session = self._current(now)
             try:
                 facts = session.read(now, time.time_ns() // 1000)
-            except (GoneError, LostError) as exc:
+            except (CardGoneError, LostError) as exc:
                 self._end()
                 self._state.health.reloaded()
                 raise SourceError(f"NVML failed: {exc}; restarting it in the next cycle") from None
@@ -101,7 +101,7 @@ class NvmlSource:
             self._started_at = now
             try:
                 self._session = Session(self._hardware, self._state)
-            except (GoneError, LostError) as exc:
+            except (CardGoneError, LostError) as exc:
                 raise SourceError(f"cannot initialize NVML: {exc}") from None
         return self._session
 
@@ -159,10 +159,10 @@ class _Slot:
     """One place on the bus."""
 
     index: int
-    card: Card | None = None
+    card: NvmlCard | None = None
     ours: bool = True
     """Whether we may see it: containers are given some cards."""
-    instances: tuple[Card, ...] | None = None
+    instances: tuple[NvmlCard, ...] | None = None
     """None: nothing divides it."""
     slow_due: float = float("-inf")
 
@@ -178,10 +178,10 @@ class Session:
         self.lost = False
         """Whether a card was lost at the last reading."""
         try:
-            self._events = Events(self._library)
+            self._events = NvmlEvents(self._library)
             self._driver = str(self._library.ask(None, "nvmlSystemGetDriverVersion") or "")
             count = self._library.ask(None, "nvmlDeviceGetCount")
-        except (GoneError, LostError):
+        except (CardGoneError, LostError):
             self._library.close()
             raise
         if count is None:
@@ -198,7 +198,7 @@ class Session:
                 if slot.card is not None:
                     slot.card.close()
             self._events.close()
-        except (GoneError, LostError):
+        except (CardGoneError, LostError):
             pass
         finally:
             self._library.close()
@@ -231,7 +231,7 @@ class Session:
         all_cards = [*cards, *divided]
         answering = [card for card in all_cards if not card.lost]
         if answering and all(card.free_bytes is None for card in answering):
-            raise GoneError("no card reports its memory")
+            raise CardGoneError("no card reports its memory")
         self.lost = any(card.lost for card in all_cards)
         self._forget({card.uuid for card in all_cards})
         servers = self._mps_servers(cards)
@@ -254,7 +254,7 @@ class Session:
             handle = self._library.handle(slot.index)
             slot.ours = handle is not None
             if handle is not None:
-                slot.card = Card(self._library, handle, slot.index)
+                slot.card = NvmlCard(self._library, handle, slot.index)
                 self._events.register(handle, slot.card.uuid)
                 self._state.uuids[slot.index] = slot.card.uuid
         except LostError:
@@ -317,7 +317,9 @@ class Session:
             if xid is not None:
                 past = self._state.past(instances.get((uuid, instance), uuid), micros)
                 past.xids = count_xid(past.xids, xid)
-            self._state.health.alarm(Alarm(uuid, Kind.ECC) if xid is None else Alarm(uuid, Kind.XID, xid), now)
+            self._state.health.alarm(
+                Alarm(uuid, AlarmKind.ECC) if xid is None else Alarm(uuid, AlarmKind.XID, xid), now
+            )
             if uuid in slots:
                 self._slow(slots[uuid])
 

@@ -3,7 +3,7 @@
 The record of an allocation on a pod: ours, and the vendor's.
 
 Decides how a placement is written down and what of a written record can be believed; whether
-the pod may hold it is decided elsewhere. A record is a stranger's text until read here.
+the pod may hold it is decided elsewhere. A record is untrusted until read here.
 
 `gpushare.dev/allocation`, version 1. `cards` is what is taken off each card for the pod as a
 whole; `containers` is what each container may use of which card; bytes, and percent of a card:
@@ -12,6 +12,11 @@ whole; `containers` is what each container may use of which card; bytes, and per
      "containers": [{"name": "main", "cards": [{"uuid": "GPU-...", "bytes": 2147483648, "core": 0}]}],
      "compute": {"policy": "burst", "online": true, "weight": 0, "ceiling": 80}}
 Without `compute` the policy is fixed; readers that do not know it go by that.
+
+A pod that was resized has besides, per card: what its spec requests (and the kubelet counts), and what it is to have:
+    "resize": {"generation": 3, "requested": {"bytes": ..., "core": ...}, "target": {"bytes": ..., "core": ...}}
+`cards` stays what is booked: never less than `target`, and more until the node says that the smaller limits are in
+force. `containers` is what is to be in force. A reader that does not know `resize` goes by the same amounts.
 
 ACK's record: {"<index in spec.containers>": {"<card index>": <units>}}.
 """
@@ -27,7 +32,7 @@ import msgspec
 
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, is_label_name, show
 from isolation.contract.codec.request import MOST_CARDS
-from isolation.contract.model import FULL_CORE, MOST_WEIGHT, Compute, ComputePolicy, Part, Slice, parts_of
+from isolation.contract.model import FULL_CORE, MOST_WEIGHT, Compute, ComputePolicy, Part, Resize, Slice, parts_of
 from isolation.contract.names import CLASSIC_CARD, CLASSIC_UNITS
 from isolation.contract.quantity import GIB
 
@@ -50,24 +55,42 @@ class Allocation:
     slices: tuple[Slice, ...]
     parts: tuple[Part, ...]
     compute: Compute = _COMPUTE
+    resize: Resize | None = None
+    requested: tuple[int, int] = (0, 0)
+    """Of a resized pod, bytes and percent of each card by its spec."""
 
 
 def encode_allocation(
-    promise: str, request: Request, placement: Placement, policy: ComputePolicy = ComputePolicy.FIXED
+    promise: str,
+    request: Request,
+    placement: Placement,
+    policy: ComputePolicy = ComputePolicy.FIXED,
+    *,
+    resize: Resize | None = None,
 ) -> str:
-    """Our record of where a pod was placed, and how its compute is shared there (`policy` is the node's)."""
+    """
+    Our record of where a pod was placed, and how its compute is shared there (`policy` is the node's).
+
+    Of a resized pod `request` is its spec's and `placement` what is booked; `resize` has what is to be in force.
+    """
     containers = [
         {
             "name": part.container,
             "cards": [{"uuid": s.uuid, "bytes": s.bytes, "core": s.core} for s in part.slices],
         }
-        for part in parts_of(request, placement)
+        for part in (parts_of(request, placement) if resize is None else resize.parts)
     ]
     cards = [{"uuid": s.uuid, "index": s.index, "bytes": s.bytes, "core": s.core} for s in placement.slices]
     record = {"version": ALLOCATION_VERSION, "promise": promise, "cards": cards, "containers": containers}
     compute = replace(request.compute, policy=policy)
     if compute != _COMPUTE:
         record["compute"] = asdict(compute)
+    if resize is not None:
+        record["resize"] = {
+            "generation": resize.generation,
+            "requested": {"bytes": request.card_bytes, "core": request.card_core},
+            "target": {"bytes": resize.card_bytes, "core": resize.card_core},
+        }
     return json.dumps(record, separators=(",", ":"))
 
 
@@ -101,12 +124,24 @@ class _ComputeShape(msgspec.Struct):
     ceiling: _CORE
 
 
+class _AmountShape(msgspec.Struct):
+    bytes: _BYTES
+    core: _CORE
+
+
+class _ResizeShape(msgspec.Struct):
+    generation: Annotated[int, msgspec.Meta(ge=1, lt=LARGEST)]
+    requested: _AmountShape
+    target: _AmountShape
+
+
 class _AllocationShape(msgspec.Struct):
     version: int
     promise: _TEXT
     cards: Annotated[list[_SliceShape], msgspec.Meta(min_length=1, max_length=MOST_CARDS)]
     containers: list[_ContainerShape]
     compute: _ComputeShape | None = None
+    resize: _ResizeShape | None = None
 
 
 _ALLOCATION_DECODER: Final = msgspec.json.Decoder(_AllocationShape)
@@ -135,7 +170,14 @@ def decode_allocation(text: str) -> Allocation:
         parts.append(Part(container.name, tuple(cards)))
     how = shape.compute
     compute = _COMPUTE if how is None else Compute(how.policy, how.online, how.weight, how.ceiling)
-    return Allocation(shape.promise, tuple(slices.values()), tuple(parts), compute)
+    if shape.resize is None:
+        return Allocation(shape.promise, tuple(slices.values()), tuple(parts), compute)
+    said = shape.resize
+    if any(card.bytes < said.target.bytes or card.core < said.target.core for card in shape.cards):
+        return _allocation_at(decoded(text))
+    change = Resize(said.generation, said.target.bytes, said.target.core, tuple(parts))
+    requested = (said.requested.bytes, said.requested.core)
+    return Allocation(shape.promise, tuple(slices.values()), change.parts, compute, change, requested)
 
 
 def _allocation_at(at: At) -> Allocation:
@@ -153,7 +195,22 @@ def _allocation_at(at: At) -> Allocation:
         Part(item["name"].label_name(), tuple(_part(card, whole) for card in item["cards"].items()))
         for item in at["containers"].items()
     )
-    return Allocation(promise, slices, parts, _compute(at["compute"]))
+    found = Allocation(promise, slices, parts, _compute(at["compute"]))
+    return found if not at["resize"] else _resized(found, at["resize"])
+
+
+def _resized(found: Allocation, at: At) -> Allocation:
+    """The record with its resize; CodecError where more is promised than is booked."""
+    target, requested = (
+        (at[name]["bytes"].integer(-1, 0, LARGEST - 1), at[name]["core"].integer(-1, 0, FULL_CORE))
+        for name in ("target", "requested")
+    )
+    generation = at["generation"].integer(0, 1, LARGEST - 1)
+    if not generation or min(*target, *requested) < 0:
+        raise at.wrong("a resize needs generation, requested and target")
+    if any(card.bytes < target[0] or card.core < target[1] for card in found.slices):
+        raise at["target"].wrong("the target is more than is booked")
+    return replace(found, resize=Resize(generation, *target, found.parts), requested=requested)
 
 
 def _compute(at: At) -> Compute:

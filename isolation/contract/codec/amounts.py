@@ -12,12 +12,13 @@ overhead comes on top), KEP-753 (sidecars), KEP-2837 (pod-level resources).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract import quantity
 from isolation.contract.codec.cursor import LARGEST, Unacceptable, show
+from isolation.contract.names import MIG_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,6 +47,8 @@ class Asked:
     units: int = 0
     core: int = 0
     whole: int = 0
+    profile: str = ""
+    """Of whole MIG instances; empty: whole cards."""
     init: bool = False
     """Ends before the app containers start."""
     sidecar: bool = False
@@ -92,7 +95,13 @@ def asked_of(container: At, dialect: Dialect, unit_bytes: int, *, init: bool) ->
     core = extended(requests, limits, dialect.compute, where)
     if core is not None and units is None:
         raise Unacceptable(f"{where}: {dialect.compute} needs {dialect.memory}; request both on this container")
-    known = {CPU, MEMORY, dialect.memory, dialect.compute, dialect.whole}
+    whole = extended(requests, limits, dialect.whole, where, zero=True)
+    stated = {key for part in (limits, requests) for key, _ in part.fields()}
+    known, profile = {CPU, MEMORY, dialect.memory, dialect.compute, dialect.whole}, ""
+    parts = [key for key in stated if key.startswith(MIG_PREFIX)]
+    if len(parts) == 1 and not (units or whole):
+        whole, profile = extended(requests, limits, parts[0], where, zero=True), parts[0].removeprefix(MIG_PREFIX)
+        known.add(parts[0])
     return Asked(
         name=name,
         cpu=_request(requests[CPU], limits[CPU], f"{where}, cpu"),
@@ -100,11 +109,28 @@ def asked_of(container: At, dialect: Dialect, unit_bytes: int, *, init: bool) ->
         named=frozenset(key for key in (CPU, MEMORY) if requests[key] or limits[key]),
         units=units or 0,
         core=core or 0,
-        whole=extended(requests, limits, dialect.whole, where, zero=True) or 0,
+        whole=whole or 0,
+        profile=profile if whole else "",
         init=init and not sidecar,
         sidecar=sidecar,
-        others=tuple(sorted({key for part in (limits, requests) for key, _ in part.fields() if key not in known})),
+        others=tuple(sorted(stated - known)),
     )
+
+
+def one_profile(asks: Sequence[Asked]) -> tuple[list[Asked], str]:
+    """
+    The asks with the MIG profile of the pod's whole instances; empty: it asks for none.
+
+    Instances of several profiles, or beside cards, are the vendor's plugin's to give: placement does not weigh them.
+    """
+    profiles = {ask.profile for ask in asks if ask.profile}
+    plain = any(ask.units or (ask.whole and not ask.profile) for ask in asks)
+    if not profiles or (len(profiles) == 1 and not plain):
+        return list(asks), next(iter(profiles), "")
+    return [
+        replace(ask, whole=0, profile="", others=(*ask.others, MIG_PREFIX + ask.profile)) if ask.profile else ask
+        for ask in asks
+    ], ""
 
 
 def _request(request: At, limit: At, what: str) -> Fraction:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How to read JSON that a stranger wrote: one cursor that knows where it stands.
+How to read untrusted JSON: one cursor that knows where it stands.
 
 Decides only whether a value has the shape that Kubernetes gives it; what the value means is
 the other `codec_*` modules' business. As in Kubernetes, null means absent.
@@ -65,7 +65,7 @@ def show_path(path: Path) -> str:
 
 
 def show(value: object) -> str:
-    """A stranger's value for a message: short, on one line, without control characters."""
+    """An untrusted value for a message: short, on one line, without control characters."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list | tuple):

@@ -10,13 +10,15 @@ withholds are taken from the end.
 The annotation `gpushare.dev/cards`, version 1 (amounts in bytes; `healthy` is true if absent):
     {"version": 1, "cards": [{"uuid": "GPU-...", "index": 0, "model": "Tesla-T4",
                               "total": 16106127360, "reserved": 0, "unit": 1073741824, "healthy": true}]}
+A MIG instance also has
+    "mig": {"parent": "GPU-...", "profile": "1g.10gb", "gi": 7, "ci": 0, "slices": 1}
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -24,20 +26,37 @@ import msgspec
 
 from isolation.contract import quantity
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, show
+from isolation.contract.codec.isolation import decode_isolation
 from isolation.contract.codec.request import MOST_CARDS
-from isolation.contract.model import Card, CardChoice, ComputePolicy, Mode, Node, Taint
-from isolation.contract.names import ACK, AGENT, CARDS, COMPUTE_POLICY, POOL, QGPU_POLICY_LABEL, Dialect
+from isolation.contract.codec.resize import decode_applied
+from isolation.contract.model import Card, CardChoice, ComputePolicy, Instance, Mode, Node, Taint
+from isolation.contract.names import (
+    ACK,
+    AGENT,
+    CARDS,
+    COMPUTE_POLICY,
+    ISOLATION,
+    MIG_PREFIX,
+    POOL,
+    QGPU_POLICY_LABEL,
+    RESIZED,
+    Dialect,
+)
 from isolation.contract.quantity import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
 
+    from isolation.contract.model import Applied
+
 CARDS_VERSION: Final = 1
 _SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 _INTERNAL: Final = "InternalIP"
 _DEFAULT_PODS: Final = 110  # pods: the kubelet's own default
 _MOST_PODS: Final = 1 << 20  # pods: placement counts them in 32 bits
+_PROFILE: Final = re.compile(r"([1-9])g\.([1-9][0-9]{0,3})gb")
+"""How a MIG profile begins: slices of compute, and memory in GB."""
 # A card's memory in MiB, on nodes of whole cards (gpu-feature-discovery; ACK writes "16160MiB").
 _MIB_TEXT: Final = re.compile(r"([1-9][0-9]{0,9})(?:MiB)?")
 
@@ -106,9 +125,19 @@ def node_of(node: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> N
         cordoned=spec.flag_at("unschedulable"),
         pool=labels.get(POOL, ""),
         serving=_serving(metadata, mode, has, dialect),
+        unheld=_unheld(metadata, mode),
         policy=policy_of(labels) or ComputePolicy.FIXED,
+        applied=_applied(metadata["annotations"].texts()),
         address=next((a.text_at("address") for a in status["addresses"].items() if a.text_at("type") == _INTERNAL), ""),
     )
+
+
+def _applied(annotations: Mapping[str, str]) -> Mapping[str, Applied] | None:
+    """What is in force of changed records; None where the agent does not say, or not so that it can be read."""
+    try:
+        return decode_applied(annotations[RESIZED]) if RESIZED in annotations else None
+    except CodecError:
+        return None
 
 
 def encode_cards(cards: Iterable[Card]) -> str:
@@ -122,10 +151,23 @@ def encode_cards(cards: Iterable[Card]) -> str:
             "reserved": card.reserved_bytes,
             "unit": card.unit_bytes,
             "healthy": card.healthy,
+            **({} if card.instance is None else {"mig": dict(zip(_MIG, astuple(card.instance), strict=True))}),
         }
         for card in cards
     ]
     return json.dumps({"version": CARDS_VERSION, "cards": listed}, separators=(",", ":"))
+
+
+_MIG: Final = ("parent", "profile", "gi", "ci", "slices")
+"""Of an instance, in the order of `Instance`."""
+
+
+class _InstanceShape(msgspec.Struct):
+    parent: Annotated[str, msgspec.Meta(min_length=1)]
+    profile: Annotated[str, msgspec.Meta(min_length=1)]
+    gi: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
+    ci: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
+    slices: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)] = 0
 
 
 class _CardShape(msgspec.Struct):
@@ -136,6 +178,7 @@ class _CardShape(msgspec.Struct):
     unit: Annotated[int, msgspec.Meta(ge=1, lt=LARGEST)]
     healthy: bool
     model: str = ""
+    mig: _InstanceShape | None = None
 
 
 class _CardsShape(msgspec.Struct):
@@ -159,7 +202,19 @@ def decode_cards(text: str) -> tuple[Card, ...]:
         return _cards_at(decoded(text))
     cards.sort(key=lambda card: card.index)
     return tuple(
-        [Card(card.uuid, card.index, card.total, card.reserved, card.unit, card.model, card.healthy) for card in cards]
+        [
+            Card(
+                card.uuid,
+                card.index,
+                card.total,
+                card.reserved,
+                card.unit,
+                card.model,
+                card.healthy,
+                None if card.mig is None else Instance(*msgspec.structs.astuple(card.mig)),
+            )
+            for card in cards
+        ]
     )
 
 
@@ -195,7 +250,15 @@ def _card(item: At) -> Card:
         unit_bytes=item["unit"].integer(GIB, 1, LARGEST - 1),
         model=item.text_at("model"),
         healthy=healthy.flag() if healthy else True,
+        instance=_instance(item["mig"]) if item["mig"] else None,
     )
+
+
+def _instance(item: At) -> Instance:
+    parent, profile = item.text_at("parent"), item.text_at("profile")
+    if not parent or not profile:
+        raise item.wrong("a MIG instance needs the UUID of its card (parent) and a profile")
+    return Instance(parent, profile, *(item[name].integer(0, 0, MOST_CARDS - 1) for name in _MIG[2:]))
 
 
 def _cards(metadata: At, mode: Mode, has: _Stated, dialect: Dialect, unit_bytes: int) -> tuple[Card, ...]:
@@ -207,11 +270,35 @@ def _cards(metadata: At, mode: Mode, has: _Stated, dialect: Dialect, unit_bytes:
     try:
         cards = decode_cards(record)
     except CodecError:
-        size = _labelled_bytes(labels) or unit_bytes
-        exclusive = mode is Mode.EXCLUSIVE
-        sizes = _whole(has, size, dialect) if exclusive else _shares(has, unit_bytes, dialect)
-        return _alike(metadata.text_at("name"), model, sizes, unit_bytes)
+        name = metadata.text_at("name")
+        if mode is not Mode.EXCLUSIVE:
+            return _alike(name, model, _shares(has, unit_bytes, dialect), unit_bytes)
+        whole = _alike(name, model, _whole(has, _labelled_bytes(labels) or unit_bytes, dialect), unit_bytes)
+        return whole + _stated_instances(name, model, has, len(whole))
     return tuple(replace(card, model=model) for card in cards) if model else cards
+
+
+def _stated_instances(node: str, model: str, has: _Stated, first: int) -> tuple[Card, ...]:
+    """
+    Whole MIG instances that the vendor's plugin serves by profile (its strategy `mixed`), numbered from `first` on.
+
+    Which of them lie on one card is not stated: each is its own.
+    """
+    cards: list[Card] = []
+    for name in sorted(name for name, _ in has.capacity.fields() if name.startswith(MIG_PREFIX)):
+        profile, count, sound = name.removeprefix(MIG_PREFIX), has.all(name), int(has.left(name))
+        size = _PROFILE.match(profile)
+        if first + len(cards) + count > MOST_CARDS:
+            raise has.capacity[name].wrong(f"{count} MIG instances are more than any machine has")
+        for at in range(count):
+            uuid, index = f"{node}/mig-{profile}/{at}", first + len(cards)
+            instance = Instance(f"{node}/{index}", profile, slices=int(size[1]) if size else 0)
+            cards.append(
+                Card(
+                    uuid, index, int(size[2]) * GIB if size else GIB, model=model, healthy=at < sound, instance=instance
+                )
+            )
+    return tuple(cards)
 
 
 def _whole(has: _Stated, size: int, dialect: Dialect) -> tuple[int, int, int]:
@@ -258,7 +345,9 @@ def _mode(labels: Mapping[str, str], has: _Stated, dialect: Dialect) -> Mode:
     label = labels.get(dialect.mode_label)
     if label is not None:
         return Mode(label) if label in frozenset(Mode) else Mode.NONE
-    if has.all(dialect.whole):
+    if has.all(dialect.whole) or any(
+        name.startswith(MIG_PREFIX) and has.all(name) for name, _ in has.capacity.fields()
+    ):
         return Mode.EXCLUSIVE
     return Mode.SHARE if has.all(dialect.memory) else Mode.NONE
 
@@ -272,7 +361,21 @@ def _serving(metadata: At, mode: Mode, has: _Stated, dialect: Dialect) -> bool:
     annotations = metadata["annotations"].texts()
     if mode not in _SHARED:
         return True
+    if _unheld(metadata, mode):
+        return False
     return annotations.get(AGENT) != "stopping" and (CARDS not in annotations or has.left(dialect.memory) > 0)
+
+
+def _unheld(metadata: At, mode: Mode) -> str:
+    """Why the node's agent can promise nothing, by its own word; a word that cannot be read is none."""
+    text = metadata["annotations"].texts().get(ISOLATION)
+    if text is None or mode not in _SHARED:
+        return ""
+    try:
+        backend, why = decode_isolation(text)
+    except CodecError:
+        return ""
+    return "" if backend else why or "its node agent does not say why"
 
 
 def _choice(labels: Mapping[str, str], dialect: Dialect) -> CardChoice:

@@ -3,8 +3,8 @@
 A Kubernetes pod as the model sees it: who it is, what it asked for, where it is.
 
 Decides what of a pod's own words is believed: cards from a record only on a pod that is bound,
-amounts from the spec (which the API server keeps) rather than from an annotation. Whether the
-pod may stay where it is, is decided elsewhere.
+amounts from the spec (which the API server keeps) rather than from an annotation, unless the record
+says that our scheduler has resized the pod. Whether the pod may stay where it is, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.codec.allocation import decode_allocation, decode_classic, decode_vendor
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.request import controller_of, goes_with_its_node, request_of
-from isolation.contract.model import Ask, Phase, Placement, Pod, Refusal, Request, Slice
+from isolation.contract.model import Ask, Phase, Placement, Pod, Refusal, Request, Resize, Slice
 from isolation.contract.names import (
     ACK,
     ALLOCATION,
@@ -24,6 +24,8 @@ from isolation.contract.names import (
     EVICT,
     MIRROR,
     RESERVATION,
+    RESIZE,
+    RESIZE_STATUS,
     SAFE_TO_EVICT,
     USER_SAFE_TO_EVICT,
     Dialect,
@@ -63,7 +65,7 @@ def pod_of(
     controller, owner_uid = controller_of(metadata.value)
     if request is None:
         request = request_of(metadata.value, spec.value, dialect=dialect, unit_bytes=unit_bytes)
-    slices = _recorded(annotations, node, nodes or {}, dialect, unit_bytes) if node else ()
+    slices, resize = _recorded(annotations, node, nodes or {}, dialect, unit_bytes) if node else ((), None)
     if node and not slices and isinstance(request, Request) and CLASSIC_CARD in annotations:
         # Anybody may write these: they place a pod that asks for as much, and give none anything.
         slices = _classic(annotations, node, nodes or {}, unit_bytes)
@@ -72,8 +74,8 @@ def pod_of(
             return request
         request = _as_recorded(slices, controller)
     elif request.cards != len(slices):
-        slices = ()
-    elif request.shared:
+        slices, resize = (), None
+    elif request.shared and resize is None:
         size, core = request.card_bytes, request.card_core
         slices = tuple(Slice(part.uuid, part.index, size, core) for part in slices)
     return Pod(
@@ -92,6 +94,9 @@ def pod_of(
         reservation=annotations.get(RESERVATION, "") if node else "",
         static=MIRROR in annotations,
         preempts=spec.text_at("preemptionPolicy") != "Never",
+        resize=resize if slices and request.shared else None,
+        wanted_resize=annotations.get(RESIZE, "") if node else "",
+        resize_status=annotations.get(RESIZE_STATUS, "") if node else "",
     )
 
 
@@ -128,17 +133,18 @@ def time_of(seconds: float) -> str:
 
 def _recorded(
     annotations: Mapping[str, str], node: str, nodes: Mapping[str, Node], dialect: Dialect, unit_bytes: int
-) -> tuple[Slice, ...]:
-    """The cards that a record names, ours before the vendor's; none where no record can be read."""
+) -> tuple[tuple[Slice, ...], Resize | None]:
+    """The cards that a record names, ours before the vendor's, and its resize; none where no record can be read."""
     try:
         if ALLOCATION in annotations:
-            return decode_allocation(annotations[ALLOCATION]).slices
+            found = decode_allocation(annotations[ALLOCATION])
+            return found.slices, found.resize
         if dialect.allocation_annotation in annotations:
             record = annotations[dialect.allocation_annotation]
-            return decode_vendor(record, _uuids(node, nodes), node, unit_bytes=unit_bytes)
+            return decode_vendor(record, _uuids(node, nodes), node, unit_bytes=unit_bytes), None
     except CodecError:
         pass
-    return ()
+    return (), None
 
 
 def _classic(

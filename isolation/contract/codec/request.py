@@ -9,9 +9,18 @@ compute steps, init containers on several cards. Whether a node has room is plac
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.codec.amounts import MOST_BYTES, Asked, asked_of, machine_amounts, other_resources, peak
+from isolation.contract.codec.amounts import (
+    MOST_BYTES,
+    Asked,
+    asked_of,
+    machine_amounts,
+    one_profile,
+    other_resources,
+    peak,
+)
 from isolation.contract.codec.cursor import At, CodecError, Unacceptable, show
 from isolation.contract.codec.rules import CARD_RULES, rules_of, unmodelled
 from isolation.contract.model import FULL_CORE, MOST_WEIGHT, Ask, Compute, Refusal, Request, Why
@@ -29,6 +38,8 @@ from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from isolation.contract.model import Rules
 
 READ_ANNOTATIONS: Final = frozenset({DIALECT, *CARD_RULES, *COMPUTE_ANNOTATIONS})
 """All annotations of a pod on which its request depends."""
@@ -80,7 +91,7 @@ def controller_of(metadata: object) -> tuple[str, str]:
 def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Request:
     inits = [asked_of(c, dialect, unit_bytes, init=True) for c in spec["initContainers"].items()]
     apps = [asked_of(c, dialect, unit_bytes, init=False) for c in spec["containers"].items()]
-    asks = inits + apps
+    asks, profile = one_profile(inits + apps)
     if not apps:
         raise CodecError((*spec.path, "containers"), "a pod needs at least one container")
     _check_names(asks)
@@ -102,7 +113,7 @@ def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Reque
         whole=whole > 0,
         cpu_milli=cpu,
         memory_bytes=memory,
-        rules=rules_of(spec, dialect, annotations),
+        rules=_with_profile(rules_of(spec, dialect, annotations), profile),
         owner=owner_of(metadata.value),
         asks=tuple(
             Ask(a.name, a.units * unit_bytes, a.core, a.whole, a.init, at - len(inits) if at >= len(inits) else -1)
@@ -114,8 +125,12 @@ def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Reque
     )
 
 
+def _with_profile(rules: Rules, profile: str) -> Rules:
+    return replace(rules, cards=replace(rules.cards, profile=profile)) if profile else rules
+
+
 def _compute(metadata: At, core: int, dialect: Dialect) -> Compute:
-    """What the pod's annotations say of its compute; `core`: what it books of each card."""
+    """What the pod's annotations say of its compute; `core`: what it reserves of each card."""
     said = metadata["annotations"].mapping()
     if not any(key in said for key in COMPUTE_ANNOTATIONS):
         return _COMPUTE

@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.cursor import At, Unacceptable, show
-from isolation.contract.model import NAME_FIELD, CardRules, Requirement, Rules, Toleration
+from isolation.contract.model import NAME_FIELD, CardRules, Requirement, Rules, Toleration, part_of_model
 from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, USE_MODELS, USE_UUIDS
 
 if TYPE_CHECKING:
@@ -45,13 +45,18 @@ _NO_ANNOTATIONS: Final = At(None)
 
 def rules_of(spec: At, dialect: Dialect, annotations: At = _NO_ANNOTATIONS) -> Rules:
     """The hard rules of a pod; raises Unacceptable for what the API server would reject."""
-    selector = tuple(Requirement(key, "In", (value,)) for key, value in sorted(spec["nodeSelector"].texts().items()))
-    required = spec["affinity"]["nodeAffinity"][_REQUIRED]
+    said = spec.mapping()  # most pods have none of these
+    selector: tuple[Requirement, ...] = ()
+    if "nodeSelector" in said:
+        labels = spec["nodeSelector"].texts()
+        selector = tuple([Requirement(key, "In", (value,)) for key, value in sorted(labels.items())])
+    required = spec["affinity"]["nodeAffinity"][_REQUIRED] if "affinity" in said else None
     terms = [selector + term for term in _terms(required)] if required else [selector]
     terms = [term for term in terms if term]
+    tolerations = spec["tolerations"].items() if "tolerations" in said else ()
     return Rules(
         terms=tuple(terms),
-        tolerations=frozenset(_toleration(item) for item in spec["tolerations"].items()),
+        tolerations=frozenset([_toleration(item) for item in tolerations]),
         models=_models(terms, dialect),
         cards=card_rules(annotations),
     )
@@ -63,9 +68,7 @@ def card_rules(annotations: At) -> CardRules:
     if not any(key in said for key in CARD_RULES):
         return CardRules()
     models, not_models, uuids, not_uuids = (_listed(annotations[key], key) for key in CARD_RULES)
-    return CardRules(
-        frozenset(part.upper() for part in models), frozenset(part.upper() for part in not_models), uuids, not_uuids
-    )
+    return CardRules(frozenset(map(part_of_model, models)), frozenset(map(part_of_model, not_models)), uuids, not_uuids)
 
 
 def _listed(at: At, key: str) -> frozenset[str]:

@@ -24,20 +24,21 @@ _UNIT: Final = 256 * MIB
 
 
 def _read(pod: ForeignPod) -> dict[str, Want]:
-    pod.copy({LIMIT: CORE_LIMIT})
     wants: dict[str, Want] = {}
     for container in pod.containers:
-        core, units = container.amount(CORE), container.amount(MEMORY)
-        if core is None and units is None:
+        core, size = container.amount(CORE), container.size(MEMORY, _UNIT)
+        if not core and not size:
             continue
-        if core is None:
+        if not core:
             raise Unacceptable(f"{container.where}: {MEMORY} needs {CORE}; set it to the percent of a card's compute")
         if core >= FULL_CORE:
             wants[container.name] = whole_cards(container.where, CORE, core)
-        elif units is None:
+        elif not size:
             raise Unacceptable(f"{container.where}: {CORE} {core} needs {MEMORY}; set it, in units of 256 MiB")
         else:
-            wants[container.name] = Want(bytes=units * _UNIT, core=core)
+            wants[container.name] = Want(bytes=size, core=core)
+    if any(not want.whole for want in wants.values()):
+        pod.copy({LIMIT: CORE_LIMIT})
     return wants
 
 
@@ -58,6 +59,6 @@ SYSTEM: Final = System(
     words=Words(MEMORY, _UNIT, CORE),
     better=f"{MEMORY} (units of 256 MiB)",
     resources=(CORE, MEMORY),
-    webhooks=(),
     node_resources=(CORE,),
+    programs=("gpu-manager", "gpu-admission", "gpu-quota-admission"),
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.codec.cursor import show
 
 if TYPE_CHECKING:
-    from isolation.contract.codec.cursor import At
+    from collections.abc import Mapping
 
 _GROUPS: Final = (
     *(("annotations", key) for key in ("scheduling.k8s.io/group-name", "volcano.sh/job-name", "pod-group-name")),
@@ -34,15 +34,17 @@ _NAMES: Final = frozenset(key for _, key in (*_GROUPS, *_SIZES))
 _FIELDS: Final = frozenset({"workloadRef", "schedulingGroup"})
 
 
-def explain_group(metadata: At, spec: At) -> str | None:
+def explain_group(
+    annotations: Mapping[str, object], labels: Mapping[str, object], spec: Mapping[str, object]
+) -> str | None:
     """Why the pod cannot be served alone, or None."""
-    parts = {what: metadata[what].mapping() for what in ("annotations", "labels")}
-    if all(_NAMES.isdisjoint(part) for part in parts.values()) and _FIELDS.isdisjoint(spec.mapping()):
+    if annotations.keys().isdisjoint(_NAMES) and labels.keys().isdisjoint(_NAMES) and spec.keys().isdisjoint(_FIELDS):
         return None
-    found = next((f"{what[:-1]} {key}" for what, key in _GROUPS if parts[what].get(key)), "")
-    sizes = [str(parts[what][key]) for what, key in _SIZES if parts[what].get(key)]
+    said = {"annotations": annotations, "labels": labels}
+    found = next((f"{what[:-1]} {key}" for what, key in _GROUPS if said[what].get(key)), "")
+    sizes = [str(said[what][key]) for what, key in _SIZES if said[what].get(key)]
     if not found:
-        found = next((f"spec.{key}" for key in sorted(_FIELDS) if spec.mapping().get(key)), "")
+        found = next((f"spec.{key}" for key in sorted(_FIELDS) if spec.get(key)), "")
     if sizes and all(size == "1" for size in sizes):
         return None
     if not found and not sizes:

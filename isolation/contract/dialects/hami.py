@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable, show
-from isolation.contract.dialects.system import ForeignPod, System, Want, Words, memory_of
+from isolation.contract.dialects.system import ForeignPod, System, Want, Words, vgpus
 from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, ONLINE, USE_MODELS, USE_UUIDS
 from isolation.contract.quantity import MIB
 
@@ -33,33 +33,28 @@ _NO_EFFECT: Final = {
     "hami.io/vulkan": "limits hold for CUDA alone",
 }
 _INDEXES: Final = {"nvidia.com/use-gpuindexes": "use-gpuuuid", "nvidia.com/nouse-gpuindexes": "nouse-gpuuuid"}
+_ANNOTATIONS: Final = frozenset((*_CARDS, *_INDEXES, *_NO_EFFECT, _MODE))
 _SWITCH: Final = "CUDA_DISABLE_CONTROL"
 
 
 def _read(pod: ForeignPod) -> dict[str, Want]:
     pod.refuse_env(_SWITCH)
-    pod.copy(_CARDS)
-    check_mode(pod, _MODE)
-    for key, instead in _INDEXES.items():
-        if pod.annotation(key):
-            raise Unacceptable(
-                f"annotation {key} names cards by their index, which differs from node to node; write their UUIDs in "
-                f"nvidia.com/{instead}, or remove it"
-            )
-    pod.warnings += [f"annotation {key} has no effect: {why}" for key, why in _NO_EFFECT.items() if pod.annotation(key)]
-    wants: dict[str, Want] = {}
+    if pod.says(_ANNOTATIONS):
+        pod.copy(_CARDS)
+        check_mode(pod, _MODE)
+        for key, instead in _INDEXES.items():
+            if pod.annotation(key):
+                raise Unacceptable(
+                    f"annotation {key} names cards by their index, which differs from node to node; write their UUIDs "
+                    f"in nvidia.com/{instead}, or remove it"
+                )
+        pod.warn(_NO_EFFECT)
+    wants = vgpus(pod, (COUNT, MEMORY, PERCENT, CORES), implied=1)
     for container in pod.containers:
-        count = container.amount(COUNT, zero=True)
-        named = [name for name in SYSTEM.resources if container.names(name)]
-        if count == 0 and named:
-            raise Unacceptable(
-                f"{container.where}: {named[0]} needs {COUNT} of 1 or more; set it, or remove {named[0]}"
-            )
-        if not count and not named:
-            continue
-        size, part = memory_of(container, MEMORY, PERCENT)
-        wants[container.name] = Want(count or 1, size, part, core=container.percent(CORES) or 0)
-        if container.amount(PRIORITY, zero=True) == 0:
+        priority = container.amount(PRIORITY)
+        if priority is not None and container.name not in wants:
+            raise Unacceptable(f"{container.where}: {PRIORITY} needs {COUNT}; set it to the number of cards")
+        if priority == 0:
             pod.annotations[ONLINE] = "true"  # 1 is what every pod has: it keeps the compute that it asks for
     return wants
 
@@ -84,5 +79,5 @@ SYSTEM: Final = System(
     implied=(COUNT,),
     schedulers=("hami-scheduler",),
     webhooks=("vgpu.hami.io",),
-    node_resources=(),
+    programs=("hami",),
 )

@@ -12,10 +12,19 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable, show
-from isolation.contract.dialects.system import ForeignContainer, ForeignPod, System, Want, Words, amount_bytes
+from isolation.contract.dialects.system import (
+    ForeignContainer,
+    ForeignPod,
+    System,
+    Want,
+    Words,
+    amount_bytes,
+    whole_number,
+)
 from isolation.contract.quantity import MIB
 
 FRACTION: Final = "gpu-fraction"
@@ -26,6 +35,16 @@ _REQUEST: Final = "nvidia.com/container.{}.gpu-memory.request"
 _LIMIT: Final = "nvidia.com/container.{}.gpu-memory.limit"
 _COMPUTE: Final = "nvidia.com/container.{}.gpu-compute.mode"
 _DEVICES: Final = "nvidia.com/container.{}.gpus.devices"
+_SPLIT: Final = [key.split("{}") for key in (_REQUEST, _LIMIT, _COMPUTE, _DEVICES)]
+_LIMITS: Final = "gpushare promises no memory that it might have to take back"
+_COMPUTE_LIMIT: Final = "the annotation gpushare.dev/core-limit and the node pool's compute policy decide"
+_NO_EFFECT: Final = {
+    "gpu-fraction.limit": _LIMITS,
+    "gpu-memory.limit": _LIMITS,
+    "gpu-sm-percentage": _COMPUTE_LIMIT,
+    "gpu-sm-cores": _COMPUTE_LIMIT,
+    "mps": "no MPS server runs beside gpushare",
+}
 QUEUE: Final = "kai.scheduler/queue"
 _FRACTION_TEXT: Final = re.compile(r"0?\.[0-9]{1,9}|1(\.0{1,9})?")
 _COUNT_TEXT: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -37,6 +56,8 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
             f"label {QUEUE} {show(queue)} has no effect: gpushare has no queues; a namespace's quota is its annotation "
             "gpushare.dev/gpu-memory-quota"
         )
+    if pod.says(_NO_EFFECT.keys()):
+        pod.warn(_NO_EFFECT)
     by_container = {one.name: want for one in pod.containers if (want := _container(pod, one)) is not None}
     legacy = _legacy(pod)
     if by_container and legacy:
@@ -47,58 +68,70 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
 def _legacy(pod: ForeignPod) -> dict[str, Want]:
     fraction, size = pod.annotation(FRACTION), pod.annotation(MEMORY)
     if not fraction and not size:
-        for key in (FRACTION, MEMORY):
-            if key in pod.written:
-                raise Unacceptable(f"annotation {key} is empty; write an amount, or remove it")
+        _check_absent(pod)
         return {}
     if fraction and size:
         raise Unacceptable(f"annotations {FRACTION} and {MEMORY} are both set; keep one")
     named = pod.annotation(CONTAINER)
-    apps = [one.name for one in pod.containers[len(pod.spec["initContainers"].items()) :]]
-    if named and named not in {one.name for one in pod.containers}:
+    if named and all(named != one.name for one in pod.containers):
         raise Unacceptable(f"annotation {CONTAINER} is {show(named)}, which is no container of the pod; correct it")
     count = pod.annotation(DEVICES) or "1"
     if not _COUNT_TEXT.fullmatch(count):
         raise Unacceptable(f"annotation {DEVICES} is {show(count)}; write a whole number of 1 or more in quotes")
     if fraction:
-        if not _FRACTION_TEXT.fullmatch(fraction) or not Fraction(fraction):
+        part = _part(fraction)
+        if not part:
             raise Unacceptable(
                 f"annotation {FRACTION} is {show(fraction)}; write a number above 0 and up to 1 in quotes"
             )
-        want = Want(int(count), part=Fraction(fraction))
+        want = Want(int(count), part=part)
     else:
         if not _COUNT_TEXT.fullmatch(size):
             raise Unacceptable(f"annotation {MEMORY} is {show(size)}; write a whole number of MiB in quotes")
         want = Want(int(count), int(size) * MIB)
-    return {named or apps[0]: want}
+    if not named:
+        init = pod.spec.mapping().get("initContainers")
+        named = pod.containers[len(init) if isinstance(init, list) else 0].name
+    return {named: want}
+
+
+def _check_absent(pod: ForeignPod) -> None:
+    for key in (FRACTION, MEMORY):
+        if key in pod.written:
+            raise Unacceptable(f"annotation {key} is empty; write an amount, or remove it")
+    if DEVICES in pod.written:
+        raise Unacceptable(f"annotation {DEVICES} needs {FRACTION} or {MEMORY}; write one of them, or remove it")
+
+
+@lru_cache(maxsize=1024)
+def _part(text: str) -> Fraction | None:
+    """Of a card; None or 0: it is none."""
+    return Fraction(text) if _FRACTION_TEXT.fullmatch(text) else None
 
 
 def _container(pod: ForeignPod, container: ForeignContainer) -> Want | None:
-    if not any(key.format(container.name) in pod.written for key in (_REQUEST, _LIMIT, _DEVICES)):
+    request, limit, mode, devices = [start + container.name + end for start, end in _SPLIT]
+    written = pod.written
+    if written.get(devices) is not None:
+        raise Unacceptable(f"annotation {devices} is the scheduler's to write; remove it")
+    booked = next((key for key in (request, limit) if written.get(key) is not None), "")
+    if not booked:
         return None
-    request, limit, mode, devices = (
-        pod.metadata["annotations"][key.format(container.name)] for key in (_REQUEST, _LIMIT, _COMPUTE, _DEVICES)
-    )
-    if devices:
-        raise Unacceptable(f"annotation {_DEVICES.format(container.name)} is the scheduler's to write; remove it")
-    if not request and not limit:
-        return None
-    if mode and mode.text() != "time-slicing":
-        raise Unacceptable(
-            f"annotation {_COMPUTE.format(container.name)} is {show(mode.text())}; gpushare serves time-slicing alone"
-        )
-    booked = request or limit
-    size = amount_bytes(booked, _REQUEST.format(container.name))
-    if request and limit:
-        most = amount_bytes(limit, _LIMIT.format(container.name))
+    if pod.annotation(mode) not in {"", "time-slicing"}:
+        raise Unacceptable(f"annotation {mode} is {show(written[mode])}; gpushare serves time-slicing alone")
+    size = _bytes(pod, booked)
+    if booked == request and written.get(limit) is not None:
+        most = _bytes(pod, limit)
         if most < size:
-            raise Unacceptable(f"annotation {_LIMIT.format(container.name)} is less than the request; raise it")
+            raise Unacceptable(f"annotation {limit} is less than the request; raise it")
         if most > size:
-            pod.warnings.append(
-                f"container {show(container.name)} gets its memory request as its limit: gpushare promises no memory "
-                "that it might have to take back"
-            )
+            pod.warnings.append(f"container {show(container.name)} gets its memory request as its limit: {_LIMITS}")
     return Want(bytes=size)
+
+
+def _bytes(pod: ForeignPod, key: str) -> int:
+    known = whole_number(pod.written[key])
+    return known if known is not None and known >= MIB else amount_bytes(pod.metadata["annotations"][key], key)
 
 
 SYSTEM: Final = System(
@@ -107,9 +140,10 @@ SYSTEM: Final = System(
     read=_read,
     words=Words(f"annotation {MEMORY}", MIB, count=f"annotation {DEVICES}"),
     better=f"annotation {MEMORY} (MiB)",
-    annotations=(FRACTION, MEMORY),
+    annotations=(FRACTION, MEMORY, DEVICES),
     container_annotations=(_REQUEST, _LIMIT),
-    also_removed=(DEVICES, CONTAINER),
+    also_removed=(CONTAINER,),
     schedulers=("kai-scheduler",),
     webhooks=("kai.scheduler", "run.ai"),
+    programs=("kai-scheduler",),
 )

@@ -28,12 +28,21 @@ RATIO: Final = "koordinator.sh/gpu-memory-ratio"
 MEMORY: Final = "koordinator.sh/gpu-memory"
 
 
+_NO_EFFECT: Final = {
+    "scheduling.koordinator.sh/device-allocate-hint": "a card is chosen by the node's label and by memory",
+    "scheduling.koordinator.sh/device-joint-allocate": "gpushare gives cards, and no other devices with them",
+    "scheduling.koordinator.sh/gpu-partition-spec": "the links between cards are not considered",
+}
+
+
 def _read(pod: ForeignPod) -> dict[str, Want]:
+    pod.warn(_NO_EFFECT)
     return {one.name: want for one in pod.containers if (want := _container(one)) is not None}
 
 
 def _container(container: ForeignContainer) -> Want | None:
-    both, core, ratio, size, shared = (container.amount(name) for name in (BOTH, CORE, RATIO, MEMORY, SHARED))
+    # An amount of 0 is as good as none.
+    both, core, ratio, size, shared = [container.amount(name) or None for name in (BOTH, CORE, RATIO, MEMORY, SHARED)]
     if (both, core, ratio, size, shared) == (None,) * 5:
         return None
     if both is not None:
@@ -83,4 +92,5 @@ SYSTEM: Final = System(
     schedulers=("koord-scheduler",),
     webhooks=("koordinator.sh",),
     node_resources=(CORE,),
+    programs=("koord-scheduler", "koord-manager"),
 )

@@ -34,24 +34,25 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
         pod.annotations[ONLINE] = _CLASSES[kind]
     wants: dict[str, Want] = {}
     for container in pod.containers:
-        core, size, greedy = (container.amount(name) for name in (CORE, MEMORY, GREEDY))
-        if core is None and size is None and greedy is None:
+        core, size, greedy = container.amount(CORE), container.size(MEMORY, GIB), container.amount(GREEDY)
+        if not core and not size and not greedy:
             continue
-        if (greedy is not None) != (kind == "offline"):
+        if bool(greedy) != (kind == "offline"):
             raise Unacceptable(
                 f"{container.where}: {GREEDY} and annotation {CLASS}: offline belong together; set both, or {CORE}"
             )
-        if core is not None and greedy is not None:
+        if core and greedy:
             raise Unacceptable(f"{container.where}: {CORE} and {GREEDY} are both set; an offline pod has {GREEDY}")
-        if core is not None and not core % FULL_CORE and (core > FULL_CORE or size is None):
+        if core and not core % FULL_CORE and (core > FULL_CORE or not size):
             wants[container.name] = whole_cards(container.where, CORE, core)
-        elif size is None:
+        elif not size:
             raise Unacceptable(f"{container.where}: {MEMORY} is missing; set it, in GiB")
         else:
             cards = max(1, -(-(core or 0) // FULL_CORE))
-            if size < cards:
-                raise Unacceptable(f"{container.where}: {MEMORY} {size} over {cards} cards; set {cards} or more")
-            wants[container.name] = Want(cards, size // cards * GIB, core=(core or 0) // cards)
+            units = size // GIB
+            if units < cards:
+                raise Unacceptable(f"{container.where}: {MEMORY} {units} over {cards} cards; set {cards} or more")
+            wants[container.name] = Want(cards, units // cards * GIB, core=(core or 0) // cards)
     return wants
 
 
@@ -63,4 +64,5 @@ SYSTEM: Final = System(
     better=f"{MEMORY} (GiB)",
     resources=(CORE, MEMORY, GREEDY),
     node_resources=(CORE,),
+    programs=("qgpu-manager", "qgpu-scheduler", "elastic-gpu-scheduler"),
 )

@@ -106,9 +106,7 @@ def translate_quota(hard: At, unit_bytes: int = GIB, card_bytes: int = 0) -> Quo
             lines.append(Line(before, before, "stays, and counts whole cards alone from then on"))
             continue
         if measure in _NO_AMOUNT or (measure is Measure.PART and not card_bytes):
-            why = _NO_AMOUNT.get(
-                measure, "it is in percent of a card's memory: name the nodes, by --nodes-file or --node"
-            )
+            why = _NO_AMOUNT.get(measure, _NO_SIZE)
             left.append(Line(before, "", why))
             continue
         name = ACK.memory if measure in _BYTES or measure is Measure.PART else ACK.compute

@@ -7,33 +7,43 @@ Amounts here are per card: a card's worth of what one container asks, on each of
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from isolation.contract.codec.amounts import amount, extended
-from isolation.contract.codec.cursor import Unacceptable, show
+from isolation.contract.codec.amounts import MOST_BYTES, amount, extended
+from isolation.contract.codec.cursor import LARGEST, At, Unacceptable, is_label_name, show
 from isolation.contract.model import FULL_CORE
-from isolation.contract.quantity import GIB, MIB
+from isolation.contract.quantity import GIB, MIB, parse, show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from collections.abc import Set as AbstractSet
 
-    from isolation.contract.codec.cursor import At
     from isolation.contract.model import Rules
 
-_WHOLE: Final = re.compile(r"([1-9][0-9]{0,8})(k?)")
+_MOST_DIGITS: Final = 20
+PARTS: Final = tuple(Fraction(percent, FULL_CORE) for percent in range(FULL_CORE + 1))
+"""Of a card, by percent."""
 CONTAINER: Final = "{}"
 """Stands for the name of a container in `System.container_annotations`."""
 
 
+@lru_cache(maxsize=4096)
+def _whole(text: str) -> int | None:
+    try:
+        value = parse(text)
+    except ValueError:
+        return None
+    return int(value) if value.denominator == 1 and 0 <= value < LARGEST else None
+
+
 def whole_number(amount: object) -> int | None:
-    """An amount of the plainest form, also as the API server shortens it (3k for 3000); None: look closer."""
-    if type(amount) is int:
-        return amount if 0 < amount < 10**9 else None
-    match = _WHOLE.fullmatch(amount) if type(amount) is str else None
-    return int(match[1]) * (1000 if match[2] else 1) if match is not None else None
+    """A whole amount, in any way of writing it, also as the API server shortens it (3k for 3000); None: look closer."""
+    if type(amount) is str:
+        return _whole(amount) if len(amount) <= _MOST_DIGITS else None
+    return amount if type(amount) is int and 0 <= amount < LARGEST else None
 
 
 class Want(NamedTuple):
@@ -52,83 +62,96 @@ class Want(NamedTuple):
 class ForeignContainer:
     """One container as its owner wrote it."""
 
-    __slots__ = ("at", "limits", "name", "requests")
+    __slots__ = ("_index", "_listed", "limits", "name", "requests", "value")
 
-    def __init__(self, at: At) -> None:
-        resources = at["resources"]
-        self.at, self.name = at, at["name"].label_name()
-        self.limits, self.requests = resources["limits"].mapping(), resources["requests"].mapping()
+    def __init__(self, listed: At, index: int, value: object) -> None:
+        """`listed`: the list whose item it is. Raises CodecError."""
+        self._listed, self._index = listed, index
+        self.value: dict[str, object] = value if type(value) is dict else At(value, listed, index).mapping()
+        name = self.value.get("name")
+        self.name = name if type(name) is str and is_label_name(name) else self.at["name"].label_name()
+        resources = self.value.get("resources")
+        own = resources if type(resources) is dict else self.at["resources"].mapping()
+        limits, requests = own.get("limits"), own.get("requests")
+        self.limits = limits if type(limits) is dict else self.at["resources"]["limits"].mapping()
+        self.requests = requests if type(requests) is dict else self.at["resources"]["requests"].mapping()
+
+    @property
+    def at(self) -> At:
+        """It and where it stands: made only where somebody must say so."""
+        return At(self.value, self._listed, self._index)
 
     @property
     def where(self) -> str:
         """For messages."""
         return f"container {show(self.name)}"
 
-    def names(self, resource: str) -> bool:
-        """Whether it says anything about a resource."""
-        return self.limits.get(resource) is not None or self.requests.get(resource) is not None
-
-    def amount(self, name: str, *, zero: bool = False) -> int | None:
-        """A whole amount, stated as limit and as request only if equal; None where it is not named."""
+    def amount(self, name: str) -> int | None:
+        """A whole amount, 0 or more, stated as limit and as request only if equal; None where it is not named."""
         limit, request = self.limits.get(name), self.requests.get(name)
         if limit is None and request is None:
             return None
         # Nearly every amount is a plain number: no cursor that can say where it stands is needed for one.
         if request is None or request == limit:
             value = whole_number(limit)
-            if value:
+            if value is not None:
                 return value
         resources = self.at["resources"]
-        return extended(resources["requests"], resources["limits"], name, self.where, zero=zero)
+        return extended(resources["requests"], resources["limits"], name, self.where, zero=True)
 
-    def mib(self, name: str) -> int | None:
-        """An amount of MiB, in bytes."""
+    def size(self, name: str, unit: int) -> int | None:
+        """Bytes of an amount that counts `unit`."""
         count = self.amount(name)
-        return None if count is None else count * MIB
+        if count is None:
+            return None
+        if count * unit >= MOST_BYTES:
+            raise Unacceptable(
+                f"{self.where}: {name} is {show(self.limits.get(name))}, more than any machine has; it counts "
+                f"{show_bytes(unit)} each, so write {2 * GIB // unit} for 2 GiB"
+            )
+        return count * unit
 
     def percent(self, name: str) -> int | None:
         """0 to 100."""
-        count = self.amount(name, zero=True)
+        count = self.amount(name)
         if count is not None and count > FULL_CORE:
             raise Unacceptable(f"{self.where}: {name} is {count}; it is a percentage of one card: request at most 100")
         return count
 
-    def part(self, name: str) -> Fraction | None:
-        """A percentage of a card's memory, as a part of it."""
-        percent = self.percent(name)
-        if percent == 0:
-            raise Unacceptable(f"{self.where}: {name} is 0; request 1 to 100, or remove it")
-        return None if percent is None else Fraction(percent, FULL_CORE)
 
-
-@dataclass(slots=True)
 class ForeignPod:
     """What a dialect reads of a pod, and what it has to say about it besides amounts."""
 
-    metadata: At
-    spec: At
-    containers: tuple[ForeignContainer, ...]
-    """Init containers first."""
-    annotations: dict[str, str] = field(default_factory=dict)
-    """To be added: canonical ones."""
-    selector: dict[str, str] = field(default_factory=dict)
-    """To be added to its nodeSelector."""
-    warnings: list[str] = field(default_factory=list)
-    slices: str = ""
-    """Of its namespace: into how many slices `nvidia.com/gpu` divides a card; empty: it says nothing."""
+    __slots__ = ("annotations", "containers", "metadata", "selector", "slices", "spec", "warnings", "written")
 
-    written: Mapping[str, object] = field(default_factory=dict)
-    """The pod's own annotations."""
+    def __init__(self, metadata: At, spec: At, containers: tuple[ForeignContainer, ...], slices: str = "") -> None:
+        """Raises CodecError."""
+        self.metadata, self.spec = metadata, spec
+        self.containers = containers
+        """Init containers first."""
+        self.slices = slices
+        """Of its namespace: into how many slices `nvidia.com/gpu` divides a card; empty: it says nothing."""
+        self.written: Mapping[str, object] = metadata["annotations"].mapping()
+        """The pod's own annotations."""
+        self.annotations: dict[str, str] = {}
+        """To be added: canonical ones."""
+        self.selector: dict[str, str] = {}
+        """To be added to its nodeSelector."""
+        self.warnings: list[str] = []
 
     def annotation(self, name: str) -> str:
         """The value; empty where there is none."""
         value = self.written.get(name)
         return "" if value is None else value if type(value) is str else self.metadata["annotations"][name].text()
 
+    def says(self, names: AbstractSet[str]) -> bool:
+        """Whether it has any of these annotations; by looking up the fewer ones, however many it has."""
+        return not self.written.keys().isdisjoint(names)
+
     def refuse_env(self, name: str) -> None:
         """Refuse a variable that switches a system's limits off."""
         for container in self.containers:
-            listed = container.at.mapping().get("env")
+            listed = container.value.get("env")
             for item in listed if isinstance(listed, list) else ():
                 if isinstance(item, dict) and item.get("name") == name:
                     raise Unacceptable(
@@ -136,12 +159,16 @@ class ForeignPod:
                     )
 
     def copy(self, names: Mapping[str, str]) -> None:
-        """Copy annotations under their canonical names."""
-        if self.written.keys().isdisjoint(names):
-            return
+        """Copy annotations that list names, without empty ones, under their canonical names."""
         for foreign, canonical in names.items():
             if value := self.annotation(foreign):
-                self.annotations[canonical] = value
+                self.annotations[canonical] = ",".join(part for one in value.split(",") if (part := one.strip()))
+
+    def warn(self, reasons: Mapping[str, str]) -> None:
+        """Warn of annotations that have no effect."""
+        self.warnings += [
+            f"annotation {key} has no effect: {why}" for key, why in reasons.items() if key in self.written
+        ]
 
 
 def amount_bytes(at: At, what: str) -> int:
@@ -152,18 +179,11 @@ def amount_bytes(at: At, what: str) -> int:
     return -int(-value // 1)
 
 
-def memory_of(container: ForeignContainer, mib: str, percent: str) -> tuple[int, Fraction | None]:
-    """Bytes, or a part of a card: HAMi's rule, by which MiB go before a percentage, and nothing is all of a card."""
-    size = container.mib(mib)
-    part = container.part(percent) if percent else None
-    if size is not None:
-        return size, None
-    return 0, part if part is not None else Fraction(1)
-
-
 def vgpus(pod: ForeignPod, names: tuple[str, str, str, str], implied: int = 0) -> dict[str, Want]:
     """
     What containers ask that count vGPUs by one resource, with amounts for each.
+
+    As HAMi reads them: MiB go before a percentage, and nothing of either is all of a card; an amount of 0 is nothing.
 
     `names`: of the count, MiB, percent of memory (may be empty) and percent of compute. `implied`: how many they are
     where amounts stand without a count; 0: that is refused.
@@ -171,15 +191,32 @@ def vgpus(pod: ForeignPod, names: tuple[str, str, str, str], implied: int = 0) -
     count, memory, percent, cores = names
     wants: dict[str, Want] = {}
     for container in pod.containers:
-        number = container.amount(count)
-        more = next((name for name in (memory, percent, cores) if name and container.names(name)), None)
-        if number is None and more is None:
-            continue
-        if number is None and not implied:
-            raise Unacceptable(f"{container.where}: {more} needs {count}; set it to the number of cards")
-        size, part = memory_of(container, memory, percent)
-        wants[container.name] = Want(number or implied, size, part, core=container.percent(cores) or 0)
+        number, size = container.amount(count), container.size(memory, MIB)
+        part, core = container.percent(percent) if percent else None, container.percent(cores)
+        if not number:
+            amounts = ((memory, size), (percent, part), (cores, core))
+            named = [(name, value) for name, value in amounts if value is not None]
+            if not named or (number == 0 and not any(value for _, value in named)):
+                continue
+            number = _imply(container, count, number, named, implied)
+        if part == 0 and not size:
+            raise Unacceptable(f"{container.where}: {percent} is 0; request 1 to 100, or remove it")
+        wants[container.name] = Want(number, size or 0, None if size else PARTS[part or FULL_CORE], core or 0)
     return wants
+
+
+def _imply(
+    container: ForeignContainer, count: str, number: int | None, named: list[tuple[str, int]], implied: int
+) -> int:
+    """How many vGPUs they are where amounts stand without a count, or with one of 0."""
+    more, value = next((one for one in named if one[1]), named[0])
+    if number == 0:
+        raise Unacceptable(f"{container.where}: {more} needs {count} of 1 or more; set it, or remove {more}")
+    if not implied:
+        raise Unacceptable(f"{container.where}: {more} needs {count}; set it to the number of cards")
+    if value == 0:
+        raise Unacceptable(f"{container.where}: {more} is 0; request 1 or more, or remove it")
+    return implied
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +273,8 @@ class System:
     """Ends of the names of its webhooks, by which a cluster shows that the system lives there."""
     node_resources: tuple[str, ...] = ()
     """What its device plugin offers on nodes, likewise."""
+    programs: tuple[str, ...] = ()
+    """Names of images of its workloads, likewise."""
 
 
 class Sizes(Protocol):
@@ -260,6 +299,6 @@ class Offered:
     left: frozenset[tuple[str, str]] = frozenset()
     """(dialect, namespace) that is left to the system itself."""
     owned: Mapping[str, str] = field(default_factory=dict)
-    """Dialects that are switched on but not ours to serve, with the webhook that shows their own system."""
+    """Dialects that are switched on but not ours to serve, with what shows their own system."""
     slices: frozenset[str] | None = None
     """Of a pod in a namespace of time slices: values of `names.TIME_SLICES` on nodes; None: it is in none."""

@@ -33,7 +33,7 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
         )
     wants: dict[str, Want] = {}
     for container in pod.containers:
-        count = container.amount(COUNT, zero=True)
+        count = container.amount(COUNT)
         if count and count > int(text):
             raise Unacceptable(f"{container.where}: {COUNT} is {count}, but a card has {text} slices; request fewer")
         if count:

@@ -28,7 +28,7 @@ from isolation.contract.quantity import MIB, show_bytes
 from isolation.contract.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from isolation.contract.dialects.system import Offered, Want
 
@@ -57,8 +57,7 @@ class Line:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
+class Translation(NamedTuple):
     """What a pod becomes."""
 
     metadata: At
@@ -85,28 +84,43 @@ def spoken(metadata: At, spec: At, *, sliced: bool = False) -> tuple[System, ...
 
     `sliced`: its namespace is one of time slices.
     """
-    return _spoken(metadata, spec, _amounts_named(spec), sliced=sliced)
+    return _spoken(metadata, spec, sliced=sliced)[0]
 
 
-def _spoken(metadata: At, spec: At, named: list[dict[str, object]], *, sliced: bool) -> tuple[System, ...]:
-    found: dict[str, System] = {}
+def _spoken(metadata: At, spec: At, *, sliced: bool) -> tuple[tuple[System, ...], bool]:
+    """Likewise, and whether a container asks in our words."""
     own = spec.value if isinstance(spec.value, dict) else {}
-    for part in (*_limits_and_requests(own.get("resources")), *named):
-        if not _BY_RESOURCE.keys().isdisjoint(part):
-            found |= {_BY_RESOURCE[name].name: _BY_RESOURCE[name] for name in part if name in _BY_RESOURCE}
+    containers = [one for kind in _KINDS for one in _listed_in(own, kind) if isinstance(one, dict)]
+    named = [part for one in containers if "resources" in one for part in _limits_and_requests(one["resources"])]
+    found: dict[str, System] = {}
+    ours = False
+    for part in [*named, *_limits_and_requests(own["resources"])] if "resources" in own else named:
+        for name in part:
+            if name in _BY_RESOURCE:
+                found[_BY_RESOURCE[name].name] = _BY_RESOURCE[name]
+            elif name in _OWN:
+                ours = True
     selector = own.get("nodeSelector")
-    for one in _BY_SELECTOR if not found else ():  # HAMi's form of the same resource goes before
-        tied = sliced or (isinstance(selector, dict) and one.selector in selector)
-        if tied and any(name in part for part in named for name in one.selected):
-            found[one.name] = one
+    if not found and (sliced or selector):  # HAMi's form of the same resource goes before
+        for one in _BY_SELECTOR:
+            tied = sliced or (isinstance(selector, dict) and one.selector in selector)
+            if tied and any(name in part for part in named for name in one.selected):
+                found[one.name] = one
     annotations = metadata.value.get("annotations") if isinstance(metadata.value, dict) else None
     if isinstance(annotations, dict) and annotations:
-        found |= {one.name: one for name, one in _BY_ANNOTATION.items() if name in annotations}
-        names = [one.get("name") for one in _raw_containers(spec)]
+        found.update((one.name, one) for one in _annotated(annotations, containers))
+    return tuple(found.values()), ours
+
+
+def _annotated(annotations: dict[str, object], containers: list[dict[str, Any]]) -> Iterator[System]:
+    """The dialects of annotations: looked up, however many there are."""
+    for name, one in _BY_ANNOTATION.items():
+        if name in annotations:
+            yield one
+    for container in containers:
         for before, after, one in _BY_CONTAINER:
-            if any(f"{before}{name}{after}" in annotations for name in names):
-                found[one.name] = one
-    return tuple(found.values())
+            if f"{before}{container.get('name')}{after}" in annotations:
+                yield one
 
 
 def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") -> Translation:
@@ -116,17 +130,16 @@ def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") 
     A pod in none of the dialects that are switched on is returned as it is.
     """
     metadata, spec = At(pod.get("metadata"), ("metadata",)), At(pod.get("spec"), ("spec",))
-    named = _amounts_named(spec)
-    found = _spoken(metadata, spec, named, sliced=offered.slices is not None)
+    found, ours = _spoken(metadata, spec, sliced=offered.slices is not None)
     if not found:
         return Translation(metadata, spec)
     on = [one for one in found if one.name in offered.dialects]
     if not on:
         return Translation(metadata, spec, warnings=tuple(explain_off(one) for one in found))
-    if all((one.name, namespace) in offered.left for one in found):
+    if offered.left and all((one.name, namespace) in offered.left for one in found):
         return Translation(metadata, spec)
     try:
-        _check_mixture(metadata, spec, found, named)
+        _check_mixture(metadata, spec, found, ours=ours)
         return _translate(metadata, spec, found[0], offered)
     except Unacceptable as exc:
         return Translation(metadata, spec, on[0].name, refusal=Refusal(Why.INVALID, f"{on[0].title}: {exc}"))
@@ -142,104 +155,100 @@ def explain_off(system: System) -> str:
 
 
 def _translate(metadata: At, spec: At, system: System, offered: Offered) -> Translation:
-    _check_served(metadata, spec, system, offered)
-    pod = ForeignPod(metadata, spec, _containers(spec), written=metadata["annotations"].mapping())
-    if offered.slices is not None and len(offered.slices) == 1:
-        (pod.slices,) = offered.slices
+    if shown := offered.owned.get(system.name):
+        raise Unacceptable(
+            f"{system.title} itself serves such pods in this cluster ({shown}), and gpushare does not take them over; "
+            f"an administrator must remove it, or set --leave-to {system.name}=NAMESPACE,..."
+        )
+    (slices,) = offered.slices if offered.slices is not None and len(offered.slices) == 1 else ("",)
+    pod = ForeignPod(metadata, spec, _containers(spec), slices)
+    labels, before = metadata["labels"].mapping(), spec.mapping()
+    if group := explain_group(pod.written, labels, before):
+        raise Unacceptable(group)
     wants = system.read(pod)
-    if not wants:
+    cards, whole, parts = _one_set(wants, system)
+    card_bytes = _card_size(wants, pod, system, offered) if parts else 0
+    units = _Units(cards, card_bytes, offered.unit_bytes, _REMOVED[system.name])
+    lines: list[Callable[[], Line]] = []
+    asked: dict[str, dict[str, str]] = {}
+    made = [_container(one, wants.get(one.name), units, asked, lines) for one in pod.containers]
+    if not wants and not asked:
         raise Unacceptable(
             f"no container asks for a card; request {system.better}, or remove what is left of the request"
         )
-    count = _one_set(wants, system)
-    whole = next(iter(wants.values())).whole
-    card_bytes = _card_size(wants, pod, system, offered)
-    lines: list[Callable[[], Line]] = []
-    new = dict(spec.mapping())
-    asked: dict[str, dict[str, str]] = {}
-    units = _Units(count, card_bytes, offered.unit_bytes, _REMOVED[system.name])
-    made = iter([_container(one, wants.get(one.name), units, asked, lines) for one in pod.containers])
-    for kind in _KINDS:
-        if listed := spec.value.get(kind):  # type: ignore[attr-defined]
-            new[kind] = [next(made) for _ in listed]
+    new = dict(before)
+    first = len(_listed_in(new, _KINDS[0]))
+    new.update({kind: part for kind, part in zip(_KINDS, (made[:first], made[first:]), strict=True) if part})
     said: dict[str, Any] = {"containers": asked}
-    if any(spec["nodeSelector"].mapping().get(key) != value for key, value in pod.selector.items()):
-        new["nodeSelector"] = {**spec["nodeSelector"].mapping(), **pod.selector}
-        shown = ", ".join(f"{key}: {value}" for key, value in pod.selector.items())
-        lines.append(lambda: Line("", f"nodeSelector {shown}", "its namespace"))
-    scheduler = spec["schedulerName"].text()
-    if scheduler in SCHEDULERS:
+    if pod.selector:
+        selector = spec["nodeSelector"].mapping()
+        new["nodeSelector"] = {**selector, **pod.selector}
+        added = ", ".join(f"{key}: {value}" for key, value in pod.selector.items() if selector.get(key) != value)
+        lines += [lambda: Line("", f"nodeSelector {added}", "its namespace")] if added else []
+    scheduler = new.get("schedulerName")
+    if type(scheduler) is str and scheduler in SCHEDULERS:
         said["schedulerName"], new["schedulerName"] = scheduler, DEFAULT_SCHEDULER
         why = "gpushare's scheduler places shares, the default one whole cards"
         lines.append(lambda: Line(f"schedulerName {scheduler}", "", why))
     annotations = _annotations(pod, system, said, lines)
     text = msgspec.json.encode(said, order="sorted").decode()
-    labels = dict(metadata["labels"].mapping())
-    if count > 1 and not whole:
-        labels[ACK.card_count] = str(count)
+    annotations[DIALECT], annotations[ASKED] = system.name, text
+    meta = {**metadata.mapping(), "annotations": annotations}
+    if cards > 1 and not whole:
+        meta["labels"] = {**labels, ACK.card_count: str(cards)}
         spread = "cards over which the memory is spread, the same on each"
-        lines.append(lambda: Line("", f"label {ACK.card_count}: {count}", spread))
-    meta = {**metadata.mapping(), "annotations": {**annotations, DIALECT: system.name, ASKED: text}}
-    if labels:
-        meta["labels"] = labels
+        lines.append(lambda: Line("", f"label {ACK.card_count}: {cards}", spread))
     return Translation(
         At(meta, metadata.path), At(new, spec.path), system.name, text, tuple(lines), tuple(pod.warnings)
     )
 
 
-def _check_served(metadata: At, spec: At, system: System, offered: Offered) -> None:
-    """That the pod is ours to serve, and can be served alone."""
-    if webhook := offered.owned.get(system.name):
-        raise Unacceptable(
-            f"{system.title} itself serves such pods in this cluster (webhook {webhook}), and gpushare does not take "
-            f"them over; an administrator must remove it, or set --leave-to {system.name}=NAMESPACE,..."
-        )
-    if group := explain_group(metadata, spec):
-        raise Unacceptable(group)
-
-
-def _check_mixture(metadata: At, spec: At, found: tuple[System, ...], named: list[dict[str, object]]) -> None:
+def _check_mixture(metadata: At, spec: At, found: tuple[System, ...], *, ours: bool) -> None:
     """A pod speaks one dialect: two readings of one pod would be two promises."""
-    for part in _PARTS if spec["resources"] else ():
+    resources = spec.mapping().get("resources")
+    for part in _PARTS if isinstance(resources, dict) else ():
         for name in spec["resources"][part].mapping():
             if name in _BY_RESOURCE:
                 raise Unacceptable(f"{name} is set under pod-level resources.{part}; move it to a container")
-    titles = [one.title for one in found]
-    if not all(map(_OWN.isdisjoint, named)) or ACK.card_count in metadata["labels"].mapping():
-        titles.append("ACK")
-    if len(titles) > 1:
+    ours = ours or ACK.card_count in metadata["labels"].mapping()
+    if ours or len(found) > 1:
+        titles = [one.title for one in found] + (["ACK"] if ours else [])
         raise Unacceptable(f"the pod asks for GPUs in the words of {' and '.join(titles)}; use those of one of them")
 
 
-def _one_set(wants: Mapping[str, Want], system: System) -> int:
-    """All containers of a pod share one set of cards."""
-    (first, one), *others = wants.items()
-    for name, want in others:
-        if want.whole != one.whole:
+def _one_set(wants: Mapping[str, Want], system: System) -> tuple[int, bool, bool]:
+    """All containers share one set of cards: how many, whether they are whole, and whether parts are asked for."""
+    cards, whole, parts, first = 1, False, False, ""
+    for name, want in wants.items():
+        if not first:
+            first, cards, whole = name, want.cards, want.whole
+        parts = parts or want.part is not None
+        if want.whole != whole:
             raise Unacceptable(
                 f"container {show(first)} and container {show(name)} ask for a share and for whole cards; a pod gets "
                 "one or the other: make them alike"
             )
-        if want.cards != one.cards and not one.whole:
+        if want.cards != cards and not whole:
             raise Unacceptable(
-                f"container {show(first)} asks for {one.cards} cards and container {show(name)} for {want.cards}; the "
+                f"container {show(first)} asks for {cards} cards and container {show(name)} for {want.cards}; the "
                 "containers of a pod share one set of cards: ask for the same number"
             )
-    if not 0 < max(want.cards for want in wants.values()) <= MOST_CARDS:
-        raise Unacceptable(f"no machine has that many cards ({system.title}); request at most {MOST_CARDS}")
-    if (core := max(want.core for want in wants.values())) > FULL_CORE:
-        raise Unacceptable(f"{core} percent of a card's compute; request at most {FULL_CORE}")
-    return one.cards
+        if not 0 < want.cards <= MOST_CARDS:
+            raise Unacceptable(f"no machine has that many cards ({system.title}); request at most {MOST_CARDS}")
+        if want.core > FULL_CORE:
+            raise Unacceptable(f"{want.core} percent of a card's compute; request at most {FULL_CORE}")
+    return cards, whole, parts
 
 
 def _card_size(wants: Mapping[str, Want], pod: ForeignPod, system: System, offered: Offered) -> int:
-    """Bytes that one card offers, where a part of one is asked for; 0 where none is."""
-    if all(want.part is None for want in wants.values()):
-        return 0
+    """Bytes that one card offers, where a part of one is asked for."""
     compute = any(want.core for want in wants.values())
-    selector = {**pod.spec["nodeSelector"].mapping(), **pod.selector}
-    spec = At({**pod.spec.mapping(), "nodeSelector": selector}, pod.spec.path) if pod.selector else pod.spec
-    rules = rules_of(spec, ACK, At({**pod.metadata["annotations"].mapping(), **pod.annotations}))
+    spec = pod.spec
+    if pod.selector:
+        selector = {**spec["nodeSelector"].mapping(), **pod.selector}
+        spec = At({**spec.mapping(), "nodeSelector": selector}, spec.path)
+    written = {**pod.written, **pod.annotations} if pod.annotations else pod.written
+    rules = rules_of(spec, ACK, At(written))
     sizes = offered.card_sizes(rules, compute=compute)
     if sizes is None or not sizes:
         what = "it is not known yet which nodes there are" if sizes is None else "no node with cards could take the pod"
@@ -270,31 +279,45 @@ def _container(
     units: _Units,
     said: dict[str, dict[str, str]],
     lines: list[Callable[[], Line]],
-) -> object:
+) -> dict[str, object]:
     """One container with canonical amounts in the place of foreign ones; `said` gets what they were."""
-    was = {name: value for part in (one.requests, one.limits) for name, value in part.items() if name in units.removed}
-    if want is None and not was:
-        return one.at.value
-    words = said[one.name] = {key: _plain(value) for key, value in was.items()} if was else {}
+    words: dict[str, str] = {}
     amounts = _amounts(want, units) if want is not None else {}
-    resources = dict(one.at["resources"].mapping())
-    for part, before in zip(_PARTS, (one.limits, one.requests), strict=True):
-        kept = {key: value for key, value in before.items() if key not in units.removed}
-        if kept or amounts:
-            resources[part] = {**kept, **amounts}
-        else:
-            resources.pop(part, None)
+    new: dict[str, dict[str, object]] = {}
+    for part, before in (("requests", one.requests), ("limits", one.limits)):
+        kept: dict[str, object] = {}
+        for name, value in before.items():
+            if name not in units.removed:
+                kept[name] = value
+            elif name not in words:
+                words[name] = _plain(value)
+        kept.update(amounts)
+        if kept:
+            new[part] = kept
+    if want is None and not words:
+        return one.value
+    if words:
+        said[one.name] = words
+    resources = one.value.get("resources")
+    if isinstance(resources, dict):
+        new.update({key: value for key, value in resources.items() if key not in _PARTS})
     lines.append(
         lambda: Line(
             f"container {one.name}: {_listed(words) or 'nothing'}", _listed(amounts), _explain_amounts(want, units)
         )
     )
-    return {**one.at.mapping(), "resources": resources}
+    return {**one.value, "resources": new}
 
 
 def _plain(value: object) -> str:
     """A stranger's amount or annotation for people, without quotes."""
-    text = str(whole_number(value) or value) if type(value) in {str, int} else show(value)
+    if type(value) is str:
+        if len(value) <= _SHOWN and value.isdecimal():
+            return value
+        shortened = whole_number(value) if value.endswith("k") else None
+        text = value if shortened is None else str(shortened)
+    else:
+        text = str(value) if type(value) is int else show(value)
     return text if len(text) <= _SHOWN and text.isprintable() else printable(text, _SHOWN)
 
 
@@ -344,35 +367,37 @@ def _annotations(
 ) -> dict[str, object]:
     """The pod's annotations without those that ask, and with canonical ones."""
     before = pod.written
-    gone = [key for key in (*system.annotations, *system.also_removed) if key in before]
-    for template in (*system.container_annotations,):
-        start, end = template.split(CONTAINER)
-        gone += [key for one in pod.containers if (key := f"{start}{one.name}{end}") in before]
-    if gone:
-        said["annotations"] = {key: _plain(before[key]) for key in gone}
+    kept = dict(before)
+    if system.annotations and before:
+        gone = [key for key in (*system.annotations, *system.also_removed) if key in before]
+        for start, end, owner in _BY_CONTAINER:
+            if owner is system:
+                gone += [key for one in pod.containers if (key := start + one.name + end) in before]
+        said["annotations"] = {key: _plain(kept.pop(key)) for key in gone}
         lines += [partial(Line, f"annotation {key}: {said['annotations'][key]}", "", _BOOKED) for key in gone]
-    lines += [partial(_added, system, key, value) for key, value in pod.annotations.items()]
-    kept = {key: value for key, value in before.items() if key not in gone} if gone else dict(before)
-    return {**kept, **pod.annotations}
+    if pod.annotations:
+        lines += [partial(_added, system, key, value) for key, value in pod.annotations.items()]
+        kept.update(pod.annotations)
+    return kept
 
 
 def _containers(spec: At) -> tuple[ForeignContainer, ...]:
-    found = tuple(ForeignContainer(at) for kind in _KINDS for at in spec[kind].items())
-    if len({one.name for one in found}) < len(found):
+    """Init containers first; raises CodecError, Unacceptable."""
+    found: list[ForeignContainer] = []
+    for kind in _KINDS:
+        if listed := spec.mapping().get(kind):
+            at = spec[kind]
+            values = listed if type(listed) is list else at.items()
+            found += [ForeignContainer(at, i, value) for i, value in enumerate(values)]
+    if len(found) > 1 and len({one.name for one in found}) < len(found):
         raise Unacceptable("two containers have the same name; give each its own name")
-    return found
+    return tuple(found)
 
 
-def _raw_containers(spec: At) -> list[dict[str, Any]]:
-    """Whatever is in the place of containers and can be one; of the wrong shape is for others to say."""
-    own = spec.value if isinstance(spec.value, dict) else {}
-    lists = [listed for kind in _KINDS if isinstance(listed := own.get(kind), list)]
-    return [one for listed in lists for one in listed if isinstance(one, dict)]
-
-
-def _amounts_named(spec: At) -> list[dict[str, object]]:
-    """Limits and requests of all containers."""
-    return [part for one in _raw_containers(spec) for part in _limits_and_requests(one.get("resources"))]
+def _listed_in(spec: Mapping[str, object], kind: str) -> list[object]:
+    """Whatever is in the place of containers; of the wrong shape is for others to say."""
+    listed = spec.get(kind)
+    return listed if isinstance(listed, list) else []
 
 
 def _limits_and_requests(resources: object) -> list[dict[str, object]]:

@@ -25,23 +25,33 @@ _CARDS: Final = {
     "nvidia.com/include-gpu-uuid": USE_UUIDS,
     "nvidia.com/exclude-gpu-uuid": AVOID_UUIDS,
 }
-
-
 _POLICY: Final = "nvidia.com/vgpu-compute-policy"
-_CHOICES: Final = ("nvidia.com/node-scheduler-policy", "nvidia.com/device-scheduler-policy")
+_LABEL: Final = "the node's label decides"
+_CHOICES: Final = {
+    "nvidia.com/node-scheduler-policy": _LABEL,
+    "nvidia.com/device-scheduler-policy": _LABEL,
+    "nvidia.com/memory-scheduler-policy": "a pod's memory is memory of its card",
+    "nvidia.com/device-topology-mode": "the links between cards are not considered",
+    "nvidia.com/cross-pod-topology": "the links between cards are not considered",
+}
+_STRICT: Final = "nvidia.com/device-topology-mode"
 _ACCESS: Final = "nvidia.com/vgpu-access-mode"
+_ANNOTATIONS: Final = frozenset((*_CARDS, *_CHOICES, _POLICY, _ACCESS))
 
 
 def _read(pod: ForeignPod) -> dict[str, Want]:
     pod.refuse_env("DISABLE_VGPU_CONTROL")
-    if pod.annotation(_ACCESS) not in {"", "local"}:
-        raise Unacceptable(f"annotation {_ACCESS} asks for a card of another machine; remove it")
-    if pod.annotation(_POLICY) not in {"", "fixed"}:
-        pod.warnings.append(f"annotation {_POLICY} has no effect: the node pool's compute policy decides")
-    pod.warnings += [
-        f"annotation {key} has no effect: the node's label decides" for key in _CHOICES if pod.annotation(key)
-    ]
-    pod.copy(_CARDS)
+    if pod.says(_ANNOTATIONS):
+        if pod.annotation(_ACCESS) not in {"", "local"}:
+            raise Unacceptable(f"annotation {_ACCESS} asks for a card of another machine; remove it")
+        if pod.annotation(_STRICT).endswith("-strict"):
+            raise Unacceptable(
+                f"annotation {_STRICT} demands links between cards, which gpushare does not consider; remove it"
+            )
+        if pod.annotation(_POLICY) not in {"", "fixed"}:
+            pod.warn({_POLICY: "the node pool's compute policy decides"})
+        pod.warn(_CHOICES)
+        pod.copy(_CARDS)
     return vgpus(pod, (COUNT, MEMORY, "", CORES), implied=1)
 
 
@@ -55,4 +65,5 @@ SYSTEM: Final = System(
     schedulers=("vgpu-scheduler",),
     webhooks=("vgpu-manager.nvidia.com",),
     node_resources=(COUNT,),
+    programs=("vgpu-manager",),
 )

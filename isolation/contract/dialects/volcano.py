@@ -29,20 +29,25 @@ _CARDS: Final = {
 }
 
 
+_MODE: Final = "volcano.sh/vgpu-mode"
+_ANNOTATIONS: Final = frozenset((*_CARDS, _MODE))
+
+
 def _read(pod: ForeignPod) -> dict[str, Want]:
-    check_mode(pod, "volcano.sh/vgpu-mode")
-    pod.copy(_CARDS)
+    if pod.says(_ANNOTATIONS):
+        check_mode(pod, _MODE)
+        pod.copy(_CARDS)
     wants = vgpus(pod, (COUNT, MEMORY, PERCENT, CORES))
     for container in pod.containers:
-        size, count = container.mib(OLD_MEMORY), container.amount(OLD_COUNT)
-        if size is None and count is None:
+        size, count = container.size(OLD_MEMORY, MIB), container.amount(OLD_COUNT)
+        if not size and not count:
             continue
-        if container.name in wants or (size is not None and count is not None):
+        if container.name in wants or (size and count):
             raise Unacceptable(
-                f"{container.where}: {OLD_MEMORY if size is not None else OLD_COUNT} and another of Volcano's "
-                "requests for GPUs are set; keep one"
+                f"{container.where}: {OLD_MEMORY if size else OLD_COUNT} and another of Volcano's requests for GPUs "
+                "are set; keep one"
             )
-        wants[container.name] = Want(bytes=size) if size is not None else Want(count or 1, whole=True)
+        wants[container.name] = Want(bytes=size) if size else Want(count or 1, whole=True)
     return wants
 
 
@@ -56,4 +61,5 @@ SYSTEM: Final = System(
     schedulers=("volcano",),
     webhooks=("volcano.sh",),
     node_resources=(COUNT, OLD_MEMORY),
+    programs=("vc-scheduler", "volcano-vgpu-device-plugin"),
 )

@@ -113,7 +113,7 @@ LABELS: Final = MappingProxyType(
         "compute_source": "Source of the used compute; same values as source.",
         "container": "Name of the container in its pod; for a `gpushare run` command, its promise id.",
         "driver": "Version of the NVIDIA driver.",
-        "isolation": "What enforces promises on the node: none, library, mps or kernel; empty if unknown.",
+        "isolation": "What enforces promises on the node: none, library, kernel, mig or mps; empty if unknown.",
         "mode": "On container series: exclusive (a whole card) or shared. On gpushare_card_info: what the node serves "
         "(share, cgpu, core_mem or default).",
         "kind": "Kind of event (pod placed, node added, pod moved ...), of breach (over_limit, denied, uninstrumented, "
@@ -364,7 +364,7 @@ PENDING_LONGEST: Final = _pool(
     Unit.SECONDS,
     "Waiting time of the pod that has been pending longest; 0 if no pod is pending.",
 )
-PHANTOMS: Final = _pool(
+FRAGMENTED_PODS: Final = _pool(
     "pending_fragmented_pods",
     Unit.NONE,
     "Number of pending pods that fit on no set of cards, although the free memory of a node's cards adds up to enough.",

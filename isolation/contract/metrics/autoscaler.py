@@ -3,7 +3,7 @@
 The catalogue of what the autoscaler exposes about itself and its pools, in the manner of `metrics`.
 
 A chapter of its own: docs/autoscaler.md is checked against it. What the embedded cluster shows too (sizes of
-pools by state, their bounds, waiting pods by reason, phantoms, events) is in `metrics` and served beside these.
+pools by state, their bounds, waiting pods by reason, fragmented, events) is in `metrics` and served beside these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ LABELS: Final = MappingProxyType(
         "code": "gRPC status code of the response, by name.",
         "listener": "Endpoint that serves the certificate: metrics_api, grpc.",
         "method": "gRPC method: of cluster-autoscaler's cloud provider or expander, or of KEDA's external scaler.",
-        "namespace": "Namespace of the pending pods.",
+        "namespace": "Namespace of the pods.",
+        "owner": "Workload, as Kind/name.",
+        "container": "Container of the workload's pods.",
+        "model": "Card model.",
         "outcome": "Of a reconcile cycle: done (at least one action was taken), idle (nothing to do), inhibited "
         "(a condition inhibited at least one action), standby (another replica is the leader), dry_run, failed (see "
         "the log). Of an action: done, refused (by the API server or the provider), inhibited (by a condition or by "
@@ -30,8 +33,10 @@ LABELS: Final = MappingProxyType(
         "pool": "Node pool. For pending pods: the cheapest pool that could host them; empty if no pool can.",
         "provider": "Provider type of the pool, as configured: scale, aws, ack, externalgrpc.",
         "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-budgets, election, switch, grpc, "
-        "metrics-api, handover (annotations for cluster-autoscaler), reconcile.",
-        "reason": "Condition that inhibits some or all actions.",
+        "metrics-api, handover (annotations for cluster-autoscaler), right-sizing, reconcile.",
+        "reason": "Condition that inhibits some or all actions. Of programs without a recommendation: fills_promise "
+        "(it takes whatever it gets), few_lives (too little is known), torn_history (too much was not measured), "
+        "recently_denied (it was denied memory in the last days).",
         "source": "Source of the measurements: exporter (one per node), prometheus.",
         "stage": "Stage of a reconcile cycle: observe, decide, act.",
         "state": "Measurements of a node: fresh, stale (older than three scrape intervals), missing (none received).",
@@ -89,7 +94,7 @@ LAST_TURN: Final = _autoscaler(
 STEPS: Final = _autoscaler(
     "actions_total", Unit.NONE, "Steps by type and outcome.", "action", "outcome", kind=Kind.COUNTER
 )
-DOUBTS: Final = _autoscaler(
+INHIBITED: Final = _autoscaler(
     "inhibited", Unit.NONE, "Conditions that inhibit actions now, by reason; the log names each.", "reason"
 )
 FIGURES_AGE: Final = _autoscaler(
@@ -189,6 +194,33 @@ POOL_LOST: Final = _pool(
 )
 PENDING_BYTES: Final = _pool(
     "pending_memory_bytes", Unit.BYTES, "Memory of shared cards requested by pending pods.", "namespace", "pool"
+)
+
+_PROGRAM: Final = ("namespace", "owner", "container", "model")
+RECOMMENDED_MEMORY: Final = _pool(
+    "recommended_memory_bytes",
+    Unit.BYTES,
+    "Memory of one card that a container of the workload should be promised. Absent without a recommendation.",
+    *_PROGRAM,
+)
+RECOMMENDED_COMPUTE: Final = _pool(
+    "recommended_compute_ratio",
+    Unit.RATIO,
+    "Compute of one card that a container of the workload should be promised: the 95th percentile of its own use "
+    "while it had work, and 15 %. Absent where it is not known.",
+    *_PROGRAM,
+)
+RECOMMENDED_FREED: Final = _pool(
+    "recommended_freed_bytes",
+    Unit.BYTES,
+    "Promised memory that would come back if all running containers of the workload had the recommended memory.",
+    *_PROGRAM,
+)
+RECOMMENDED_ABSTAINED: Final = _pool(
+    "recommended_abstained_programs",
+    Unit.NONE,
+    "Running programs (workload, container, card model) without a recommendation, by reason.",
+    "reason",
 )
 
 CATALOGUE: Final = MappingProxyType(

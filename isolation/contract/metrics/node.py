@@ -18,10 +18,11 @@ LABELS: Final = MappingProxyType(
         "node": "Name of the node.",
         "method": "RPC of the container runtime (NRI): CreateContainer, StateChange, Synchronize and others.",
         "reason": "Why a card gets no new allocations: xid; ecc (uncorrectable error); driver (it requests a recovery "
-        "action); row_remap (remapping of a memory row failed); lost (NVML does not report the card).",
+        "action); row_remap (remapping of a memory row failed); lost (NVML does not report the card); mig "
+        "(its MIG instances were changed while containers had allocations on them).",
         "task": "Background task: watch-pods, watch-namespaces, watch-node, runtime (connection with the container "
         "runtime), cards, "
-        "card-events, node-status, sweep (unused files), reconcile, "
+        "card-events, node-status, sweep (unused files), time-slices (length of time slices), reconcile, "
         "gpu-time (for containers with a compute share).",
         "outcome": "Result of the RPC: ok; refused (with the reason); timeout; error (internal). The last three refuse "
         "the container, and the kubelet tries again.",
@@ -60,6 +61,9 @@ HEALTHY: Final = _agent(
     "task",
 )
 READY: Final = _agent("ready", Unit.NONE, "Whether pods may be bound to this node: 1 yes, 0 no.")
+DEVICE_PLUGIN: Final = _agent(
+    "device_plugin_up", Unit.NONE, "Whether the device plugin process runs beside the agent: 1 yes, 0 no."
+)
 REGISTERED: Final = _agent(
     "kubelet_registered", Unit.NONE, "Whether the device plugin is registered with the kubelet: 1 yes, 0 no."
 )
@@ -113,6 +117,7 @@ CATALOGUE: Final = MappingProxyType(
             FAILURES,
             HEALTHY,
             READY,
+            DEVICE_PLUGIN,
             REGISTERED,
             REGISTRATIONS,
             UNPREPARED,

@@ -26,7 +26,8 @@ LABELS: Final = MappingProxyType(
         "reason": "Of reservations: preemption, or the reason that their creator set. Of dropped connections: timeout, "
         "evicted, bytes.",
         "verb": "Type of request: filter, prioritize, bind, preempt, admission.",
-        "resource": "Watched resource: nodes, pods, reservations, namespaces, pools (ConfigMap gpushare-pools).",
+        "resource": "Watched resource: nodes, pods, reservations, namespaces, pools (ConfigMap gpushare-pools), "
+        "right-sizing (ConfigMap gpushare-right-sizing).",
     }
 )
 
@@ -81,7 +82,7 @@ OVERCOMMITTED: Final = _scheduler(
 UNREADABLE: Final = _scheduler(
     "unreadable_objects",
     Unit.NONE,
-    "Nodes and pods that cannot be decoded, whose last valid version remains in use, and ConfigMap gpushare-pools.",
+    "Nodes and pods that cannot be decoded, whose last valid version remains in use, and ConfigMaps of the autoscaler.",
 )
 POOLS: Final = _scheduler(
     "handed_over_pools",

@@ -28,7 +28,7 @@ class State(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """Works; somebody will be surprised by it."""
+    """Works, but not as one would expect."""
     PROBLEM = "problem"
     """A promise would be broken, or nothing would run."""
     UNKNOWN = "unknown"
@@ -53,7 +53,7 @@ def ok(check: str, evidence: str) -> Finding:
 
 
 def warning(check: str, evidence: str, fix: str) -> Finding:
-    """Works, and will surprise."""
+    """Works, but not as one would expect."""
     return Finding(check, State.WARNING, clean(evidence), clean(fix))
 
 
@@ -96,5 +96,5 @@ def exit_status(findings: Sequence[Finding]) -> int:
 def summary(findings: Sequence[Finding]) -> str:
     """How many of which, in one line."""
     counts = {state: sum(finding.state is state for finding in findings) for state in State}
-    told = [f"{count} {state.value}" for state, count in counts.items() if count]
-    return ", ".join(told) or "no checks were run"
+    parts = [f"{count} {state.value}" for state, count in counts.items() if count]
+    return ", ".join(parts) or "no checks were run"

@@ -22,6 +22,7 @@ from isolation.contract.names import (
     NODE_AGENT,
     POOLS,
     RESERVATIONS,
+    RIGHT_SIZING,
     SCHEDULER,
 )
 
@@ -56,7 +57,10 @@ _ADMISSION: Final = "admissionregistration.k8s.io"
 _SCHEDULER: Final = (
     Right("nodes", ("list", "watch"), why="cards, modes, readiness"),
     Right("pods", ("get", "list", "watch"), why="allocations; get decides whether a bind happened"),
-    Right("pods/status", ("patch",), why="requeue a pending pod (annotation); the leader labels itself"),
+    Right(
+        "pods/status", ("patch",), why="requeue a pending pod, resize a running one; label the leader and adopted pods"
+    ),
+    Right("resourcequotas", ("list",), why="a pod that grows counts against them"),
     Right("namespaces", ("list", "watch"), why="quotas by card model"),
     Right("pods/binding", ("create",), why="node and allocation in one write"),
     Right("pods/eviction", ("create",), why="preemption by cards, under disruption budgets"),
@@ -67,6 +71,7 @@ _SCHEDULER: Final = (
     Right("leases", ("get", "update"), _LEASES, local=True, names=(SCHEDULER,), why="own lease"),
     Right("leases", ("get",), _LEASES, local=True, names=(KUBE_LEASE,), why="whether the kube-scheduler sidecar leads"),
     Right("configmaps", ("list", "watch"), local=True, names=(POOLS,), why="the pools that the autoscaler may scale"),
+    Right("configmaps", ("list", "watch"), local=True, names=(RIGHT_SIZING,), why="recommendations for promises"),
 )
 # Beside Kubernetes' own roles for a kube-scheduler, which name another Lease.
 _KUBE: Final = (Right("leases", ("get", "update"), _LEASES, local=True, names=(KUBE_LEASE,), why="own lease"),)
@@ -93,8 +98,8 @@ _AUTOSCALER: Final = (
         "configmaps",
         ("get", "patch"),
         local=True,
-        names=(AUTOSCALER_STATE,),
-        why="state that survives a restart",
+        names=(AUTOSCALER_STATE, RIGHT_SIZING),
+        why="state that survives a restart; recommendations for promises",
     ),
     Right("configmaps", ("patch",), local=True, names=(POOLS,), why="its pools, for the scheduler and admission"),
     Right("configmaps", ("get",), local=True, names=(AUTOSCALER,), why="the switch: enabled, dryRun"),

@@ -38,7 +38,7 @@ INELASTIC: Final = frozenset({Policy.FIXED, Policy.NONE})
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class TenantShare:
     """One hold on one card."""
 
     core_ppm: int
@@ -75,7 +75,7 @@ class _Part:
         return self.low <= self.start + level * self.slope < self.high
 
 
-def granted(mine: Tenant, others: Sequence[Tenant]) -> int:
+def granted(mine: TenantShare, others: Sequence[TenantShare]) -> int:
     """Millionths of the card for `mine`, who counts as active; 0: as promised."""
     if mine.policy in INELASTIC:
         return 0
@@ -92,7 +92,7 @@ def granted(mine: Tenant, others: Sequence[Tenant]) -> int:
     return min(PPM, max(1, int(rate)))  # 0 would be no word, and the promise would hold
 
 
-def _parts(tenants: Sequence[Tenant], whole: int) -> list[_Part]:
+def _parts(tenants: Sequence[TenantShare], whole: int) -> list[_Part]:
     """The bounds of tenants of one policy who share `whole` of a card."""
     online = any(tenant.online for tenant in tenants)
     spare = max(0, whole - sum(tenant.guaranteed for tenant in tenants))
@@ -120,11 +120,11 @@ def _level(parts: Sequence[_Part], whole: int) -> float:
     return level + (whole - sum(part.at(level) for part in parts)) / rising if rising else level
 
 
-def _weight(tenant: Tenant) -> int:
+def _weight(tenant: TenantShare) -> int:
     return tenant.weight or max(1, tenant.core_ppm * 100 // PPM)
 
 
-def _pace(mine: Tenant, rivals: Sequence[Tenant]) -> float:
+def _pace(mine: TenantShare, rivals: Sequence[TenantShare]) -> float:
     """
     Nobody runs ahead of the one who falls behind.
 

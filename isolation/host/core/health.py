@@ -87,6 +87,8 @@ class Reason(StrEnum):
     """A broken row of memory could not be replaced."""
     LOST = "lost"
     """NVML does not tell of it; not an illness of this module's."""
+    MIG = "mig"
+    """Its MIG instances were changed while containers had promises on them; not an illness of this module's either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +162,9 @@ def looked(ill: Ill, boards: Iterable[Board], terms: HealthTerms, now: float) ->
         known = ill.get(board.uuid)
         if board.action or board.remap_failed:
             reason = Reason.DRIVER if board.action else Reason.ROW_REMAP
-            told = known if known is not None else Illness(board.cards, reason, board.action or 0, now, now)
-            number = board.action if board.action and told.reason is Reason.DRIVER else told.number
-            still[board.uuid] = replace(told, cards=board.cards, number=number, asked=True, gone=False)
+            illness = known if known is not None else Illness(board.cards, reason, board.action or 0, now, now)
+            number = board.action if board.action and illness.reason is Reason.DRIVER else illness.number
+            still[board.uuid] = replace(illness, cards=board.cards, number=number, asked=True, gone=False)
         elif known is not None:
             still[board.uuid] = replace(known, cards=board.cards, gone=False)
             if why := _well(known, board, terms, now):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How far a container's books are from what the driver counts, card by card.
+How far a container's ledger is from what the driver counts, card by card.
 
 The driver sees what no hook does: contexts and modules of a runtime's private tables, local memory, reserves. What it
-counts beyond the books is taken from what may be charged; a guess that proved too high is given back. Takes a figure
-only where the books did not move around it. A region is the tenant's word: whatever stands there, books and correction
+counts beyond the ledger is taken from what may be charged; a guess that proved too high is given back. Takes a figure
+only where the ledger did not move around it. A region is written by the tenant: whatever it says, ledger and correction
 together are never below the driver's figure.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.abi import GRANULE, CardBook, MemoryFeed
+from isolation.contract.abi import GRANULE, CardLedger, MemoryFeed
 from isolation.contract.host_allocation import Process
 
 if TYPE_CHECKING:
@@ -40,16 +40,16 @@ class CardUser:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class LedgerSample:
     """One card of a region, before and after the driver was asked."""
 
-    before: CardBook | None
+    before: CardLedger | None
     """None: no process has used the library yet."""
-    after: CardBook | None
+    after: CardLedger | None
     slots: Sequence[SlotReading] = ()
     """Read after `before`."""
     edge: bool = False
-    """A call was under way that may pass the books for a moment."""
+    """A call was under way that may pass the ledger for a moment."""
 
     @property
     def still(self) -> bool:
@@ -57,7 +57,7 @@ class Books:
         return not self.edge and _version(self.before) == _version(self.after)
 
 
-def _version(book: CardBook | None) -> tuple[int, int]:
+def _version(book: CardLedger | None) -> tuple[int, int]:
     return (0, 0) if book is None else (book.version, book.used_bytes)
 
 
@@ -77,17 +77,17 @@ def counted(users: Iterable[CardUser], slots: Iterable[SlotReading], card: int, 
     return total - min(imported, max(0, surplus), total)
 
 
-def excess(driver: int, users: Sequence[CardUser], books: Books, card: int) -> int:
+def excess(driver: int, users: Sequence[CardUser], ledger: LedgerSample, card: int) -> int:
     """
-    What the books must be raised by; below 0: lowered, since guesses proved too high.
+    What the ledger must be raised by; below 0: lowered, since guesses proved too high.
 
-    `books` must be still. What the driver does not show yet stands as it is charged: calls under way, processes that
+    `ledger` must be still. What the driver does not show yet stands as it is charged: calls under way, processes that
     it was not asked about.
     """
-    used = books.before.used_bytes if books.before is not None else 0
+    used = ledger.before.used_bytes if ledger.before is not None else 0
     explicit = guessed = others = 0
     here = {(user.pid if user.inner_pid is None else user.inner_pid, user.start_ticks) for user in users}
-    for slot in books.slots:
+    for slot in ledger.slots:
         held = _sane(slot.bytes_by_card[card])
         if slot.ghost:
             others += held
@@ -114,22 +114,22 @@ class Correction:
         self._before: MemoryFeed | None = None
         """The sample before, where it could be taken."""
 
-    def take(self, driver: int, users: Sequence[CardUser], books: Books, card: int, sample_ns: int) -> None:
-        """A figure of the driver that came between the two readings of the books, which began at `sample_ns`."""
-        used, released = (0, 0) if books.before is None else (books.before.used_bytes, books.before.released)
+    def take(self, driver: int, users: Sequence[CardUser], ledger: LedgerSample, card: int, sample_ns: int) -> None:
+        """A figure of the driver that came between the two readings of the ledger, which began at `sample_ns`."""
+        used, released = (0, 0) if ledger.before is None else (ledger.before.used_bytes, ledger.before.released)
         self.measured = tuple(Process(user.pid, user.start_ticks) for user in users if user.start_ticks is not None)
-        if books.still:
-            latest = MemoryFeed(sample_ns, excess(driver, users, books, card), used, released)
+        if ledger.still:
+            latest = MemoryFeed(sample_ns, excess(driver, users, ledger, card), used, released)
             before, self._before = self._before, latest
             self.feed = latest if latest.excess_bytes >= 0 else _stood(before, latest)
             return
-        # Who never had more in its books than the peak cannot have more on the card and be honest.
+        # Who never had more in its ledger than the peak cannot have more on the card without hiding some.
         known = max(0, self.feed.excess_bytes) if self.feed is not None else 0
-        sure = driver - (0 if books.after is None else books.after.peak_bytes)
+        sure = driver - (0 if ledger.after is None else ledger.after.peak_bytes)
         if sure > known or known > driver:
             self.feed = MemoryFeed(sample_ns, max(0, sure, min(known, driver)), used, released)
 
-    def untold(self, alive: Callable[[Process], bool]) -> None:
+    def skip(self, alive: Callable[[Process], bool]) -> None:
         """The driver did not tell: what is known stands while a process lives of which it is known."""
         if not any(map(alive, self.measured)):
             self.forget()
@@ -144,7 +144,7 @@ def _stood(before: MemoryFeed | None, latest: MemoryFeed) -> MemoryFeed:
     """
     Guesses are given back as far as they proved too high in two samples running.
 
-    What left the card and stood in the books yet at one of them looks like a guess that costs nothing.
+    What left the card and stood in the ledger yet at one of them looks like a guess that costs nothing.
     """
     if before is None:
         return replace(latest, sample_ns=0, excess_bytes=0)

@@ -5,7 +5,7 @@ Why the API server did not do what was asked, as exceptions.
     ClusterError
       UnreachableError   no connection, or no whole answer in time: whether a write happened is unknown
         CredentialsError no credentials that could be used: nothing was asked
-      MalformedError     an answer that is no Kubernetes, or larger than any honest one
+      MalformedError     an answer that is no Kubernetes, or larger than any real one
       RefusedError       the server said no, with a status; of which
         UnauthorizedError 401, ForbiddenError 403, NotFoundError 404, ConflictError 409, InvalidError 422,
         TooManyRequestsError 429

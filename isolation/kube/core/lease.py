@@ -95,7 +95,7 @@ def choose_step(state: CandidateState, me: str, now: float, timing: LeaseTiming)
         return Step.CREATE
     if record.holder == me:
         return Step.RENEW
-    if not record.holder:
+    if not record.holder:  # given back: nobody acts on it
         return Step.TAKE
     wait = record.duration if 0 < record.duration <= _LONGEST_DURATION else timing.duration
     return Step.TAKE if now >= state.observed + wait else Step.WAIT
@@ -127,4 +127,5 @@ def build_record(state: CandidateState, me: str, timing: LeaseTiming) -> LeaseRe
 def build_release(state: CandidateState) -> LeaseRecord | None:
     """What to write so that the next one need not wait; None where we never had the right to act."""
     old = state.record
+    # the API server refuses a duration of 0
     return None if old is None or state.until == NEVER else replace(old, holder="", duration=1.0)

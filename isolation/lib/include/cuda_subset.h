@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of the CUDA driver API that the library wraps or calls, typed anew from the documented
+/* The part of the CUDA driver API that the library wraps or calls, written from the documented
  * names and numbers (CUDA Driver API reference manual 13.x; handles are opaque pointers there).
  */
 #ifndef GS_CUDA_SUBSET_H

@@ -115,7 +115,7 @@ struct gs_feed_card {
     uint64_t sampled_ns; /* of the time since the feed began, so much was seen by samples; 0: all of it */
     uint64_t memory_ns;  /* CLOCK_MONOTONIC of the sample of memory */
     int32_t excess_granules; /* driver's figure less the ledger's; below 0: estimates were too high by this */
-    uint32_t books_granules; /* in the ledger at that sample */
+    uint32_t ledger_granules; /* in the ledger at that sample */
     uint32_t released_granules; /* gs_card.released_granules then, its low 32 bits */
     uint32_t memory_flags;      /* enum gs_memory_flag */
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of NVML that the library wraps or calls, typed anew from the documented names and
+/* The part of NVML that the library wraps or calls, written from the documented names and
  * numbers (NVML API reference manual).
  */
 #ifndef GS_NVML_SUBSET_H

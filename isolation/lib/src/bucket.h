@@ -24,7 +24,7 @@ struct gs_cost {
     uint64_t key;       /* 0: free */
     uint64_t mean_ns;   /* 0: not known yet */
     uint16_t samples;
-    uint16_t hot;    /* launches still to be timed because one of them was dear */
+    uint16_t hot;    /* launches still to be timed because one of them was long */
     uint16_t steady; /* samples without a surprise that make it steady, beyond GS_STEADY */
 };
 
@@ -33,7 +33,7 @@ struct gs_cost {
 #define GS_ONE_IN 8
 #define GS_STEADY_ONE_IN 48 /* of kernels whose last timed launches held no surprise */
 #define GS_STEADY 256       /* so many; after each surprise eight times as many */
-#define GS_HOT 256  /* after a dear launch so many cheap ones of the same kernel are timed too: programs have periods */
+#define GS_HOT 256  /* after a long launch so many short ones of the same kernel are timed too: programs have periods */
 #define GS_HOTTER 8192 /* after more than one */
 
 struct gs_cost *gs_cost_find(uint64_t function, uint64_t blocks);

@@ -33,7 +33,7 @@ static uint64_t reclaim(int card, const struct gs_account *account)
     return bytes;
 }
 
-/* Reserve without a breach record: 0, -ENOMEM past the promise, -ENODEV without books.
+/* Reserve without a breach record: 0, -ENOMEM past the promise, -ENODEV without a ledger.
  * Memory of dead processes, slack in our own pools and a sample that is older than it must be never cause a refusal. */
 int gs_try_charge(int card, uint64_t bytes)
 {
@@ -98,7 +98,7 @@ void gs_charge_undo(int card, uint64_t bytes)
     gs_charge_done(card, bytes);
 }
 
-/* Bytes in use on the card: the books, and what the driver saw beyond them. */
+/* Bytes in use on the card: the ledger, and what the driver saw beyond it. */
 static uint64_t in_use(int card)
 {
     int64_t used = (int64_t)gs_used(gs.region, (uint32_t)card) + gs_excess(card) * (int64_t)GS_GRANULE;

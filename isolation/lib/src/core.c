@@ -42,13 +42,13 @@ static void report(enum gs_breach kind, uint64_t requested, const char *what)
 
 static void pick(char *into, const char *fixed, const char *variable)
 {
-    const char *told = getenv(variable);
+    const char *path = getenv(variable);
     int fd = gs_open(fixed, 0);
-    if (fd >= 0 || !told || !*told)
-        told = fixed; /* the mounted file wins: an emptied or forged environment changes nothing */
+    if (fd >= 0 || !path || !*path)
+        path = fixed; /* the mounted file wins: an emptied or forged environment changes nothing */
     if (fd >= 0)
         gs_close(fd);
-    gs_copy_text(into, 256, told);
+    gs_copy_text(into, 256, path);
 }
 
 static void adopt(const struct gs_limits *limits)
@@ -104,8 +104,8 @@ static enum gs_mode begin(void)
     return GS_MODE_ACTIVE;
 }
 
-/* Read the promise and map the books, once per process; others wait. A child that was forked while
- * its parent was at it begins anew. */
+/* Read the promise and map the ledger, once per process; others wait. A child that was forked while
+ * its parent was at it starts over. */
 enum gs_mode gs_start(void)
 {
     static uint32_t starter; /* its pid */
@@ -145,7 +145,7 @@ int gs_promise_refresh(uint64_t coarse_ns)
     return 1;
 }
 
-/* This process's place in the books, or NULL where there is none to be had. */
+/* This process's place in the ledger, or NULL where there is none to be had. */
 struct gs_account *gs_account(void)
 {
     if (GS_UNLIKELY(!own))

@@ -29,8 +29,8 @@ GS_FORGET_AFTER_FORK(forget_all);
 
 static uint64_t estimate(int card)
 {
-    uint64_t told = card >= 0 ? gs.card[card].context_bytes : 0;
-    return told ? told : CONTEXT_BYTES;
+    uint64_t known = card >= 0 ? gs.card[card].context_bytes : 0;
+    return known ? known : CONTEXT_BYTES;
 }
 
 static int card_for(CUdevice device) { return gs_managed() ? gs_card_of(device) : GS_CARD_NONE; }

@@ -119,7 +119,7 @@ GS_API CUresult cuMemAllocPitch(uint32_t *at, unsigned *pitch, unsigned width, u
     return after(rc, card, bytes, rc ? 0 : *at);
 }
 
-/* What the card may get back with an entry, before the books say so; an estimate sees to that by itself. */
+/* What the card may get back with an entry, before the ledger says so; an estimate sees to that by itself. */
 static uint64_t most_of(const struct gs_entry *entry)
 {
     if (gs_kind_estimated(entry->kind))

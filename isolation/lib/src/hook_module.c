@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Modules and libraries: code and `__device__` variables, charged by what their images say (image.h). A module is
  * loaded when the driver is asked to, a library when something of it is first used on a device. The driver packs them
- * into blocks of 2 MiB, context by context, and so do the books; an image of no known form has a block of its own.
+ * into blocks of 2 MiB, context by context, and so does the ledger; an image of no known form has a block of its own.
  */
 #include "hook.h"
 #include "image.h"
 #include "module.h"
 #include "spin.h"
 
-#define UNIT 256ULL /* bytes; the books of a context's code count these */
+#define UNIT 256ULL /* bytes; the ledger counts a context's code in these */
 #define DEVICES 64
 enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 }; /* CUdevice_attribute */
 enum { EAGER = 1 }; /* CUmoduleLoadingMode */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the program is told: the promise as the size of the card. */
+/* What the program sees: the promise as the size of the card. */
 #include "hook.h"
 
 /* The driver first, so that its errors stay true; then the smaller of promise and reality. */

@@ -10,7 +10,7 @@
 #define BURST_LEAD_NS 25000000LL /* how far ahead of an idle neighbour's card we queue */
 #define NAP_NS 20000000ULL
 #define MOST_DEBT_NS 120000000000LL /* wall time that a launch waits at most for what ran before it */
-#define SAID_NS 10000000000LL /* a program that waits longer than this is told why */
+#define SAID_NS 10000000000LL /* a program that waits longer than this gets a line that says why */
 #define UNKNOWN_WAIT_NS 500000000ULL /* a kernel that waits for its successor must not hang */
 
 static struct gs_meter meters[GS_CARDS];
@@ -62,7 +62,7 @@ static uint64_t wait_for_turn(struct gs_meter *m, int card)
     return now;
 }
 
-/* A launch of unknown cost waits until no other one is under way: each may be dear, and a program has
+/* A launch of unknown cost waits until no other one is under way: each may be long, and a program has
  * thousands of kernels. */
 static void wait_to_know(struct gs_meter *m, int card, struct gs_cost *cost)
 {
@@ -77,7 +77,7 @@ static void wait_to_know(struct gs_meter *m, int card, struct gs_cost *cost)
     }
 }
 
-/* Too many timed launches are under way to time another: an untimed one might be dear. */
+/* Too many timed launches are under way to time another: an untimed one might be long. */
 static void wait_for_room(struct gs_meter *m, int card)
 {
     uint64_t began = gs_now_ns();

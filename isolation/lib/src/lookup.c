@@ -162,8 +162,8 @@ void *gs_dlsym_lookup(void *handle, const char *name)
 
 static void count_unknown(const char *name)
 {
-    static uint32_t told;
-    if (gs_managed() && __atomic_fetch_add(&told, 1, __ATOMIC_RELAXED) < 64)
+    static uint32_t logged;
+    if (gs_managed() && __atomic_fetch_add(&logged, 1, __ATOMIC_RELAXED) < 64)
         gs_breach(GS_BREACH_UNKNOWN_ENTRY, GS_CARD_NONE, 0, name);
 }
 

@@ -93,7 +93,7 @@ static int64_t root(uint64_t of)
 
 /* Own time per event time of late. Where rounding and the edges of the interval explain the difference,
  * events are believed: alone on a card they are exact. pre: entered. */
-static void learn_ratio(struct gs_meter *m, int64_t own, int64_t event, int64_t doubt_now)
+static void learn_ratio(struct gs_meter *m, int64_t own, int64_t event, int64_t error_now)
 {
     struct gs_compared *c = &m->compared;
     int64_t since = within((int64_t)(c->at - c->learnt) * 1000 / LATELY_NS, 10000);
@@ -101,11 +101,11 @@ static void learn_ratio(struct gs_meter *m, int64_t own, int64_t event, int64_t 
     c->learnt = c->at;
     c->own_sum = c->own_sum * keep / 1000 + own;
     c->event_sum = c->event_sum * keep / 1000 + event;
-    c->error_sum = c->error_sum * keep / 1000 + doubt_now;
-    int64_t apart = c->own_sum - c->event_sum, doubt = c->error_sum + EDGE_NS;
+    c->error_sum = c->error_sum * keep / 1000 + error_now;
+    int64_t apart = c->own_sum - c->event_sum, error = c->error_sum + EDGE_NS;
     if (c->event_sum < 1000000)
         return;
-    if (apart <= doubt && -apart <= doubt)
+    if (apart <= error && -apart <= error)
         m->factor_ppm = GS_PPM;
     else
         m->factor_ppm = (uint64_t)c->own_sum * 1000 / (uint64_t)(c->event_sum / 1000 + 1);
@@ -123,7 +123,7 @@ static void owe(struct gs_meter *m, struct gs_card *shared, int64_t sure)
 
 /* The host's sample says how much of the card's time was ours; events also count neighbours' slices. The
  * ratio serves the charges to come; what past charges missed is owed. Single samples are rounded and their
- * edges blurred: only what goes beyond such doubt in sum is owed. pre: entered, a sample is waiting. */
+ * edges blurred: only what goes beyond such errors in sum is owed. pre: entered, a sample is waiting. */
 static void compare(struct gs_meter *m, struct gs_card *shared)
 {
     struct gs_compared *c = &m->compared, was = *c;
@@ -139,9 +139,9 @@ static void compare(struct gs_meter *m, struct gs_card *shared)
         __atomic_store_n(&shared->fed_sample_ns, c->at, __ATOMIC_RELEASE);
     __atomic_store_n(&shared->fed_own_ns, c->own_ns, __ATOMIC_RELAXED);
     int64_t span = (int64_t)(c->at - was.at), own = (int64_t)(c->own_ns - was.own_ns);
-    int64_t told = c->sampled_ns ? (int64_t)(c->sampled_ns - was.sampled_ns) : span;
-    if (told < span / 16 * 15)
-        span = told; /* one was lost, or nobody computed: a sample speaks for the time right before it */
+    int64_t covered = c->sampled_ns ? (int64_t)(c->sampled_ns - was.sampled_ns) : span;
+    if (covered < span / 16 * 15)
+        span = covered; /* one was lost, or nobody computed: a sample speaks for the time right before it */
     if (!was.at || own < 0 || span <= 0 || !recall(m, c->at - (uint64_t)span, c->at, &ran))
         return; /* a first sample, or one from before our time: only a place to count from */
     int64_t rounding = span / 1000 * (int64_t)was.next_rounding_ppm / 1000;
@@ -224,10 +224,10 @@ void gs_meter_refresh(struct gs_meter *m, int card, uint64_t now)
         m->fed_sample_ns = feed->cards[card].sample_ns;
         take_sample(m, shared, &feed->cards[card]);
     }
-    int told = m->compared.at && (int64_t)(now - m->compared.at) < SILENT_NS;
-    if (!told || !m->factor_ppm) /* one late writing of the feed is no reason to forget the ratio */
+    int sampled = m->compared.at && (int64_t)(now - m->compared.at) < SILENT_NS;
+    if (!sampled || !m->factor_ppm) /* one late writing of the feed is no reason to forget the ratio */
         m->factor_ppm = GS_PPM;
     lean(m, shared);
     restate(shared, now, m->rate_ppm);
-    __atomic_store_n(&shared->flags, told && m->fed ? 0U : GS_CARD_UNCORRECTED, __ATOMIC_RELAXED);
+    __atomic_store_n(&shared->flags, sampled && m->fed ? 0U : GS_CARD_UNCORRECTED, __ATOMIC_RELAXED);
 }

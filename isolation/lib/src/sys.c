@@ -69,7 +69,7 @@ long gs_read(int fd, void *into, size_t bytes)
     return got;
 }
 
-/* The first `bytes` of a file: how many there were, or -errno. Opened anew each time: the program
+/* The first `bytes` of a file: how many there were, or -errno. Opened again each time: the program
  * may close any descriptor behind our back. */
 long gs_read_file(const char *path, void *into, size_t bytes)
 {
@@ -132,7 +132,7 @@ int64_t gs_file_size(int fd)
     return S_ISREG(about.st_mode) ? (int64_t)about.st_size : -EINVAL;
 }
 
-/* Number of the file within its file system; 0 where it cannot be told. */
+/* Number of the file within its file system; 0: unknown. */
 uint64_t gs_inode(int fd)
 {
     struct stat about;

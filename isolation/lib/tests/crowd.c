@@ -115,7 +115,7 @@ static CUdeviceptr join(void)
     return mine;
 }
 
-/* All threads hold what they have; the books are looked at from outside; then all is given back. */
+/* All threads hold what they have; the ledger are looked at from outside; then all is given back. */
 static void rest(pthread_t *thread, int threads)
 {
     pthread_barrier_wait(&resting);

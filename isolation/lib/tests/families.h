@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every family of calls that takes memory of a card and gives it back, for programs that test the
- * books: as a program would make them, with what each one needs around it.
+ * ledger: as a program would make them, with what each one needs around it.
  */
 #ifndef GS_FAMILIES_H
 #define GS_FAMILIES_H

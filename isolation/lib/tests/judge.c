@@ -23,7 +23,7 @@ static uint64_t (*used_of)(void *, uint64_t);
 void gs_after_fork(void);
 void gs_after_fork(void) {}
 
-/* Open both books: the region and the hardware named by the environment. Ends the program where one is missing. */
+/* Open both ledgers: the region and the hardware named by the environment. Ends the program where one is missing. */
 void judge_begin(const char *hardware)
 {
     void *library = dlopen(hardware, RTLD_NOW);
@@ -34,7 +34,7 @@ void judge_begin(const char *hardware)
     judge_shared = mmap(NULL, sizeof *judge_shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (!open_box || !settle_box || !used_of || !judge_region || judge_shared == MAP_FAILED ||
         open_box(getenv("GPUSHARE_SIMGPU"), &box)) {
-        fprintf(stderr, "no books to judge\n");
+        fprintf(stderr, "no ledger to judge\n");
         exit(2);
     }
 }
@@ -60,7 +60,7 @@ uint64_t judge_truth(void)
 
 void judge_reap(void) { (void)gs_reap(judge_region, getenv("GPUSHARE_REGION"), -1, NULL); }
 
-/* Do both books say this once the dead are reaped? A dead address space may be kept for a moment by
+/* Do both ledgers say this once the dead are reaped? A dead address space may be kept for a moment by
  * whoever reads its /proc. */
 int judge_settles(uint64_t ledger, uint64_t truth)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Judges the books of a container from outside: the region itself, and the simulated hardware's own
- * books, by way of _hardware.so. Must run in a process that has no part in either.
+/* Judges the ledger of a container from outside: the region itself, and the simulated hardware's own
+ * records, by way of _hardware.so. Must run in a process that has no part in either.
  */
 #ifndef GS_JUDGE_H
 #define GS_JUDGE_H

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kills processes inside ledger steps and checks the books.
+/* Kills processes inside ledger steps and checks the ledger.
  *
  *   kill step           at every instruction boundary of a reserve and a refund
  *   kill take EVERY     at every EVERY-th boundary of taking a slot
  *   kill storm SECONDS PROCESSES THREADS   at random, under contention
  *   kill fork           fork, exec, close-all and a foreign close: does the slot's lock hold?
  *
- * Prints one line of figures; exit status 1 where the books were wrong.
+ * Prints one line of figures; exit status 1 where the ledger were wrong.
  */
 #define _GNU_SOURCE
 #include <errno.h>

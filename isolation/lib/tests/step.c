@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kills a process after every single instruction that the library executes on a family's path from
- * taking memory to giving it back, and judges both books each time.
+ * taking memory to giving it back, and judges both ledgers each time.
  *
  *   step HARDWARE.so FAMILY SAMPLES SEED   SAMPLES boundaries at random; 0: every one
  *

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kills processes of many threads that go through all families, at random and under contention, and
- * judges the books while they live and after they are gone.
+ * judges the ledger while they live and after they are gone.
  *
  *   storm HARDWARE.so KILLS PROCESSES THREADS PACE SEED [FAMILY...]
  *
  * A kill every PACE microseconds, at random up to twice that. Without a family: all of them.
  * Every 25 kills all are stopped for a moment: the card's word must be the sum of the living slots'.
- * Nobody may be without an answer for as long as PATIENCE. At the end both books are those of the one
+ * Nobody may be without an answer for as long as PATIENCE. At the end both ledgers are those of the one
  * process that lived on, and a fresh one goes through every family.
  * Prints `kills N checks N wrong N wedged N left N calls N peak N` (bytes charged at most); exit status 1 where something was wrong.
  */

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec import CodecError, decode_allocation
-from isolation.contract.model import Compute, Mode
+from isolation.contract.model import MANY_INSTANCES, SHARES_OF_INSTANCE, Compute, Mode
 from isolation.contract.names import ACK, ALLOCATION, CGPU_DISABLE_ENV, SYSTEM_NAMESPACES
 from isolation.contract.nri_api import VOID
 from isolation.contract.quantity import show_bytes
@@ -136,7 +136,13 @@ def check_room(key: str, slices: Sequence[Slice], cards: Mapping[str, Card], in_
     """Never more on a card than it has, beside what others may use now; RefusedError."""
     unknown = [part.uuid for part in slices if part.uuid not in cards]
     if unknown:
-        raise RefusedError(f"{key}: the pod was placed on card {', '.join(unknown)}, which this node does not have")
+        changed = " (its MIG instances were changed; delete the pod)" if unknown[0].startswith("MIG-") else ""
+        raise RefusedError(
+            f"{key}: the pod was placed on card {', '.join(unknown)}, which this node does not have{changed}"
+        )
+    parts = [part for part in slices if cards[part.uuid].instance is not None]
+    if parts and (len(slices) > 1 or parts[0].core):
+        raise RefusedError(f"{key}: {MANY_INSTANCES if len(slices) > 1 else SHARES_OF_INSTANCE}")
     for part in slices:
         _fits(key, part, cards[part.uuid], in_force)
 

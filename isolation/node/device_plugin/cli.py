@@ -9,13 +9,13 @@ there yet is no reason not to start.
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import Any
 
 import click
 
 from isolation import logs
 from isolation.node.paths import PREFIX, Paths, options, paths_of
+from isolation.shutdown import stop_event
 
 
 @click.command(
@@ -37,14 +37,10 @@ def device_plugin(**given: Any) -> None:
         raise click.UsageError("\n  ".join(problems))
     from isolation.node.device_plugin.process import DevicePluginError, serve  # noqa: PLC0415 (help without gRPC)
 
-    async def until_told() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await serve(paths, stop)
+    async def until_stopped() -> None:
+        await serve(paths, stop_event())
 
     try:
-        asyncio.run(until_told())
+        asyncio.run(until_stopped())
     except DevicePluginError as exc:
         raise click.ClickException(str(exc)) from None

@@ -123,12 +123,7 @@ class DevicePlugin:
 async def serve(paths: Paths, stop: asyncio.Event) -> None:
     """The device plugin, until told to stop; DevicePluginError where it cannot begin."""
     try:
-        paths.run_dir.mkdir(parents=True, exist_ok=True)
-        paths.plugins.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise DevicePluginError(f"cannot create {exc.filename}: {exc.strerror}: run as root on its node") from None
-    try:
-        async with alone(paths.run_dir / LOCK, stop, "device plugin"):
+        async with alone(paths, LOCK, stop, "device plugin"):
             await DevicePlugin(paths).run(stop)
     except (GateError, LockError, PluginError) as exc:
         raise DevicePluginError(str(exc)) from None

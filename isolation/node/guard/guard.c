@@ -9,9 +9,12 @@
  * nonce as an annotation. Then every mount is looked up inside the container's root, and bound again where a link of
  * the image or a volume of the pod has put something else above it. The mark is removed: one start for each id.
  *
- * Whatever cannot be read is a refusal. Nothing else has to run for that: no agent, no kubelet. What is written to
- * standard error is shown in the pod's events. OCI runtime specification 1.1: "Lifecycle" step 3, "POSIX-platform
- * Hooks" (createRuntime runs in the runtime's namespaces, after the mounts are made, before pivot_root), "State".
+ * A line `limits TAB <socket> TAB <uuid>=<bytes>,...` has the agent limit the container's memory in the kernel driver:
+ * the control group exists now, and no program of the container runs yet.
+ *
+ * Whatever cannot be read is a refusal. Nothing else has to run, unless limits are to be set: no agent, no kubelet. What
+ * is written to standard error is shown in the pod's events. OCI runtime specification 1.1: "Lifecycle" step 3,
+ * "POSIX-platform Hooks" (createRuntime runs in the runtime's namespaces, after the mounts are made, before pivot_root), "State".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,6 +32,7 @@
 #include <unistd.h>
 
 #include "json.h"
+#include "limits.h"
 
 #define ANNOTATION "gpushare.dev/start-nonce"
 #define NONCE_CHARS 32
@@ -262,6 +266,36 @@ static void ensure_mounts(char *lines, long pid, const char *rootfs)
         ensure_mount(root, targets[i], trees[i]);
 }
 
+/* Have the agent set what the line says, which is taken out of the mark. */
+static void ensure_limits(char *lines, long pid, const char *id)
+{
+    const char *word = "limits\t";
+    char *line = lines, path[64], group[MOST_PATH], answer[512];
+    while (*line && strncmp(line, word, strlen(word)))
+        line += strcspn(line, "\n") + (line[strcspn(line, "\n")] == '\n');
+    if (!*line)
+        return;
+    char *end = line + strcspn(line, "\n"), *at = strndup(line, (size_t)(end - line));
+    if (!at)
+        refuse("out of memory");
+    end += *end == '\n';
+    memmove(line, end, strlen(end) + 1);
+    char *rest = at;
+    strsep(&rest, "\t");
+    char *where = strsep(&rest, "\t");
+    if (!where || !rest)
+        refuse("the mark of this container is damaged");
+    snprintf(path, sizeof path, "/proc/%ld/cgroup", pid);
+    size_t size;
+    char *groups = read_path(path, &size);
+    if (!find_cgroup(groups, id, group, sizeof group))
+        refuse("memory limits of the driver need cgroup version 2, and the container has no group of its own there");
+    if (!ask_limits(where, id, group, rest, answer, sizeof answer))
+        refuse("the node agent did not limit the container's memory in the driver: %s", answer);
+    free(groups);
+    free(at);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -295,6 +329,8 @@ int main(int argc, char **argv)
     char where[MOST_PATH];
     get(&root, "path", where, sizeof where, "the root of the container's specification");
     snprintf(rootfs, sizeof rootfs, "%s%s%s", *where == '/' ? "" : bundle, *where == '/' ? "" : "/", where);
+    if (mark[NONCE_CHARS + 1])
+        ensure_limits(mark + NONCE_CHARS + 1, get_pid(&state), id);
     if (mark[NONCE_CHARS + 1])
         ensure_mounts(mark + NONCE_CHARS + 1, get_pid(&state), rootfs);
     return 0;

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from isolation.contract import nri_api as api
+from isolation.node.cdi import Injected
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,18 +82,27 @@ class Adjustment:
     annotations: Mapping[str, str] = field(default_factory=dict)
     hook: tuple[str, ...] = ()
     """Command line of a createRuntime hook; empty: none."""
+    injected: Injected = Injected()  # noqa: RUF009 (a value)
+    """What the CDI devices stand for, where the runtime does not look them up."""
 
     def message(self) -> Any:
         """As the runtime reads it."""
+        hooks: dict[str, list[dict[str, Any]]] = {
+            "create_runtime": [{"path": self.hook[0], "args": self.hook}] if self.hook else []
+        }
+        for stage, hook in self.injected.hooks:
+            hooks.setdefault(stage, []).append(hook)
+        mounts = [
+            {"destination": one.container, "type": "bind", "source": one.host, "options": one.options}
+            for one in self.mounts
+        ]
         return api.ContainerAdjustment(
             annotations=dict(self.annotations),
-            mounts=[
-                {"destination": one.container, "type": "bind", "source": one.host, "options": one.options}
-                for one in self.mounts
-            ],
+            mounts=[*mounts, *self.injected.mounts],
             env=[{"key": key, "value": value} for key, value in self.env.items()],
             CDI_devices=[{"name": name} for name in self.cdi_devices],
-            hooks={"create_runtime": [{"path": self.hook[0], "args": self.hook}] if self.hook else []},
+            hooks=hooks,
+            linux={"devices": list(self.injected.devices)},
         )
 
 

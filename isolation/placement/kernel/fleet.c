@@ -113,3 +113,12 @@ GS_API void gs_say(const struct gs_fleet *f, const struct gs_ask *a, const uint8
     for (int32_t i = 0; i < count; i++)
         no[i] = (uint8_t)why_node(f, a, eligible, may, node[i], &unused);
 }
+
+void gs_struct_sizes(int32_t size[6]) {
+    size[0] = sizeof(struct gs_fleet);
+    size[1] = sizeof(struct gs_mix);
+    size[2] = sizeof(struct gs_policy);
+    size[3] = sizeof(struct gs_ask);
+    size[4] = sizeof(struct gs_row);
+    size[5] = sizeof(struct gs_best);
+}

@@ -134,5 +134,7 @@ GS_API void gs_say(const struct gs_fleet *, const struct gs_ask *, const uint8_t
                    const int32_t *node, int32_t count, uint8_t *no);
 GS_API double gs_fragment(const struct gs_fleet *, const struct gs_mix *, double *idle);
 GS_API int32_t gs_prices(int32_t sizes, const int32_t *size, const double *demand, double *value);
+/* Bytes of each struct above, in their order: an object built from other sources is noticed when it is loaded. */
+GS_API void gs_struct_sizes(int32_t size[6]);
 
 #endif

@@ -34,7 +34,7 @@ from isolation import logs
 from isolation.contract.dialects import Offered
 from isolation.contract.metrics.scheduler import BUCKETS
 from isolation.contract.names import TIME_SLICES
-from isolation.host.bounded_connections import Bounded, Connection, Limits
+from isolation.host.bounded_connections import Bounded, Connection, ConnectionLimits
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
 from isolation.scheduler.admission.core.admission_review import MOST_BYTES
 from isolation.scheduler.admission.core.messages import (
@@ -204,6 +204,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
                 known.handed,
                 configuration.scheduler,
                 growth=known.growth if known.synced else None,
+                recommended=known.recommended(time.time()),
                 unit_bytes=configuration.unit_bytes,
                 offered=replace(
                     offered,
@@ -216,7 +217,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     await scheduler.read_everything()
     gc.collect()
     gc.freeze()
-    reviews, limits = ReviewQueue(judge), Limits(MOST_CONNECTIONS, REQUEST_SECONDS)
+    reviews, limits = ReviewQueue(judge), ConnectionLimits(MOST_CONNECTIONS, REQUEST_SECONDS)
     background: list[asyncio.Task[None]] = []
     async with serve(reviews.application(), listener, limits, log, lambda: certificates.current) as connections:
         works = (

@@ -70,7 +70,7 @@ class ClusterFeed:
         self._shared = {(pod.namespace, pod.name): pod.uid for pod in informers.store.pods.values()}
         self._changes: dict[tuple[str, str], bool] = {}
         self._fleet, self._fleet_stale, self._fleet_sent = node_sizes.UNKNOWN, True, node_sizes.UNKNOWN
-        self._pools_sent = ""
+        self._pools_sent = self._sizing_sent = ""
         self._cards, self._cards_stale, self._cards_sent = CardSizes(), foreign, CardSizes()
         self._synced = False
         self._owned: dict[str, str] = {}
@@ -88,6 +88,7 @@ class ClusterFeed:
         self._changes.clear()
         self._fleet_sent, self._pools_sent = self._current_fleet(), self._informers.pools.text
         self._cards_sent, self._owned_sent = self._current_cards(), self._owned
+        self._sizing_sent = self._informers.right_sizing.text
         self._synced = not self._informers.missing()
         names = list(self._shared)
         batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
@@ -100,6 +101,7 @@ class ClusterFeed:
                 pools=self._pools_sent,
                 cards=_sent(self._cards_sent),
                 owned=self._owned,
+                right_sizing=self._sizing_sent,
             ),
         ]
 
@@ -108,10 +110,19 @@ class ClusterFeed:
         changes, self._changes = self._changes, {}
         synced, shapes = not self._informers.missing(), self._current_fleet()
         pools = self._informers.pools.text
-        cards = self._current_cards()
-        same = (self._synced, self._fleet_sent, self._pools_sent, self._cards_sent, self._owned_sent)
-        if not changes and (synced, shapes, pools, cards, self._owned) == same:
+        cards, sizing = self._current_cards(), self._informers.right_sizing.text
+        same = (
+            self._synced,
+            self._fleet_sent,
+            self._pools_sent,
+            self._cards_sent,
+            self._owned_sent,
+            self._sizing_sent,
+        )
+        if not changes and (synced, shapes, pools, cards, self._owned, sizing) == same:
             return None
+        recommended = sizing if sizing != self._sizing_sent else None
+        self._sizing_sent = sizing
         owned = self._owned if self._owned != self._owned_sent else None
         self._owned_sent = self._owned
         kinds = _sent(cards) if cards != self._cards_sent else None
@@ -120,7 +131,7 @@ class ClusterFeed:
         self._synced, self._fleet_sent, self._pools_sent = synced, shapes, pools
         shared = [key for key, there in changes.items() if there]
         gone = [key for key, there in changes.items() if not there]
-        return ClusterUpdate(True, synced, shared, gone, shapes, news, kinds, owned)
+        return ClusterUpdate(True, synced, shared, gone, shapes, news, kinds, owned, recommended)
 
     def _current_fleet(self) -> node_sizes.NodeSizes:
         if self._fleet_stale and not self._informers.missing():

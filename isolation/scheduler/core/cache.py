@@ -34,6 +34,7 @@ from isolation.scheduler.core.preemption import (
     find_candidates,
 )
 from isolation.scheduler.core.reservations import Reservations, hold_key, internal_name, is_internal
+from isolation.scheduler.core.resizing import next_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node, Pod, Request
     from isolation.scheduler.core.inspection import InspectedNode, OvercommittedCard
     from isolation.scheduler.core.preemption import Preemption, Victims
+    from isolation.scheduler.core.resizing import ResizeStep
 
     Scores = np.ndarray[Any, np.dtype[np.float64]]
 
-UNRESOLVABLE: Final = frozenset({Why.TOO_FEW_CARDS, Why.CARD_TOO_SMALL, Why.MODE, Why.NOT_READY})
+UNRESOLVABLE: Final = frozenset({Why.TOO_FEW_CARDS, Why.CARD_TOO_SMALL, Why.INSTANCES, Why.MODE, Why.NOT_READY})
 """Reasons that preemption cannot change (`FailedAndUnresolvableNodes` of the extender protocol)."""
 DELETING_SECONDS: Final = 60.0
 """A pod counts as about to end for so long after its deletion was requested; then its cards are not waited for."""
@@ -104,6 +106,8 @@ class SchedulerCache:
         self._reservations = Reservations(self._capacity, self._pods)
         self._nominator = Nominator()
         self._assumed: dict[str, tuple[AssumedPod, Pod]] = {}
+        self._resizing: dict[str, tuple[int, Placement]] = {}
+        """By UID, the generation of a record that is being written and what it books; held until the watch shows it."""
         self._deleting_since: dict[str, float] = {}
         self._now = 0.0
         self._fitting_version = -1
@@ -133,6 +137,8 @@ class SchedulerCache:
         before = self._pods.get(pod.uid)
         if pod.placement is None and before is not None and before.placement is not None:
             return  # Kubernetes never unbinds a pod: this event is older than what the cache has
+        if before is not None and _generation(pod) < _generation(before):
+            return  # nor does a record go back
         self._pods[pod.uid] = pod
         if before is None and pod.request.shared:
             self._capacity.engine.arrive(self._capacity.strip_request(pod.request))
@@ -147,6 +153,7 @@ class SchedulerCache:
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that is gone or has ended: whatever it held is free."""
         self.forget(uid)
+        self._resizing.pop(uid, None)
         self._deleting_since.pop(uid, None)
         self._capacity.free(uid)
         self._reservations.pod_removed(self._pods.pop(uid, None), uid)
@@ -315,6 +322,37 @@ class SchedulerCache:
             return None
         return choose_preemption(self._preemption_state(), pod, names)
 
+    # -- live resize --------------------------------------------------------------------------
+
+    def resize_step(self, uid: str) -> ResizeStep | None:
+        """What to do next for this pod; None: nothing can be said now, or a write for it is under way."""
+        pod = self._pods.get(uid)
+        if pod is None or pod.placement is None or pod.deleting or uid in self._resizing:
+            return None
+        return next_step(pod, self._capacity.nodes.get(pod.placement.node), self._capacity, self._unit)
+
+    def book_resize(self, uid: str, generation: int, booked: Placement) -> None:
+        """Hold what a record is about to book, before it is written; `settle_resize` or the watch ends that."""
+        pod = self._pods[uid]
+        self._resizing[uid] = (generation, booked)
+        self._capacity.hold(uid, pod.namespace, pod.request, booked)
+        self._reservations.recheck_node(booked.node)
+
+    def settle_resize(self, uid: str) -> None:
+        """The record was not written: the pod holds what it says."""
+        pod = self._pods.get(uid)
+        if self._resizing.pop(uid, None) is not None and pod is not None and pod.placement is not None:
+            self._capacity.hold(uid, pod.namespace, pod.request, pod.placement)
+
+    def extra_bytes(self, namespace: str) -> int:
+        """By how much the namespace's pods hold more (below 0: less) than they request: for Kubernetes' own quotas."""
+        return sum(
+            sum(part.bytes for part in held.placement.slices) - pod.request.card_bytes * pod.request.cards
+            for uid, pod in self._pods.items()
+            if (pod.resize is not None or uid in self._resizing) and pod.namespace == namespace
+            if (held := self._capacity.held.get(uid)) is not None
+        )
+
     # -- for the leader's tasks and for people ------------------------------------------------
 
     def find_overdue(self, now: float, seconds: float) -> list[AssumedPod]:
@@ -366,7 +404,12 @@ class SchedulerCache:
         self._reservations.expire(self._now)
 
     def _set_bound(self, pod: Pod, placement: Placement) -> None:
-        """Hold what the pod's allocation record says, whatever was assumed."""
+        """Hold what the pod's allocation record says, whatever was assumed; what a later record books meanwhile."""
+        generation, booked = self._resizing.get(pod.uid, (0, placement))
+        if _generation(pod) >= generation:
+            self._resizing.pop(pod.uid, None)
+        else:
+            placement = booked
         self._capacity.hold(pod.uid, pod.namespace, pod.request, placement)
         self._reservations.pod_bound(pod)
         self._reservations.recheck_node(placement.node)
@@ -501,3 +544,8 @@ def scale_scores(scores: Scores, most: int) -> np.ndarray[Any, np.dtype[np.int64
             # Rounded down, so that a merely good node never ties with the best one.
             points[fitting] = np.where(scores[fitting] - best <= _EQUAL_SCORES, most, np.floor(part * (most - 1)))
     return points
+
+
+def _generation(pod: Pod) -> int:
+    """Of the pod's record; 0: it was never changed."""
+    return pod.resize.generation if pod.resize is not None else 0

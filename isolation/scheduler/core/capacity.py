@@ -2,10 +2,10 @@
 """
 Which pod or reservation holds what of which card, what is free, and what each namespace uses of its quota.
 
-The placement engine gets pods and nodes stripped to cards: CPU, memory, selectors and taints are kube-scheduler's
-business, which asks about nodes that passed its own filters. A hold outlives its node (it is back when the node is) and
-a change of the node's cards. A record made before the agent had published UUIDs names a card by node and index; it
-means the card of that index.
+The placement engine gets pods and nodes stripped to cards and rules about cards: CPU, memory, selectors and taints are
+kube-scheduler's business, which asks about nodes that passed its own filters. A hold outlives its node (it is back when
+the node is) and a change of the node's cards. A record made before the agent had published UUIDs names a card by node
+and index; it means the card of that index.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Compute, Mode, Node, Placement, Refusal, Request, Slice, Why
+from isolation.contract.model import Compute, Mode, Node, Placement, Refusal, Request, Rules, Slice, Why
 from isolation.placement.engine import Engine
+from isolation.placement.node_rules import needs_of
 from isolation.scheduler.core.quota import Charge, QuotaUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from isolation.contract.model import CardRules
 
 SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 _PLENTY_CPU: Final = 1 << 40
@@ -30,6 +33,8 @@ _MOST_BYTES: Final = 1 << 46
 KINDS_KEPT: Final = 64
 """Card sizes that may come and go before old ones are forgotten."""
 _LEAN_KEPT: Final = 65536
+RULES_KEPT: Final = 256
+"""Sets of rules about cards, each matched against every node; tenants write them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class Capacity:
         """Called whenever something held becomes free."""
         self._models: dict[str, frozenset[str]] = {}
         self._charges: dict[str, Charge] = {}
-        self._stripped: dict[tuple[int, int, int, str, bool], Request] = {}
+        self._stripped: dict[tuple[int, int, int, str, bool, CardRules], Request] = {}
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -175,12 +180,18 @@ class Capacity:
     def strip_request(self, request: Request) -> Request:
         """The request without what kube-scheduler decides; equal pods get one object, by which the engine caches."""
         online = request.compute.online
-        key = (request.cards, min(request.card_bytes, _MOST_BYTES), request.card_core, request.owner, online)
+        amounts = (request.cards, min(request.card_bytes, _MOST_BYTES), request.card_core)
+        key = (*amounts, request.owner, online, request.rules.cards)
         found = self._stripped.get(key)
         if found is None:
+            if self.engine.eligibility_groups > RULES_KEPT:
+                self.engine.forget_card_rules()
+                self._stripped.clear()
             if len(self._stripped) >= _LEAN_KEPT:
                 self._stripped.clear()
-            found = self._stripped[key] = Request(*key[:3], owner=request.owner, compute=Compute(online=online))
+            rules = Rules(cards=request.rules.cards)
+            found = Request(*amounts, owner=request.owner, rules=rules, compute=Compute(online=online))
+            self._stripped[key] = found
         return found
 
     def place_on(self, request: Request, namespace: str, name: str) -> Placement | Refusal:
@@ -197,8 +208,8 @@ class Capacity:
         if node is None or self.explain_over_quota(namespace, request, at.node):
             return None
         wanted = _resolve_cards(at, node)
-        pairs, allowed = zip(node.cards, self.engine.room(at.node), strict=True), request.rules.cards
-        room = {card.uuid: free for card, free in pairs if not allowed or allowed.allow(card)}
+        pairs, needs = zip(node.cards, self.engine.room(at.node), strict=True), needs_of(request)
+        room = {card.uuid: free for card, free in pairs if needs.allow(card)}
         for part in wanted.slices:
             free, core = room.get(part.uuid, (-1, -1))
             if free < request.card_bytes or core < request.card_core:

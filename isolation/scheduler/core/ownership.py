@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which dialects that are switched on still belong to the systems that they come from, by the webhooks in the cluster.
+Which dialects that are switched on still belong to the systems that they come from, by what is found in the cluster.
 
-Two owners of one name would give a pod two promises, or none. The operator says that a system may stay beside us by
-naming the namespaces that are left to it.
+The operator says that a system may stay beside us by naming the namespaces that are left to it.
 """
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from isolation.contract.dialects.ownership import find_living
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from isolation.contract.dialects import System
+    from isolation.contract.dialects.ownership import Signs
 
 
-def find_owned(
-    systems: Iterable[System], left: Iterable[tuple[str, str]], webhooks: Iterable[str]
-) -> Mapping[str, str]:
-    """Dialects whose own system lives here and was left no namespace, with the webhook that shows it."""
-    shared, names = {dialect for dialect, _ in left}, sorted(webhooks)
-    found: dict[str, str] = {}
-    for system in systems:
-        theirs = [name for name in names if name.endswith(system.webhooks)]
-        if theirs and system.name not in shared:
-            found[system.name] = theirs[0]
-    return MappingProxyType(found)
+def find_owned(systems: Iterable[System], left: Iterable[tuple[str, str]], signs: Signs) -> Mapping[str, str]:
+    """Dialects whose own system lives here and was left no namespace, with what shows it."""
+    shared = {dialect for dialect, _ in left}
+    return find_living((one for one in systems if one.name not in shared), signs)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isolation.contract.model import CardChoice, Placement, Refusal, Slice
-from isolation.placement.node_rules import find_barrier, kind_of
+from isolation.placement.node_rules import find_barrier, needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def may_use(pod: Pod, node: Node | None) -> bool:
     """Whether the pod may use this node, free cards aside."""
-    return node is not None and node.serving and find_barrier(kind_of(pod.request), pod.request.rules, node) is None
+    return node is not None and node.serving and find_barrier(needs_of(pod.request), node) is None
 
 
 def assign_places(

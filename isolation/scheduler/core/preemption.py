@@ -20,6 +20,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from isolation.contract.model import Placement, Why
+from isolation.placement.node_rules import needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -247,8 +248,8 @@ class _CardVictims:
         }
         free = state.capacity.engine.room(node.name)
         large = {c.uuid for c in node.cards if c.healthy and c.allocatable_bytes >= pod.request.card_bytes}
-        allowed = pod.request.rules.cards
-        sound = {c.uuid for c in node.cards if c.uuid in large and allowed.allow(c)} if allowed else large
+        needs = needs_of(pod.request)
+        sound = {c.uuid for c in node.cards if c.uuid in large and needs.allow(c)}
         self._free = {c.uuid: f for c, f in zip(node.cards, free, strict=True) if c.uuid in sound}
         for uid in state.capacity.keys_by_node.get(node.name, ()):
             if uid in state.deleting and uid in holds:

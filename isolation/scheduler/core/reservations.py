@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from isolation.contract.model import Request
+from isolation.placement.node_rules import needs_of
 from isolation.scheduler.core.planned_nodes import assign_places, may_use
 
 if TYPE_CHECKING:
@@ -162,8 +163,8 @@ class Reservations:
         for part in freed:
             free, core = room.get(part.uuid, (0, 0))
             room[part.uuid] = free + part.bytes, core + part.core
-        allowed = request.rules.cards
-        cards = [card.uuid for card in self._capacity.nodes[name].cards if not allowed or allowed.allow(card)]
+        needs = needs_of(request)
+        cards = [card.uuid for card in self._capacity.nodes[name].cards if needs.allow(card)]
         fits = (
             free >= request.card_bytes and core >= request.card_core for free, core in (room[uuid] for uuid in cards)
         )

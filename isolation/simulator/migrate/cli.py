@@ -12,6 +12,7 @@ import json
 import sys
 from collections import Counter
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,12 +29,13 @@ from isolation.placement.card_sizes import measure_cards
 from isolation.simulator.migrate.changes import UNKNOWN, Change, State, change
 from isolation.simulator.place.fleet import fleet_options, read_fleet
 from isolation.simulator.place.manifests import STDIN, ManifestError, guarded, iterate_objects, read, skip_if_controlled
-from isolation.simulator.place.nodes import NodeSpecError
+from isolation.simulator.place.nodes import NodeSpecError, read_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from isolation.contract.dialects import Line
+    from isolation.placement.card_sizes import CardSizes
     from isolation.simulator.place.manifests import Located
 
 _FAILED = frozenset({State.REFUSED, State.UNRESOLVED})
@@ -64,21 +66,15 @@ def migrate() -> None:
 @fleet_options
 @options.output("yaml", text="Output format. json: for programs. yaml: the manifests, translated.")
 @click.pass_context
-def manifests(  # noqa: PLR0917 (click calls by name)
-    ctx: click.Context,
-    files: tuple[str, ...],
-    specs: tuple[str, ...],
-    nodes_files: tuple[str, ...],
-    unit: str,
-    output: str,
-) -> None:
+def manifests(ctx: click.Context, /, **given: Any) -> None:
     """
     Show what the pods of these manifests become, line by line with the reason.
 
     The default: `gpushare migrate FILE` is enough. FILE - reads stdin. Exit status: 0 if everything can be translated,
     1 if something cannot, 2 on bad input.
     """
-    found, sizes = _read(files, specs, nodes_files, unit)
+    unit, output = given["unit"], given["output"]
+    found, sizes = _read(given["files"], given["specs"], given["nodes_files"], unit)
     offered = Offered(frozenset(CORE_STEPS), sizes.of if sizes else UNKNOWN(), UNITS[unit])
     rows: list[tuple[Located, Change]] = []
     values: list[object] = []
@@ -111,25 +107,29 @@ def manifests(  # noqa: PLR0917 (click calls by name)
 
 
 @migrate.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, metavar="[FILE...]")
 @fleet_options
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Kubeconfig of the cluster. Default: $KUBECONFIG, the pod's service account or ~/.kube/config.",
+)
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig to use.")
 @options.output("yaml", text="Output format. json: for programs. yaml: the new quotas.")
 @click.pass_context
-def quota(  # noqa: PLR0917 (click calls by name)
-    ctx: click.Context,
-    files: tuple[str, ...],
-    specs: tuple[str, ...],
-    nodes_files: tuple[str, ...],
-    unit: str,
-    output: str,
-) -> None:
+def quota(ctx: click.Context, /, **given: Any) -> None:
     """
     Print ResourceQuotas on other systems' names as quotas on gpushare's.
 
-    Of a cluster: kubectl get resourcequotas -A -o yaml | gpushare migrate quota -. Exit status: 0 if everything can be
-    expressed, 1 if something cannot, 2 on bad input.
+    Without a file: all of the cluster, with its nodes. Exit status: 0 if everything can be expressed, 1 if something
+    cannot, 2 on bad input.
     """
-    found, sizes = _read(files, specs, nodes_files, unit)
+    unit, output, named = given["unit"], given["output"], (given["files"], given["specs"], given["nodes_files"])
+    if given["files"]:
+        found, sizes = _read(*named, unit)
+    else:
+        found, sizes = _read_cluster(given["kubeconfig"], given["context"], *named[1:], unit)
     offered = {one for compute in (False, True) for one in sizes.of(Rules(), compute=compute)} if sizes else set()
     card_bytes = next(iter(offered)) if len(offered) == 1 else 0
     rows = _translate_quotas(found, UNITS[unit], card_bytes)
@@ -163,8 +163,12 @@ def quota(  # noqa: PLR0917 (click calls by name)
     ctx.exit(1 if any(made.left for _, made in rows) else 0)
 
 
-def _read(files: tuple[str, ...], specs: tuple[str, ...], nodes_files: tuple[str, ...], unit: str) -> Any:
-    """All objects of the files; the sizes of cards, or None where no nodes are named."""
+_Found = tuple[list["Located"], "CardSizes | None"]
+"""All objects; the sizes of cards, or None where no nodes are named."""
+
+
+def _read(files: tuple[str, ...], specs: tuple[str, ...], nodes_files: tuple[str, ...], unit: str) -> _Found:
+    """Of files."""
     if [*files, *nodes_files].count(STDIN) > 1:
         raise options.InputError("stdin can be read only once; use - only once")
     stdin = sys.stdin.buffer if sys.stdin else BytesIO()
@@ -177,6 +181,25 @@ def _read(files: tuple[str, ...], specs: tuple[str, ...], nodes_files: tuple[str
     if not found:
         raise options.InputError("the files contain no objects")
     return found, sizes
+
+
+def _read_cluster(
+    kubeconfig: Path | None, context: str | None, specs: tuple[str, ...], nodes_files: tuple[str, ...], unit: str
+) -> _Found:
+    """Of a cluster; nodes that are named go before its own."""
+    from isolation.simulator.migrate import cluster  # noqa: PLC0415 (the client takes half a second to load)
+
+    stdin = sys.stdin.buffer if sys.stdin else BytesIO()
+    try:
+        if specs or nodes_files:
+            nodes = read_fleet(specs, nodes_files, stdin, UNITS[unit]).nodes
+            (quotas,) = cluster.read_cluster(kubeconfig, context, cluster.QUOTAS)
+        else:
+            quotas, listed = cluster.read_cluster(kubeconfig, context, cluster.QUOTAS, cluster.NODES)
+            nodes = read_nodes(listed, UNITS[unit]).nodes
+        return list(iterate_objects(quotas)), measure_cards(nodes)
+    except (ManifestError, NodeSpecError) as exc:
+        raise options.InputError(str(exc)) from None
 
 
 def _translate_quotas(

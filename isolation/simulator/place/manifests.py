@@ -34,7 +34,7 @@ class ManifestError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ManifestSource:
     """One file's text."""
 
     name: str
@@ -75,7 +75,7 @@ class RequestedPods:
     notes: tuple[str, ...]
 
 
-def read(name: str, stdin: BinaryIO, most_bytes: int = MOST_BYTES) -> Source:
+def read(name: str, stdin: BinaryIO, most_bytes: int = MOST_BYTES) -> ManifestSource:
     """The text of a file, `-` being standard input."""
     shown = "<stdin>" if name == STDIN else name
     try:
@@ -90,13 +90,13 @@ def read(name: str, stdin: BinaryIO, most_bytes: int = MOST_BYTES) -> Source:
     if len(raw) > most_bytes:
         raise ManifestError(f"{shown}: larger than {most_bytes >> 20} MiB; split the file")
     try:
-        return Source(shown, raw.decode("utf-8-sig"))
+        return ManifestSource(shown, raw.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
         line = raw.count(b"\n", 0, exc.start) + 1
         raise ManifestError(f"{shown}:{line}: byte {exc.start} is not UTF-8; save the file as UTF-8") from None
 
 
-def iterate_objects(source: Source) -> Iterator[Located]:
+def iterate_objects(source: ManifestSource) -> Iterator[Located]:
     """Every Kubernetes object of a file; Lists count as their items, empty documents as nothing."""
     try:
         for document in documents(source.text):
@@ -113,7 +113,7 @@ def iterate_objects(source: Source) -> Iterator[Located]:
         raise ManifestError(f"{source.name}:{exc.line}:{exc.column}: {exc.problem}") from None
 
 
-def read_pods(sources: Sequence[Source], offered: Offered) -> RequestedPods:
+def read_pods(sources: Sequence[ManifestSource], offered: Offered) -> RequestedPods:
     """The pods of all files, in any dialect; pods whose controller is in the files too are counted there."""
 
     def translated(metadata: dict[str, object], spec: object, namespace: str) -> tuple[object, object] | Refusal:

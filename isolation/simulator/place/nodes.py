@@ -19,19 +19,17 @@ from isolation.contract.codec import node_of, pod_of
 from isolation.contract.codec.cursor import At, CodecError, show
 from isolation.contract.codec.request import MOST_CARDS
 from isolation.contract.model import (
-    FULL_CORE,
     Card,
     CardChoice,
     ComputePolicy,
     Mode,
     Node,
     Phase,
-    Placement,
     Pod,
-    Slice,
 )
 from isolation.contract.names import ACK, COMPUTE_POLICY, POOL
-from isolation.simulator.place.manifests import ManifestError, Source, iterate_objects
+from isolation.placement.node_rules import whole_cards
+from isolation.simulator.place.manifests import ManifestError, ManifestSource, iterate_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -110,7 +108,7 @@ def parse_nodes(text: str, unit_bytes: int) -> tuple[Node, ...]:
         raise NodeSpecError(str(exc)) from None
 
 
-def read_nodes(source: Source, unit_bytes: int) -> NodesAndPods:
+def read_nodes(source: ManifestSource, unit_bytes: int) -> NodesAndPods:
     """The nodes of a file such as `kubectl get nodes -o yaml`; pods in it are taken as running there."""
     nodes: list[Node] = []
     notes: list[str] = []
@@ -167,11 +165,8 @@ def assign_whole_cards(nodes: Mapping[str, Node], pods: Iterable[Pod]) -> tuple[
         request, placement = pod.request, pod.placement
         if placement is not None and request.cards and not placement.slices:
             if request.whole:
-                used = taken[placement.node]
-                free = [card for card in nodes[placement.node].cards if card.uuid not in used][: request.cards]
-                used.update(card.uuid for card in free)
-                slices = tuple(Slice(card.uuid, card.index, card.allocatable_bytes, FULL_CORE) for card in free)
-                placement = Placement(placement.node, slices)
+                placement = whole_cards(request, nodes[placement.node], taken[placement.node])
+                taken[placement.node].update(part.uuid for part in placement.slices)
             else:
                 notes.append(f"pod {pod.key} has no readable record of its cards; its share is not counted")
         settled.append(replace(pod, placement=placement))
@@ -197,15 +192,15 @@ def _make_node(mold: Node, name: str, fields: Mapping[str, str]) -> Node:
 
 
 def _describe_problems(node: Node) -> list[str]:
-    doubts = []
+    warnings = []
     if not node.cpu_milli or not node.memory_bytes:
-        doubts.append("status.allocatable has no cpu or no memory, so no pod that requests it fits")
+        warnings.append("status.allocatable has no cpu or no memory, so no pod that requests it fits")
     unknown = all(card.total_bytes == card.unit_bytes for card in node.cards)
     if node.mode is Mode.EXCLUSIVE and node.cards and unknown:
-        doubts.append("the memory of its cards is unknown; each card is shown as one unit")
+        warnings.append("the memory of its cards is unknown; each card is shown as one unit")
     if sick := sum(not card.healthy for card in node.cards):
-        doubts.append(f"{sick} of {len(node.cards)} cards are unavailable or unhealthy")
-    return doubts
+        warnings.append(f"{sick} of {len(node.cards)} cards are unavailable or unhealthy")
+    return warnings
 
 
 def _parse_fields(text: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ class PodOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class CardAllocation:
+class PlannedCard:
     """One card after everything is placed."""
 
     index: int
@@ -53,7 +53,7 @@ class PlacementPlan:
     """Every pod's outcome in order, and what the nodes look like then."""
 
     outcomes: tuple[PodOutcome, ...]
-    nodes: tuple[tuple[Node, tuple[CardAllocation, ...]], ...]
+    nodes: tuple[tuple[Node, tuple[PlannedCard, ...]], ...]
 
     @property
     def refused(self) -> bool:
@@ -93,9 +93,9 @@ def _place(engine: Engine, uid: str, request: Request) -> Placement | Refusal:
     return result
 
 
-def _card_allocations(node: Node, room: tuple[tuple[int, int], ...]) -> tuple[CardAllocation, ...]:
+def _card_allocations(node: Node, room: tuple[tuple[int, int], ...]) -> tuple[PlannedCard, ...]:
     return tuple(
-        CardAllocation(
+        PlannedCard(
             card.index,
             offered := card.allocatable_bytes if card.healthy else 0,
             offered - free,

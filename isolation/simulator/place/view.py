@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from isolation.contract.model import Node, Part, Slice
-    from isolation.simulator.place.plan import CardAllocation, PlacementPlan
+    from isolation.simulator.place.plan import PlacementPlan, PlannedCard
 
 BAR: Final = 30
 """Columns of a card's bar."""
@@ -115,7 +115,7 @@ def _core(part: Slice) -> str:
     return f", {part.core} %" if part.core else ""
 
 
-def _picture(node: Node, uses: Sequence[CardAllocation], *, unicode: bool) -> Iterator[Text]:
+def _picture(node: Node, uses: Sequence[PlannedCard], *, unicode: bool) -> Iterator[Text]:
     """A bar per card: what is taken of what it offers."""
     choice = "" if node.mode in (Mode.EXCLUSIVE, Mode.NONE) else f", {node.choice.value}"
     yield Text.assemble((node.name, "bold"), f"  {node.mode.value}{choice}")

@@ -35,11 +35,13 @@ class Audit:
         self._cpu: dict[str, int] = {}
         self._memory: dict[str, int] = {}
         self._models: dict[str, set[str]] = {}
+        self._instances: dict[str, set[int]] = {}
         for node in nodes:
             self._cards[node.name] = [card.allocatable_bytes for card in node.cards]
             self._cpu[node.name] = node.cpu_milli
             self._memory[node.name] = node.memory_bytes
             self._models[node.name] = {card.model for card in node.cards}
+            self._instances[node.name] = {card.index for card in node.cards if card.instance is not None}
 
     def take(self, request: Request, placement: Placement) -> None:
         """Take a pod's room, or say what the placement breaks."""
@@ -51,6 +53,8 @@ class Audit:
         indices = [part.index for part in placement.slices]
         if len(set(indices)) != request.cards or len(indices) != request.cards:
             raise AuditError(f"node {name}: placement has {len(set(indices))} cards, pod requests {request.cards}")
+        if request.cards > 1 and self._instances[name].intersection(indices):
+            raise AuditError(f"node {name}: a pod on {request.cards} cards is placed on a MIG instance")
         cards = self._cards[name]
         for part in placement.slices:
             if part.bytes != request.card_bytes or not 0 <= part.index < len(cards):

@@ -89,7 +89,7 @@ class Seeds(click.ParamType[tuple[int, ...]]):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--nodes", metavar="NODES.csv", help="Node list (CSV): sn,cpu_milli,memory_mib,gpu,model.")
+@click.option("--nodes", metavar="NODES.csv", help="Node list (CSV): sn,cpu_milli,memory_mib,gpu,model[,mig].")
 @click.option(
     "--pods", metavar="PODS.csv", help="Pod list (CSV): name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec...]."
 )

@@ -24,7 +24,7 @@ WIDTH: Final = 960
 HEIGHT: Final = 560
 LEFT, RIGHT, TOP, BOTTOM = 76, 190, 64, 64
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette: told apart also without red-green vision."""
+"""Okabe and Ito's palette: distinguishable also without red-green vision."""
 DASHES: Final = ("", "9 4", "3 3", "12 4 3 4", "6 2", "2 5", "14 3")
 """A second sign beside the colour, for print."""
 GRID: Final = 120
@@ -38,7 +38,7 @@ INK: Final = "#222222"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """One policy: mean, lowest and highest allocation at the same demands, all ratios."""
 
     name: str
@@ -70,7 +70,7 @@ class Axis:
         return tuple(round(i * step, 10) for i in range(first, floor(self.high / step + 1e-9) + 1))
 
 
-def lines(runs: Iterable[Run]) -> tuple[Line, ...]:
+def lines(runs: Iterable[Run]) -> tuple[PlotLine, ...]:
     """One line per policy, on a common grid as far as every seed of it reaches."""
     by: dict[str, list[Run]] = {}
     for run in runs:
@@ -78,15 +78,15 @@ def lines(runs: Iterable[Run]) -> tuple[Line, ...]:
     return tuple(_line(policy, [run.curve for run in found]) for policy, found in by.items())
 
 
-def _line(name: str, curves: Sequence[Sequence[tuple[float, float]]]) -> Line:
+def _line(name: str, curves: Sequence[Sequence[tuple[float, float]]]) -> PlotLine:
     """Mean and band of one policy."""
     demand = np.linspace(0, min(curve[-1][0] for curve in curves), GRID + 1)
     heights = np.array([np.interp(demand, [x for x, _y in curve], [y for _x, y in curve]) for curve in curves])
     mean, low, high = heights.mean(axis=0), heights.min(axis=0), heights.max(axis=0)
-    return Line(name, *(tuple(values.tolist()) for values in (demand, mean, low, high)))
+    return PlotLine(name, *(tuple(values.tolist()) for values in (demand, mean, low, high)))
 
 
-def draw(found: Sequence[Line], title: str) -> str:
+def draw(found: Sequence[PlotLine], title: str) -> str:
     """The whole picture, with a second frame that shows where the lines part."""
     reach = max(line.demand[-1] for line in found)
     across = Axis(0.0, reach, LEFT, WIDTH - RIGHT)
@@ -140,7 +140,7 @@ def _ideal(across: Axis, up: Axis) -> Iterable[str]:
     yield f"<path d='{path(points, across, up)}' fill='none' stroke='#999999' stroke-dasharray='2 4'/>"
 
 
-def _curve(line: Line, index: int, across: Axis, up: Axis) -> str:
+def _curve(line: PlotLine, index: int, across: Axis, up: Axis) -> str:
     """One policy's band and line."""
     colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
     band = [*zip(line.demand, line.high, strict=True), *reversed(list(zip(line.demand, line.low, strict=True)))]
@@ -151,7 +151,7 @@ def _curve(line: Line, index: int, across: Axis, up: Axis) -> str:
     )
 
 
-def _legend(found: Sequence[Line]) -> Iterable[str]:
+def _legend(found: Sequence[PlotLine]) -> Iterable[str]:
     """Policies and where they end, best first, in the colour of their line."""
     x = WIDTH - RIGHT + 18
     order = sorted(range(len(found)), key=lambda i: -found[i].mean[-1])
@@ -167,7 +167,7 @@ def _legend(found: Sequence[Line]) -> Iterable[str]:
     yield text(x + 38, y + 4, "all placed", colour="#555555")
 
 
-def _inset(found: Sequence[Line], across: Axis, up: Axis) -> Iterable[str]:
+def _inset(found: Sequence[PlotLine], across: Axis, up: Axis) -> Iterable[str]:
     """The upper right corner again, larger, in the empty triangle under the lines; left out where there is none."""
     left = across.high * INSET_LEFT
     under = [low for line in found for x, low in zip(line.demand, line.low, strict=True) if x >= left]
@@ -193,7 +193,9 @@ def _inset(found: Sequence[Line], across: Axis, up: Axis) -> Iterable[str]:
         yield text(zoom_x.at(value), zoom_y.start + 14, _percent(value), anchor="middle", size=11)
     for i, line in enumerate(found):
         inside = [k for k, x in enumerate(line.demand) if x >= start]
-        part = Line(line.name, *(tuple(v[k] for k in inside) for v in (line.demand, line.mean, line.low, line.high)))
+        part = PlotLine(
+            line.name, *(tuple(v[k] for k in inside) for v in (line.demand, line.mean, line.low, line.high))
+        )
         yield _curve(part, i, zoom_x, zoom_y)
 
 

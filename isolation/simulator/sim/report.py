@@ -80,7 +80,7 @@ def _summary(policy: str, runs: Sequence[Run]) -> Summary:
 
 
 def unallocated_cards(run: Run) -> float:
-    """Idle GPU, in whole cards' worth."""
+    """Idle GPU, in whole cards."""
     return (run.total_milli - run.allocated_milli) / 1000
 
 

@@ -11,18 +11,19 @@ Knows nothing of replaying, policies or time beyond what the columns say.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from isolation.contract.model import Card, Mode, Node, Request, Rules
+from isolation.contract.model import Card, Instance, Mode, Node, Request, Rules
 from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB
 from isolation.simulator.traces.csvfile import CsvRow, make_unique, parse_rows, quote, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 MILLI: Final = 1000
 """Milli of one card."""
@@ -37,6 +38,10 @@ MOST_CARDS: Final = 64
 MOST_CPU_MILLI: Final = 10**8
 MOST_MEMORY_MIB: Final = 10**9
 MOST_SECONDS: Final = 10**12
+
+SLICES: Final = 7
+"""Slices of compute into which MIG divides a card at most."""
+_PROFILE: Final = re.compile(r"[1-7]g\.[1-9][0-9]{0,3}gb(\+me)?")
 
 NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -101,11 +106,32 @@ def parse_pods(content: str, file: str = "pods") -> tuple[TracePod, ...]:
     return tuple(pod(row) for row in parse_rows(content, file, POD_COLUMNS))
 
 
-def make_node(name: str, cpu_milli: int, memory_mib: int, cards: int, model: str) -> Node:
-    """A node of normalised cards; one without cards serves CPU only."""
+def make_node(
+    name: str, cpu_milli: int, memory_mib: int, cards: int, model: str, *, profiles: Sequence[str] = ()
+) -> Node:
+    """
+    A node of normalised cards; one without cards serves CPU only.
+
+    `profiles`: MIG divides each card into these, and a slice of compute stands for a seventh of the card's milli.
+    """
+    made = tuple(Card(f"{name}-gpu{i}", i, CARD_BYTES, 0, MILLI_BYTES, model) for i in range(cards))
+    if profiles:
+        parts = [(card.uuid, profile, int(profile[0])) for card in made for profile in profiles]
+        made = tuple(
+            Card(
+                f"{parent}-mig{at}",
+                at,
+                MILLI * slices // SLICES * MILLI_BYTES,
+                0,
+                MILLI_BYTES,
+                model,
+                instance=Instance(parent, profile, slices=slices),
+            )
+            for at, (parent, profile, slices) in enumerate(parts)
+        )
     return Node(
         name=name,
-        cards=tuple(Card(f"{name}-gpu{i}", i, CARD_BYTES, 0, MILLI_BYTES, model) for i in range(cards)),
+        cards=made,
         mode=Mode.SHARE if cards else Mode.NONE,
         cpu_milli=cpu_milli,
         memory_bytes=memory_mib * MIB,
@@ -142,14 +168,31 @@ def _node(row: CsvRow) -> Node:
     models = row.names("model")
     if models and not cards:
         row.fail(f"model {quote(row.cells['model'])} on a node with gpu 0; clear model or set gpu")
-    model = next(iter(models), "")
+    model, profiles = next(iter(models), ""), _profiles(row, cards)
     return make_node(
         row.cells["sn"],
         row.whole("cpu_milli", MOST_CPU_MILLI),
         row.whole("memory_mib", MOST_MEMORY_MIB),
         cards,
         model,
+        profiles=profiles,
     )
+
+
+def _profiles(row: CsvRow, cards: int) -> tuple[str, ...]:
+    """The MIG profiles into which each card of a node is divided; empty: none is."""
+    text = row.cells.get("mig", "").strip()
+    profiles = tuple(text.split("|")) if text else ()
+    wrong = next((each for each in profiles if not _PROFILE.fullmatch(each)), None)
+    if wrong is not None:
+        row.fail(f"mig has {quote(wrong)}; write profiles such as 3g.40gb|2g.20gb|1g.10gb")
+    if profiles and not cards:
+        row.fail("mig is set on a node with gpu 0; clear mig or set gpu")
+    if sum(int(each[0]) for each in profiles) > SLICES:
+        row.fail(f"mig {quote(text)} has more than the {SLICES} slices of compute of one card")
+    if len(profiles) * cards > MOST_CARDS:
+        row.fail(f"mig makes {len(profiles) * cards} instances of {cards} cards; at most {MOST_CARDS} are supported")
+    return profiles
 
 
 def _shape(row: CsvRow) -> tuple[int, int, int, int, frozenset[str]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from e2e.apiclient import RefusedError
 from e2e.cluster_autoscaler.stand import StandIn
-from e2e.manifest_house import ADDRESS
+from e2e.manifest_installation import ADDRESS
 from support.waiting import soon
 
 if TYPE_CHECKING:

@@ -171,7 +171,7 @@ async def run(given: Given, files: Files, speed: float, status: Path) -> None:
 async def _report(autoscaler: Autoscaler, cloud: Cloud, clock: Fast, path: Path) -> None:
     began = clock.now()
     while True:
-        told = {
+        environment = {
             "seconds": clock.now() - began,
             "count": dict(autoscaler.count),
             "bought": dict(autoscaler.bought),
@@ -179,7 +179,7 @@ async def _report(autoscaler: Autoscaler, cloud: Cloud, clock: Fast, path: Path)
             "kept": dict(autoscaler.findings.kept),
         }
         fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(told))
+        fresh.write_text(json.dumps(environment))
         fresh.replace(path)
         await clock.sleep(autoscaler.scan_interval)
 

@@ -81,7 +81,7 @@ def test_allocated_and_used_divide():
 
 @pytest.mark.parametrize("unknown", [None, math.nan, math.inf, -math.inf])
 def test_unknown_is_absent(unknown):
-    """What cannot be told, or is no number, has no sample."""
+    """What is unknown, or is no number, has no sample."""
     rows = [(("n", "u", "0"), unknown), (("n", "u", "1"), 0)]
 
     assert ((("n", "u", "1"), 0.0),) == family(metrics.CARD_USED, rows).samples

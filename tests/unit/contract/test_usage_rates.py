@@ -66,7 +66,7 @@ def rows(stamp, seconds):
     ]
 
 
-def told(pattern, seconds, scrape=15.0, begin=1e9):
+def sample(pattern, seconds, scrape=15.0, begin=1e9):
     """(moment, HPA's figure, KEDA's, its window) at each scrape, each scrape a little early or late."""
     drawn, ages, found = random.Random(7), MeasurementAges(3 * scrape, 4 * scrape), []  # noqa: S311 (the same each time)
     for number in range(int(seconds / scrape) + 1):
@@ -98,7 +98,7 @@ for _ in range(50):
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda one: f"{one[0]:.1f} in {one[1]:.1f}")
 def test_hpa_and_keda_are_told_what_bursts_come_to(pattern):
     """Over an hour within 2 % of the truth; over any five minutes never off by more than one burst."""
-    found = told(pattern, HOUR)
+    found = sample(pattern, HOUR)
     burst, every, _ = pattern
 
     for which in (1, 2):
@@ -135,7 +135,7 @@ def test_a_counter_that_appears_began_at_zero():
     assert (2 / 30, 30) == tuple(found["old"])
 
 
-def test_a_clock_that_is_set_back_begins_anew():
+def test_a_clock_that_is_set_back_starts_over():
     """No average over a time that never was."""
     rates = Rates(60.0)
     rates.take(100, {"a": 5.0})
@@ -145,19 +145,19 @@ def test_a_clock_that_is_set_back_begins_anew():
     assert (1 / 10, 10) == tuple(rates.take(60, {"a": 7.0})["a"]), "the same reading once more"
 
 
-def test_a_pod_with_whole_cards_is_told_like_one_with_shares():
+def test_a_pod_with_whole_cards_is_reported_like_one_with_shares():
     """Which cards it has only its node's exporter knows; compute is of the whole cards, memory of what they have."""
     pod = replace(POD, name="whole", request=Request(2, 0, whole=True), placement=Placement("n1", ()))
     ages, spots = MeasurementAges(45.0, 60.0), [{"uuid": f"GPU-{at}", "card": str(at)} for at in range(2)]
 
     def page(stamp):
-        told = {"namespace": "ml", "pod": "whole", "container": "main", "node": "n1", "mode": "exclusive"}
+        sample = {"namespace": "ml", "pod": "whole", "container": "main", "node": "n1", "mode": "exclusive"}
         rows = [Row(SAMPLE_TIME.name, {}, stamp)]
         for at, spot in enumerate(spots):
             rows += [
-                Row(CONTAINER_USED.name, told | spot, 3 * GIB),
-                Row(CONTAINER_ALLOCATED.name, told | spot, 15 * GIB),
-                Row(CONTAINER_COMPUTE_SECONDS.name, told | spot, stamp * (0.2 + 0.4 * at)),
+                Row(CONTAINER_USED.name, sample | spot, 3 * GIB),
+                Row(CONTAINER_ALLOCATED.name, sample | spot, 15 * GIB),
+                Row(CONTAINER_COMPUTE_SECONDS.name, sample | spot, stamp * (0.2 + 0.4 * at)),
             ]
         return rows
 

@@ -86,12 +86,12 @@ def test_where_cuda_does_not_start_nothing_is_claimed(said):
     assert [State.UNKNOWN] == [one.state for one in check_result(CanaryResult(said, 0), GIB)]
 
 
-@pytest.mark.parametrize("told", ["", "x", "9999999", "１"])  # noqa: RUF001 (a digit that is none for us)
-def test_inside_a_container_without_share_nothing_is_claimed(told):
+@pytest.mark.parametrize("text", ["", "x", "9999999", "１"])  # noqa: RUF001 (a digit that is none for us)
+def test_inside_a_container_without_share_nothing_is_claimed(text):
     """
     The variable must be a plain number.
     """
-    assert [State.UNKNOWN] == [one.state for one in run_canary_inside({"ALIYUN_COM_GPU_MEM_CONTAINER": told})]
+    assert [State.UNKNOWN] == [one.state for one in run_canary_inside({"ALIYUN_COM_GPU_MEM_CONTAINER": text})]
 
 
 def test_the_canary_pod_asks_for_one_unit_and_nothing_else():

@@ -54,12 +54,12 @@ def test_a_file_that_is_not_there_is_bad_input(option, tmp_path):
     assert "nowhere' does not exist" in " ".join(done.output.split())
 
 
-@pytest.mark.parametrize(("number", "told"), [(0, "0 pods"), (1, "1 pod"), (2, "2 pods")])
-def test_a_number_is_said_as_a_person_says_it(number, told):
+@pytest.mark.parametrize(("number", "output"), [(0, "0 pods"), (1, "1 pod"), (2, "2 pods")])
+def test_a_number_is_said_as_a_person_says_it(number, output):
     """
     One is not many.
     """
-    assert told == counted(number, "pod")
+    assert output == counted(number, "pod")
 
 
 def test_data_says_what_the_status_says(tmp_path):
@@ -67,11 +67,11 @@ def test_data_says_what_the_status_says(tmp_path):
     A machine with nothing on it: no driver is a problem, and the JSON carries the status.
     """
     done = CliRunner().invoke(doctor, ["machine", "--json", "--root", str(tmp_path)])
-    told = json.loads(done.stdout)
+    output = json.loads(done.stdout)
 
-    assert told["status"] == done.exit_code
-    assert 1 == told["format"]
-    assert {"check", "state", "evidence", "fix"} == set(told["findings"][0])
+    assert output["status"] == done.exit_code
+    assert 1 == output["format"]
+    assert {"check", "state", "evidence", "fix"} == set(output["findings"][0])
 
 
 def test_a_pipe_gets_plain_lines_and_a_terminal_a_table_with_the_same_words():
@@ -100,7 +100,7 @@ def test_the_kube_scheduler_beside_us_gets_what_we_print():
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_committed_objects_are_those_of_the_tables(name):
     """
-    `python -m isolation.doctor.grants NAME` makes the file anew.
+    `python -m isolation.doctor.grants NAME` makes the file again.
     """
     assert text(name) == (ROOT / "manifests" / "base" / FILES[name]).read_text()
 

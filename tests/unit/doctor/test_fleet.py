@@ -39,6 +39,7 @@ POLICY = (
 )
 
 
+CLASSIC = "registry.cn-hangzhou.aliyuncs.com/acs/k8s-gpushare-schd-extender:1.11-d170d8a"
 SPEAKS_HAMI = {
     **WEBHOOK,
     "webhooks": [{**WEBHOOK["webhooks"][0], "matchConditions": [{"expression": "'nvidia.com/gpumem' in c.x"}]}],
@@ -61,21 +62,23 @@ def test_who_refused_the_senseless_pod_decides_what_to_do(words, state, fix):
     """
     Only our own refusal shows that requests are checked; the advice fits whoever else it was.
     """
-    told = next(one for one in check_cluster(facts(bad=Probe(words)), NOW) if one.check == "cluster.admission_denies")
+    findings = next(
+        one for one in check_cluster(facts(bad=Probe(words)), NOW) if one.check == "cluster.admission_denies"
+    )
 
-    assert state == told.state
-    assert fix in told.fix
-    assert bool(fix) == bool(told.fix)
+    assert state == findings.state
+    assert fix in findings.fix
+    assert bool(fix) == bool(findings.fix)
 
 
 def test_a_cluster_in_which_all_is_well_is_told_so():
     """
     No warning without a cause.
     """
-    told = check_cluster(facts(), NOW)
+    findings = check_cluster(facts(), NOW)
 
-    assert [] == [one for one in told if one.state is not State.OK]
-    assert len({one.check for one in told}) == len(told)
+    assert [] == [one for one in findings if one.state is not State.OK]
+    assert len({one.check for one in findings}) == len(findings)
 
 
 def webhook_serves(pem):
@@ -120,6 +123,23 @@ def webhook_serves(pem):
             State.WARNING,
         ),
         ({"webhooks": Unavailable("403")}, "cluster.dialects", State.UNKNOWN),
+        (
+            {"workloads": (*facts().workloads, Workload("Deployment", "kube-system/x", (CLASSIC,), 1, 1))},
+            "cluster.classic_scheduler",
+            State.WARNING,
+        ),
+        ({"workloads": Unavailable("403")}, "cluster.classic_scheduler", State.UNKNOWN),
+        (
+            {"pods": tuple(replace(one, dialect="hami", asks=True, done=False) for one in facts().pods)},
+            "cluster.memory_unit",
+            State.WARNING,
+        ),
+        (
+            {"pods": tuple(replace(one, dialect="qgpu", asks=True, done=False) for one in facts().pods)},
+            "cluster.memory_unit",
+            State.OK,
+        ),
+        ({"pods": Unavailable("403")}, "cluster.memory_unit", State.UNKNOWN),
         ({"good": Probe()}, "cluster.admission", State.PROBLEM),
         (
             {"good": Probe('failed calling webhook "pods.gpushare.dev": x509: certificate has expired')},
@@ -184,6 +204,8 @@ def webhook_serves(pem):
         ),
         ({"nodes": ()}, "cluster.nodes", State.WARNING),
         ({"nodes": (node(agent="stopping"),)}, "cluster.agents", State.PROBLEM),
+        ({"nodes": (replace(node(), sick="GPU-a: the MIG instances were changed"),)}, "cluster.cards", State.WARNING),
+        ({"nodes": (node(),)}, "cluster.cards", State.OK),
         ({"nodes": (node(units=29),)}, "cluster.units", State.WARNING),
         ({"nodes": (node(**{"gpushare.dev/card-units": "80"}),)}, "cluster.units", State.WARNING),
         ({"nodes": (node(kubelet="v1.28.1"),)}, "cluster.kubelet_versions", State.PROBLEM),
@@ -211,7 +233,7 @@ def webhook_serves(pem):
         ),
     ],
 )
-def test_each_fault_is_told_as_what_it_is(changed, check, expected):
+def test_each_fault_is_reported_as_what_it_is(changed, check, expected):
     """
     One thing is changed, and the finding about it says so.
     """
@@ -238,11 +260,11 @@ def test_whatever_is_not_well_has_something_to_do():
     blank = dict.fromkeys((*names, "lease", "good", "bad", "rights", "monitoring"), away)
     blank["secrets"] = {"gpushare-scheduler-tls": away}
 
-    told = check_cluster(ClusterFacts("v1.36.2", **blank), NOW)
+    findings = check_cluster(ClusterFacts("v1.36.2", **blank), NOW)
 
-    assert {State.OK, State.UNKNOWN} == {one.state for one in told}
-    assert ["cluster.server_version"] == [one.check for one in told if one.state is State.OK]
-    assert [] == [one.check for one in told if one.state is not State.OK and not one.fix]
+    assert {State.OK, State.UNKNOWN} == {one.state for one in findings}
+    assert ["cluster.server_version"] == [one.check for one in findings if one.state is State.OK]
+    assert [] == [one.check for one in findings if one.state is not State.OK and not one.fix]
 
 
 def test_both_kinds_of_cards_on_one_node_are_a_problem():
@@ -316,7 +338,7 @@ PLACES = [
 @given(st.sampled_from(PLACES), JSON)
 def test_no_object_of_whatever_shape_stops_the_doctor(place, value):
     """
-    Old versions, other people's controllers: an object that makes no sense is told, or left out.
+    Old versions, other people's controllers: an object that makes no sense is reported, or left out.
     """
     thing = json.loads(json.dumps(share("a")))
     inner = thing
@@ -326,9 +348,9 @@ def test_no_object_of_whatever_shape_stops_the_doctor(place, value):
 
     asks_for_shares(thing)
     workload("Deployment", thing)
-    told = check_cluster(facts(nodes=(node_facts(thing), node()), items=[thing]), NOW)
+    findings = check_cluster(facts(nodes=(node_facts(thing), node()), items=[thing]), NOW)
 
-    assert all(one.evidence.isprintable() for one in told)
+    assert all(one.evidence.isprintable() for one in findings)
 
 
 def test_the_end_of_a_certificate_is_read_as_others_read_it():

@@ -87,9 +87,9 @@ def test_whatever_it_answers_there_is_a_report(tmp_path, body):
 
     seen = asyncio.run(looked(tmp_path, answer))
 
-    told = {one.check: one.state for one in check_cluster(seen, 0.0)}
+    states = {one.check: one.state for one in check_cluster(seen, 0.0)}
 
-    assert told
+    assert states
     believed = (
         "cluster.admission",
         "cluster.admission_denies",
@@ -97,7 +97,7 @@ def test_whatever_it_answers_there_is_a_report(tmp_path, body):
         "cluster.webhook",
         "cluster.rights",
     )
-    assert State.OK not in {told[check] for check in believed}
+    assert State.OK not in {states[check] for check in believed}
 
 
 def test_a_list_without_end_ends(tmp_path, monkeypatch):

@@ -86,22 +86,22 @@ def test_the_overlay_for_ack_lacks_nothing():
     }
     changed = WATCHING | installed("ack") | {"secrets": {"gpushare-scheduler-tls": None}, "items": []}
 
-    told = check_cluster(facts(nodes=(node(agent="", **{"ack.aliyun.com": "c1"}),), rights=rights, **changed), NOW)
+    findings = check_cluster(facts(nodes=(node(agent="", **{"ack.aliyun.com": "c1"}),), rights=rights, **changed), NOW)
 
-    assert [] == [one for one in told if one.state is not State.OK]
+    assert [] == [one for one in findings if one.state is not State.OK]
     assert MOVING == {pair for right in RIGHTS[AUTOSCALER] for pair in product([right.resource], right.verbs)} - granted
 
 
-def test_a_right_that_is_missing_on_ack_is_told_with_its_overlay():
+def test_a_right_that_is_missing_on_ack_is_reported_with_its_overlay():
     """
     Only those that move pods may be missing there.
     """
     rights = {sentence(AUTOSCALER, "create", "pods/eviction"): False, sentence(AUTOSCALER, "list", "pods"): False}
 
-    told = found(nodes=(node(**{"ack.aliyun.com": "c1"}),), rights=rights, **WATCHING)["cluster.rights"]
+    findings = found(nodes=(node(**{"ack.aliyun.com": "c1"}),), rights=rights, **WATCHING)["cluster.rights"]
 
-    assert (State.PROBLEM, "not allowed: gpushare-autoscaler may list pods") == (told.state, told.evidence)
-    assert "manifests/overlays/ack" in told.fix
+    assert (State.PROBLEM, "not allowed: gpushare-autoscaler may list pods") == (findings.state, findings.evidence)
+    assert "manifests/overlays/ack" in findings.fix
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_right_that_is_missing_on_ack_is_told_with_its_overlay():
         ({"monitoring": Unavailable("403")}, "cluster.monitoring", State.UNKNOWN),
     ],
 )
-def test_each_fault_of_an_installation_is_told_as_what_it_is(changed, check, expected):
+def test_each_fault_of_an_installation_is_reported_as_what_it_is(changed, check, expected):
     """
     One thing is changed, and the finding about it says so.
     """
@@ -180,12 +180,12 @@ APART = Workload("Deployment", ours(AUTOSCALER), (), 2, 2, ("autoscaler", "--met
 )
 def test_a_metrics_api_has_one_server_that_answers(services, scaler, expected):
     """
-    Ours where it is told to, theirs otherwise; one that is away is told, whoever it belongs to.
+    Ours where it is told to, theirs otherwise; one that is away is reported, whoever it belongs to.
     """
-    told = found(services=tuple(services), workloads=(*WHOLE, scaler))["cluster.metrics_apis"]
+    findings = found(services=tuple(services), workloads=(*WHOLE, scaler))["cluster.metrics_apis"]
 
-    assert expected is told.state
-    assert (expected is State.OK) == (told.fix == "")
+    assert expected is findings.state
+    assert (expected is State.OK) == (findings.fix == "")
 
 
 @pytest.mark.parametrize(
@@ -213,14 +213,14 @@ def test_a_metrics_api_has_one_server_that_answers(services, scaler, expected):
 )
 def test_how_the_autoscaler_stands_is_never_a_problem(changed, check, expected):
     """
-    While it stands still no promise is broken; where it cannot be told, it is not called well.
+    While it stands still no promise is broken; where it is unknown, it is not called well.
     """
     well = {"lease": HELD, "switch": {"enabled": "true", "dryRun": "false"}, "metrics": PAGE}
 
-    told = {one.check: one for one in look_at_autoscaler(AutoscalerFacts(**(well | changed)), NOW)}
+    findings = {one.check: one for one in look_at_autoscaler(AutoscalerFacts(**(well | changed)), NOW)}
 
-    assert expected is told[check].state
-    assert {State.OK} == {one.state for name, one in told.items() if name != check}
+    assert expected is findings[check].state
+    assert {State.OK} == {one.state for name, one in findings.items() if name != check}
 
 
 def test_a_dry_run_is_said_with_what_ends_it():
@@ -229,10 +229,10 @@ def test_a_dry_run_is_said_with_what_ends_it():
     """
     switch = {"enabled": "true", "dryRun": "true"}
 
-    told = {one.check: one.evidence for one in look_at_autoscaler(AutoscalerFacts(HELD, switch), NOW)}
+    findings = {one.check: one.evidence for one in look_at_autoscaler(AutoscalerFacts(HELD, switch), NOW)}
 
-    assert 'dryRun "false" in ConfigMap gpushare-system/gpushare-autoscaler' in told["cluster.autoscaler_config"]
-    assert "cluster.autoscaler_inhibited" not in told
+    assert 'dryRun "false" in ConfigMap gpushare-system/gpushare-autoscaler' in findings["cluster.autoscaler_config"]
+    assert "cluster.autoscaler_inhibited" not in findings
 
 
 @given(st.text(max_size=300))
@@ -268,10 +268,10 @@ def test_every_certificate_that_is_mounted_is_looked_at(kept, expected, fix):
     scaler = Workload("Deployment", ours(AUTOSCALER), (), 2, 2, (), (GRPC,))
     secrets = {"gpushare-scheduler-tls": Secret(certificate(90)), GRPC: kept}
 
-    told = found(workloads=(*WHOLE, scaler), secrets=secrets)["cluster.certificates"]
+    findings = found(workloads=(*WHOLE, scaler), secrets=secrets)["cluster.certificates"]
 
-    assert expected is told.state
-    assert fix in told.fix
+    assert expected is findings.state
+    assert fix in findings.fix
 
 
 def test_a_secret_of_something_else_is_no_bad_certificate():

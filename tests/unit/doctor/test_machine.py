@@ -16,7 +16,7 @@ from isolation.doctor.checks.machine import cards as machine_cards
 from isolation.doctor.checks.machine import kubelet as machine_kubelet
 from isolation.doctor.checks.machine import runtime as machine_runtime
 from isolation.doctor.checks.machine import system
-from isolation.doctor.checks.machine.facts import Cards, Disk, Kubelet, MachineFacts, Runtime
+from isolation.doctor.checks.machine.facts import CardFacts, Disk, Kubelet, MachineFacts, Runtime
 from isolation.doctor.checks.machine.findings import check_machine
 from isolation.lib.native import Check
 from isolation.node.nri import session
@@ -64,11 +64,11 @@ def test_what_others_wrote_is_cut_to_one_printable_line():
 @pytest.mark.parametrize(
     ("cards", "expected"),
     [
-        (Cards((T4,), "580.65.06"), State.OK),
-        (Cards((T4,), "615.71.05"), State.OK),
-        (Cards((T4,), "390.157"), State.PROBLEM),
-        (Cards((T4,), None), State.UNKNOWN),
-        (Cards((T4,), "?"), State.UNKNOWN),
+        (CardFacts((T4,), "580.65.06"), State.OK),
+        (CardFacts((T4,), "615.71.05"), State.OK),
+        (CardFacts((T4,), "390.157"), State.PROBLEM),
+        (CardFacts((T4,), None), State.UNKNOWN),
+        (CardFacts((T4,), "?"), State.UNKNOWN),
     ],
 )
 def test_the_driver_must_be_new_enough_for_the_library(cards, expected):
@@ -81,11 +81,11 @@ def test_the_driver_must_be_new_enough_for_the_library(cards, expected):
 @pytest.mark.parametrize(
     ("cards", "expected"),
     [
-        (Cards(why="NVML does not start"), State.PROBLEM),
-        (Cards((), "580.1"), State.PROBLEM),
-        (Cards((Card("GPU-1", 3, 0, healthy=False),), "580.1"), State.PROBLEM),
-        (Cards((Card("GPU-1", 0, GIB // 2),), "580.1"), State.WARNING),
-        (Cards((T4, T4), "580.1"), State.OK),
+        (CardFacts(why="NVML does not start"), State.PROBLEM),
+        (CardFacts((), "580.1"), State.PROBLEM),
+        (CardFacts((Card("GPU-1", 3, 0, healthy=False),), "580.1"), State.PROBLEM),
+        (CardFacts((Card("GPU-1", 0, GIB // 2),), "580.1"), State.WARNING),
+        (CardFacts((T4, T4), "580.1"), State.OK),
     ],
 )
 def test_cards_that_are_missing_sick_or_too_small_are_said(cards, expected):
@@ -99,7 +99,7 @@ def test_a_library_that_is_not_built_or_does_not_fit_is_a_problem():
     """
     Both the missing file and a failed self-check.
     """
-    cards = Cards((T4,), "580.1")
+    cards = CardFacts((T4,), "580.1")
     bad = Check("abi", ok=False, detail="[2, 0]")
 
     for library in ("libgpushare.so is missing", (GOOD, bad)):
@@ -211,7 +211,7 @@ def test_the_runtime_must_let_the_agent_in_and_is_told_how(given, expected, word
         (Folder(("99-last",), writable=True), State.WARNING),
     ],
 )
-def test_a_plugin_that_has_the_last_word_is_told(folder, expected):
+def test_a_plugin_that_has_the_last_word_is_reported(folder, expected):
     """
     The agent's index is 90; what is no plugin by its name does not count.
     """
@@ -303,7 +303,7 @@ def test_a_machine_without_kubelet_is_not_worse_for_it():
     """
     `gpushare run` needs neither kubelet nor container runtime: nothing is said of them.
     """
-    facts = MachineFacts(Cards((T4,), "580.1"), library=(GOOD,), unified=True, mps=(), ptrace="1\n")
+    facts = MachineFacts(CardFacts((T4,), "580.1"), library=(GOOD,), unified=True, mps=(), ptrace="1\n")
 
     found = check_machine(facts)
 
@@ -351,7 +351,7 @@ def test_the_system_under_it(facts, check, expected):
     """
     Folders, disks, SELinux, ptrace.
     """
-    found = system.check_system(MachineFacts(Cards(), **facts), node=True)
+    found = system.check_system(MachineFacts(CardFacts(), **facts), node=True)
 
     assert expected == state(found, check)[0]
 
@@ -364,7 +364,7 @@ def test_a_daemon_that_joins_programs_is_noticed(facts, expected):
     """
     MPS.
     """
-    assert expected == state(machine_cards.check_cards(MachineFacts(Cards(), **facts)), "machine.mps")[0]
+    assert expected == state(machine_cards.check_cards(MachineFacts(CardFacts(), **facts)), "machine.mps")[0]
 
 
 def test_whatever_is_not_well_has_something_to_do():
@@ -373,7 +373,7 @@ def test_whatever_is_not_well_has_something_to_do():
     """
     lost = Unreadable("Permission denied")
     bad = MachineFacts(
-        Cards(why="no driver"),
+        CardFacts(why="no driver"),
         Runtime(lost, (lost,), None, (lost,), None, SOCKET | {"/run/crio/crio.sock"}, lost, None, lost),
         Kubelet(None, lost, lost, None, lost),
         {"/etc/cdi": lost},

@@ -29,7 +29,7 @@ def right_of(row):
 
 def test_the_page_has_the_table():
     """
-    GPUSHARE_UPDATE_GOLDEN=1 writes it anew.
+    GPUSHARE_UPDATE_GOLDEN=1 writes it again.
     """
     before, begin, rest = PAGE.read_text().partition(BEGIN)
     old, end, after = rest.partition(END)

@@ -29,7 +29,7 @@ def beside(*words, key="kube-system/ca", image="registry.k8s.io/autoscaling/clus
     return Workload("Deployment", key, (image,), 1, 1, words)
 
 
-def told(check, **changed):
+def find(check, **changed):
     """The finding of this name; None: there is none."""
     found = [one for one in check_cluster(facts(**changed), NOW) if one.check == check]
     return (found[0].state, found[0].evidence) if found else None
@@ -54,12 +54,12 @@ def test_the_dangerous_flag_is_found_wherever_it_stands(ca):
     """
     And one without it is fine.
     """
-    state, said = told("cluster.cluster_autoscaler", scalers=ScalerFacts((ca,)))
+    state, said = find("cluster.cluster_autoscaler", scalers=ScalerFacts((ca,)))
     assert State.PROBLEM is state
     assert "kube-system/ca" in said
     well = replace(ca, words=("./cluster-autoscaler",), images=("cluster-autoscaler",))
-    assert State.OK is told("cluster.cluster_autoscaler", scalers=ScalerFacts((well,)))[0]
-    assert told("cluster.cluster_autoscaler") is None
+    assert State.OK is find("cluster.cluster_autoscaler", scalers=ScalerFacts((well,)))[0]
+    assert find("cluster.cluster_autoscaler") is None
 
 
 def test_static_pods_are_looked_at_and_pods_of_controllers_are_not():
@@ -94,7 +94,7 @@ def test_pods_on_nodes_that_we_drain_without_protection_are_named(items, pools, 
     """
     nodes = (node(**{"gpushare.dev/pool": "gpu-a"}),)
     scalers = ScalerFacts((beside("cluster-autoscaler"),), pools)
-    assert state is told("cluster.handover", items=items, nodes=nodes, scalers=scalers, autoscaler=LEADS)[0]
+    assert state is find("cluster.handover", items=items, nodes=nodes, scalers=scalers, autoscaler=LEADS)[0]
 
 
 def test_pools_that_wait_for_an_autoscaler_that_is_gone():
@@ -107,7 +107,7 @@ def test_pools_that_wait_for_an_autoscaler_that_is_gone():
     (finding,) = [one for one in check_cluster(found, NOW) if one.check == "cluster.handover"]
     assert "1 pool and 1 pending pod wait for it" in finding.evidence
     assert "hand-back" in finding.fix
-    assert told("cluster.handover", items=[waits], scalers=ScalerFacts((), POOLS), autoscaler=LEADS) is None
+    assert find("cluster.handover", items=[waits], scalers=ScalerFacts((), POOLS), autoscaler=LEADS) is None
 
 
 DAY = 86_400.0
@@ -135,11 +135,11 @@ def test_cluster_autoscalers_certificate_is_looked_at_where_it_runs(kept, days, 
     shown = {"kube-system": kept, "gpushare-system": None if isinstance(kept, Secret) and kept.authority else GOOD}
     scalers = ScalerFacts((), callers=(Caller("kube-system/ca-1", NOW - days * DAY),), shown=shown)
 
-    found = told("cluster.cluster_autoscaler_certificate", scalers=scalers)
+    found = find("cluster.cluster_autoscaler_certificate", scalers=scalers)
 
     assert state is found[0]
     assert words in found[1]
-    assert told("cluster.cluster_autoscaler_certificate", scalers=ScalerFacts()) is None
+    assert find("cluster.cluster_autoscaler_certificate", scalers=ScalerFacts()) is None
 
 
 def test_what_a_pod_has_read_is_from_when_its_container_started():

@@ -126,7 +126,7 @@ def test_a_promise_that_was_written_twice_is_one_claim():
     assert (1, {uuid(): 5 * GIB}) == (len(found.all), found.allocated)
 
 
-def test_a_pod_of_which_the_kubelet_has_not_told():
+def test_a_pod_of_which_the_kubelet_has_not_reported():
     """What is promised is not known then, unless a hold says it."""
     silent = Node(unanswered={("team", "b")}).container("a").grant("a", [uuid()])
     spoken = Node(agent=True, unanswered={("team", "b")}).pod_hold("b")
@@ -228,7 +228,7 @@ def test_an_init_container_hands_its_card_on():
 
 
 def test_a_terminated_pod_that_an_old_kubelet_still_lists():
-    """Its UID is known and has no control group: gone. Without a view of control groups it cannot be told."""
+    """Its UID is known and has no control group: gone. Without a view of control groups it is unknown."""
     node = Node().container("a").grant("a", [uuid()])
     node.live = {"uid-other"}
     node.container("other")
@@ -239,7 +239,7 @@ def test_a_terminated_pod_that_an_old_kubelet_still_lists():
 
 
 def test_an_assignment_with_a_uid_ends_with_its_pod():
-    """Where the UID is told, a control group decides."""
+    """Where the UID is reported, a control group decides."""
     node = Node().grant("a", [uuid()], pod_uid="old").grant("b", [uuid()], pod_uid="new").lives("new")
 
     assert ["b"] == [c.pod for c in list_allocations(node.snapshot()).all]
@@ -262,7 +262,7 @@ def test_a_hold_ends_with_its_pod():
 
 
 def test_pods_of_one_name_stay_apart():
-    """A force-deleted pod that still lives and its successor: two allocations, told apart by UID."""
+    """A force-deleted pod that still lives and its successor: two allocations, distinguished by UID."""
     node = Node(agent=True).pod_hold("db-0", pod_uid="old").pod_hold("db-0", pod_uid="new", gib=3)
 
     found = list_allocations(node.snapshot())

@@ -3,7 +3,7 @@
 Whole pages of nodes that exist: eight A100, eight H100, two T4, an A100 in MIG slices; written down to the byte.
 
 The hardware is described by the figures of the real cards (`isolation.simgpu.models`), the tenants by a story
-each. `GPUSHARE_UPDATE_GOLDEN=1` writes the pages anew, to be read before they are kept.
+each. `GPUSHARE_UPDATE_GOLDEN=1` writes the pages again, to be read before they are kept.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def mig():
     whole = described("a100-80g", 0, energy_joules=5e5, busy={1: 0.5}, processes=())
     story = {0: ("solo",), 1: ("left", "right"), 2: ("stranger",)}
     parts = []
-    for place in range(sheet.instances):
+    for place, lies in enumerate(sheet.layout):
         pods = story.get(place, ())
         processes = []
         for at, pod in enumerate(pods):
@@ -145,7 +145,7 @@ def mig():
             processes.append(CardProcess(pid, 2 * GIB))
             if pod != "stranger":
                 node.grant(pod, [mine], resource=f"{ACK.whole.split('/')[0]}/mig-1g.10gb")
-        total = sheet.instance_mib * MIB
+        total = lies.profile.mib * MIB
         parts.append(
             CardSample(
                 uuid=ident(place, "MIG"),
@@ -157,8 +157,8 @@ def mig():
                 processes=tuple(processes),
                 busy=None,
                 parent=whole.uuid,
-                profile=sheet.profile,
-                gpu_instance=7 + place,
+                profile=lies.profile.name,
+                gpu_instance=lies.gpu_instance,
             )
         )
     machine = MachineSample(tuple(parts), "580.65.06", divided=(replace(whole, processes=None),))

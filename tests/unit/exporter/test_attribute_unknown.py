@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be told is absent: sources, owners, figures and cards that fail are never a 0."""
+"""What is unknown is absent: sources, owners, figures and cards that fail are never a 0."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_failure_is_absence(failed, stays):
 
 
 @pytest.mark.parametrize("kubernetes", [True, False])
-def test_without_the_book_of_promises_nobody_is_a_stranger(kubernetes):
+def test_without_the_allocation_store_nothing_is_unallocated(kubernetes):
     """A process may be of a promise that we could not read: unattributed is unknown."""
     node = Node(promises_ok=False, kubernetes=kubernetes).process(1, 2)
 
@@ -43,7 +43,7 @@ def test_who_has_a_card_is_unknown_without_every_source():
     assert [0.0] == list(values(look(Node()))["card_exclusive"].values())
 
 
-def test_a_process_whose_owner_cannot_be_told_is_not_a_stranger():
+def test_a_process_whose_owner_is_unknown_is_not_unallocated():
     """Without the kubelet's assignments, a pod's process may be promised its memory: unattributed is unknown."""
     node = Node(kubelet_ok=False).container("a").process(1, 2, pod="a")
 
@@ -89,8 +89,8 @@ def test_an_exclusive_process_without_a_figure():
     assert {"a/main": (None, "")} == used(look(beside))
 
 
-def test_a_stranger_without_a_figure():
-    """What strangers have is unknown if one of them cannot be told, never less."""
+def test_an_unallocated_process_without_a_figure():
+    """What strangers have is unknown if one of them is unknown, never less."""
     node = Node(agent=True).process(1, None).process(2, 1)
 
     assert None is look(node).reading.cards[0].unattributed_bytes

@@ -100,7 +100,7 @@ def test_allocated_and_used_carry_the_same_labels(tenants):
 @settings(max_examples=examples(60), deadline=None)
 @given(TENANTS, st.integers(0, 2**31 - 1), st.lists(st.integers(0, 99), max_size=5), st.integers(0, 2**64 - 1))
 def test_nobodys_figure_depends_on_what_a_neighbour_writes(tenants, bytes_used, pids, denied):
-    """A tenant that writes its region anew changes what its own library says, and no figure that NVML tells."""
+    """A tenant that writes its region again changes what its own library says, and no figure that NVML tells."""
     before, after = populated(tenants), populated(tenants)
     forged = {"reading": region(used=bytes_used, slots=pids, denied=denied)}
     quiet = {"reading": region()}

@@ -113,7 +113,7 @@ def test_a_reused_pid_is_its_new_owners():
     assert (0, 2 * GIB) == (used(look(after))["a/main"][0], used(look(after))["b/main"][0])
 
 
-def test_a_dead_pid_is_nobodys_and_worth_another_look():
+def test_a_dead_pid_is_nobodys_and_looked_at_again():
     """A process that is gone when we look is counted as unattributed, and the sample is marked."""
     node = Node(agent=True).pod_hold("a").process(1, 2, pod="a", seen=False)
 
@@ -146,7 +146,7 @@ def test_a_record_of_another_pod_is_not_believed():
     assert None is found.reading.cards[0].unattributed_bytes
 
 
-def test_a_pod_of_which_the_kubelet_has_not_told_is_no_stranger():
+def test_a_pod_of_which_the_kubelet_has_not_reported_is_not_unallocated():
     """Its process may be promised its memory: unattributed is unknown; another pod's process is a stranger."""
     silent = Node(unanswered={("team", "a")}).container("a").process(1, 2, pod="a")
     other = Node(unanswered={("team", "b")}).container("a").process(1, 2, pod="a")

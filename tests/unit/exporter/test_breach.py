@@ -31,7 +31,7 @@ def test_an_idle_container_misses_nothing():
 
 
 def test_a_breach_stays_open_while_nobody_can_look():
-    """The process list fails for a while: neither over nor begun anew."""
+    """The process list fails for a while: neither over nor started again."""
     blind = isolated().card(processes=None)
     watch = Watch().see(isolated(), times=2).see(blind, times=3)
 
@@ -47,7 +47,7 @@ def test_a_blind_sample_between_two_findings():
 
 
 def test_behind_an_mps_server_nobody_is_uninstrumented():
-    """Which process is whose cannot be told there."""
+    """Which process is whose is unknown there."""
     node = isolated().process(50, 3, name="nvidia-cuda-mps")
 
     assert {} == Watch().see(node, times=3).counts
@@ -108,7 +108,7 @@ def test_an_unreadable_region():
 
 
 def test_limits_that_are_not_what_was_promised():
-    """Once is a file that is being written anew; twice is a breach, with the reason, until it says what it should."""
+    """Once is a file that is being written again; twice is a breach, with the reason, until it says what it should."""
     wrong = Node(agent=True).pod_hold("a", reading=region(), limits_error="the amounts in the limits file differ")
     watch = Watch().see(wrong)
 
@@ -169,7 +169,7 @@ def test_a_tenant_that_looks_like_a_server_of_the_host_is_a_breach(more):
     assert {"unallocated": 1} == watch.counts
 
 
-def test_a_container_whose_card_cannot_be_told_is_no_stranger():
+def test_a_container_whose_card_is_unknown_is_not_unallocated():
     """It was promised something of some card; which one, open gpushare's IDs do not say."""
     node = Node(3).container("a").grant("a", ["x-_-1"], resource="aliyun.com/gpu-mem")
     node.process(1, 1, pod="a").process(2, 1, index=1, pod="a")
@@ -178,5 +178,5 @@ def test_a_container_whose_card_cannot_be_told_is_no_stranger():
 
 
 def test_a_dead_pid_is_no_breach():
-    """Whose it was cannot be told any more."""
+    """Whose it was is unknown any more."""
     assert {} == Watch().see(Node(agent=True).process(1, 2, pod="a", seen=False), times=3).counts

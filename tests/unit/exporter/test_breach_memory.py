@@ -18,8 +18,8 @@ from exporter.pipeline.incidents import (
     MOST_OPEN,
     ONE_OWNER,
     RING,
+    BreachFinding,
     BreachKind,
-    Finding,
     IncidentLog,
     to_json,
     update_incidents,
@@ -36,7 +36,7 @@ def test_counters_outlive_a_gap():
     assert (6.0, 2) == (watch.one.over_limit_seconds, watch.one.over_limit_episodes)
 
 
-def test_a_successor_of_the_same_name_begins_anew():
+def test_a_successor_of_the_same_name_starts_over():
     """The old pod's time is not the new pod's."""
     old = Node(agent=True).pod_hold("db-0", pod_uid="one", gib=1).process(1, 3, pod="db-0", pod_uid="one")
     new = Node(agent=True).pod_hold("db-0", pod_uid="two", gib=5).process(1, 3, pod="db-0", pod_uid="two")
@@ -76,7 +76,7 @@ def test_one_record_is_small():
     assert "300 processes" in to_json(watch.state.incidents, "n")
 
 
-def test_cards_that_are_divided_anew_leave_nothing_behind():
+def test_cards_that_are_divided_again_leave_nothing_behind():
     """MIG instances of yesterday have no meter."""
     watch = Watch()
     for number in range(100):
@@ -141,7 +141,7 @@ def test_breaches_as_json():
 
 def finding(name, kind=BreachKind.OVER_LIMIT, **more):
     """A finding about somebody."""
-    return Finding(kind, uuid(), 0, "team", name, "main", "p", "nvml", "text", **more)
+    return BreachFinding(kind, uuid(), 0, "team", name, "main", "p", "nvml", "text", **more)
 
 
 FINDINGS = st.lists(

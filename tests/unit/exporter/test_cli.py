@@ -225,7 +225,9 @@ def test_any_text_is_understood_or_refused(text):
 def test_help_does_not_load_what_only_a_server_needs():
     """Neither gRPC nor NVML nor TLS for `--help`."""
     script = "import sys, exporter.cli; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT)
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
 
     assert set() == {"grpc", "pynvml", "ssl", "yaml", "bcrypt", "prometheus_client"} & set(loaded.stdout.split())
 

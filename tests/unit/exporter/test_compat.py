@@ -197,7 +197,7 @@ def test_device_fields():
     assert [] == found["MEM_CLOCK"]
 
 
-def test_used_where_the_drivers_part_is_not_told():
+def test_used_where_the_drivers_part_is_not_reported():
     """An old driver: what is used, its own part included."""
     found = values(Node().process(1, 2).card(reserved_bytes=None))
 
@@ -327,16 +327,16 @@ def test_bursts_are_in_the_averages_of_compute():
         judged = detect_breaches(found, state, now=float(at), epoch=float(at))
         state, found = judged.state, replace(found, reading=judged.reading)
         averages.take(float(at), found)
-    told = {
+    expected_labels = {
         f.spec.name: [value for _, value in f.samples] for f in ack_families(found, snapshot.machine.value, averages)
     }
 
-    assert [pytest.approx(20)] == told["DCGM_FI_DEV_GPU_UTIL"]
-    assert [pytest.approx(20)] == told["DCGM_CUSTOM_PROCESS_SM_UTIL"]
-    assert [pytest.approx(20)] == told["nvidia_gpu_duty_cycle"]
+    assert [pytest.approx(20)] == expected_labels["DCGM_FI_DEV_GPU_UTIL"]
+    assert [pytest.approx(20)] == expected_labels["DCGM_CUSTOM_PROCESS_SM_UTIL"]
+    assert [pytest.approx(20)] == expected_labels["nvidia_gpu_duty_cycle"]
 
 
-def test_the_latest_xid_is_told():
+def test_the_latest_xid_is_reported():
     """DCGM's field is the number of the last error."""
     ill = Node().card(xids={31: 2, 48: 1}, throttled_seconds={"power_cap": 1.5, "thermal": 0.0})
 

@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from exporter import evaluate as evaluate_module
-from exporter.cycle import IDENTITIES, KERNEL, KUBELET, MACHINE, PROMISES, Cycle, CycleClock, outcomes
+from exporter.cycle import IDENTITIES, KERNEL, KUBELET, MACHINE, PROMISES, CycleClock, ExporterCycle, outcomes
 from exporter.evaluate import Evaluator
 from exporter.pipeline.attribution import NodeLabels
 from exporter.pipeline.snapshot import (
@@ -22,9 +22,9 @@ from exporter.pipeline.snapshot import (
     KernelSample,
     KubeletSample,
     MachineSample,
-    Outcome,
     ProcessSample,
     PromiseSample,
+    SourceOutcome,
 )
 from isolation.contract.quantity import GIB
 
@@ -58,15 +58,15 @@ class Scripted:
         self.answers = {MACHINE: MachineSample((CARD,)), KERNEL: KernelSample({}, True), PROMISES: PromiseSample(())}
         self.answers |= answers
         self.asked = []
-        self.told = []
+        self.passed = []
 
     def read_first(self, _now):
         """What needs no other."""
         return self.reads(name for name in self.answers if name in {MACHINE, PROMISES})
 
     def read_kubelet(self, _now, promises, kernel):
-        """What a machine need not have; notes what it was told."""
-        self.told.append((promises, kernel))
+        """What a machine need not have; notes what it was reported."""
+        self.passed.append((promises, kernel))
         return self.reads(name for name in self.answers if name in {KUBELET, IDENTITIES})
 
     def reads(self, names):
@@ -74,8 +74,8 @@ class Scripted:
         return {name: lambda name=name: self.take(name) for name in names}
 
     def read_kernel(self, _now, machine, promises):
-        """The kernel; notes what it was told."""
-        self.told.append((machine, promises))
+        """The kernel; notes what it was reported."""
+        self.passed.append((machine, promises))
         return {KERNEL: lambda: self.take(KERNEL)}
 
     def take(self, name):
@@ -89,7 +89,7 @@ class Scripted:
         found = {}
         for name, read in reads.items():
             value = read()
-            found[name] = Outcome(None, value) if isinstance(value, str) else Outcome(value)
+            found[name] = SourceOutcome(None, value) if isinstance(value, str) else SourceOutcome(value)
         return found
 
 
@@ -98,21 +98,21 @@ def made(sources, time=None, period=2.0):
     published = []
     clock = (time or Time()).clock()
     evaluator = Evaluator(NodeLabels(node="n"), clock=clock.monotonic)
-    return Cycle(sources, sources, evaluator, published.append, period=period, clock=clock), published
+    return ExporterCycle(sources, sources, evaluator, published.append, period=period, clock=clock), published
 
 
 def test_one_turn():
     """Every source is asked once, the kernel after those that say which processes there are; one result."""
     sources = Scripted()
     cycle, published = made(sources)
-    told = cycle.run_once()
+    passed = cycle.run_once()
 
     assert [((MACHINE, PROMISES), 1.0), ((KERNEL,), 0.4)] == [(n, pytest.approx(d)) for n, d in sources.asked]
     machine, promises, kernel = (sources.answers[name] for name in (MACHINE, PROMISES, KERNEL))
-    assert [(machine, promises), (promises, kernel)] == sources.told
-    assert [told] == published
-    assert ("n", 15 * GIB) == (told.reading.node, told.reading.cards[0].total_bytes - GIB)
-    assert (100.0, 1.7e9 + 100) == (told.snapshot.at, told.snapshot.epoch)
+    assert [(machine, promises), (promises, kernel)] == sources.passed
+    assert [passed] == published
+    assert ("n", 15 * GIB) == (passed.reading.node, passed.reading.cards[0].total_bytes - GIB)
+    assert (100.0, 1.7e9 + 100) == (passed.snapshot.at, passed.snapshot.epoch)
 
 
 def test_sources_that_a_machine_does_not_have():
@@ -126,7 +126,7 @@ def test_sources_that_a_machine_does_not_have():
     assert "the socket is gone" == found[KUBELET].error
 
 
-def test_a_source_that_fails_is_told_once_and_its_recovery_too(caplog):
+def test_a_source_that_fails_is_reported_once_and_its_recovery_too(caplog):
     """A log line when it begins and one when it ends, not every two seconds; the turns go on."""
     caplog.set_level(logging.INFO)
     gone = "cannot initialize NVML"
@@ -134,7 +134,7 @@ def test_a_source_that_fails_is_told_once_and_its_recovery_too(caplog):
     for _ in range(4):
         cycle.run_once()
 
-    assert [(), (), (), ("GPU-0",)] == [tuple(card.uuid for card in told.reading.cards) for told in published]
+    assert [(), (), (), ("GPU-0",)] == [tuple(card.uuid for card in passed.reading.cards) for passed in published]
     lines = [record.message for record in caplog.records if record.name == "exporter.cycle"]
     failed = "source nvml failed: cannot initialize NVML; the metrics of this source are absent"
     assert [failed, "source nvml works again"] == lines
@@ -157,16 +157,16 @@ def test_a_process_that_went_while_we_read_is_looked_for_again_once():
         }
     )
     cycle, published = made(sources)
-    told = cycle.run_once()
+    passed = cycle.run_once()
 
-    assert [told] == published
+    assert [passed] == published
     assert [(MACHINE,), (KERNEL,)] == [names for names, _ in sources.asked[3:]]
-    card = told.snapshot.machine.value.cards[0]
+    card = passed.snapshot.machine.value.cards[0]
     assert ((), 15 * GIB, {7: 0.5}, 0.5) == (card.processes, card.free_bytes, card.busy, card.utilisation_ratio)
-    assert GIB == told.reading.cards[0].used_bytes
+    assert GIB == passed.reading.cards[0].used_bytes
 
 
-def test_churn_that_does_not_end_is_told_as_it_is():
+def test_churn_that_does_not_end_is_reported_as_it_is():
     """One retake and no more, however many processes come and go."""
     busy = MachineSample((replace(CARD, processes=(process(7),), free_bytes=14 * GIB),))
     sources = Scripted(**{MACHINE: busy})
@@ -225,7 +225,7 @@ def test_turns_begin_at_the_beat():
     cycle.run(stop)
 
     assert [1.5, 1.0, 2.0] == stop.waited
-    assert [100.0, 102.0, 104.0] == [told.snapshot.at for told in published]
+    assert [100.0, 102.0, 104.0] == [passed.snapshot.at for passed in published]
 
 
 def test_a_turn_that_takes_too_long_leaves_out_what_it_missed(caplog):
@@ -240,7 +240,7 @@ def test_a_turn_that_takes_too_long_leaves_out_what_it_missed(caplog):
     )[1]
     cycle.run(Waiter(time, 2))
 
-    assert [100.0, 106.0] == [told.snapshot.at for told in published]
+    assert [100.0, 106.0] == [passed.snapshot.at for passed in published]
     assert 2 == cycle.skipped
     assert "cycle took 5.0 s: skipping 2 cycles" in caplog.text
 
@@ -260,7 +260,7 @@ def test_a_turn_that_breaks_is_not_the_last(caplog):
 
 
 @pytest.mark.parametrize("step", ["attribute", "detect_breaches"])
-def test_a_judgement_that_fails_is_told_without_a_reading(monkeypatch, caplog, step):
+def test_a_judgement_that_fails_is_reported_without_a_reading(monkeypatch, caplog, step):
     """Sources that worked are told to work; of the reading nothing is shown, and the next turn is another try."""
     cycle, published = made(Scripted())
 
@@ -272,6 +272,6 @@ def test_a_judgement_that_fails_is_told_without_a_reading(monkeypatch, caplog, s
         cycle.run_once()
     cycle.run_once()
 
-    assert [None, "n"] == [told.reading and told.reading.node for told in published]
+    assert [None, "n"] == [passed.reading and passed.reading.node for passed in published]
     assert published[0].snapshot.machine.ok
     assert "a mistake of ours" in caplog.text

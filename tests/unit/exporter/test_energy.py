@@ -81,14 +81,14 @@ def test_idle_power_over_a_gap_in_the_counter():
 
 
 def test_energy_of_a_whole_card():
-    """Its only container answers for all of it, also where compute cannot be told."""
+    """Its only container answers for all of it, also where compute is unknown."""
     node = Node().container("a").grant("a", [uuid()])
     watch = Watch().see(node.card(energy_joules=10.0, busy=None)).see(node.card(energy_joules=60.0, busy=None))
 
     assert {"a": 50.0} == energy(watch)
 
 
-def test_energy_of_sharers_whose_compute_cannot_be_told():
+def test_energy_of_sharers_whose_compute_is_unknown():
     """Nobody can say whose it was."""
     blind = Node(agent=True).pod_hold("a").pod_hold("b")
     watch = Watch().see(blind.card(energy_joules=10.0, busy=None)).see(blind.card(energy_joules=60.0, busy=None))
@@ -98,7 +98,7 @@ def test_energy_of_sharers_whose_compute_cannot_be_told():
 
 @pytest.mark.parametrize("reset", [None, 5.0])
 def test_a_counter_that_stops_or_is_set_back(reset):
-    """Without a counter there is no series; a driver that was loaded anew starts from where it stands."""
+    """Without a counter there is no series; a driver that was loaded again starts from where it stands."""
     watch = Watch().see(drawing(1000.0)).see(drawing(1100.0, busy={1: 1.0})).see(drawing(reset, busy={1: 1.0}))
 
     assert {None: {"a": None, "b": None}, 5.0: {"a": 100.0, "b": 0.0}}[reset] == energy(watch)
@@ -118,11 +118,11 @@ def test_a_counter_that_stops_or_is_set_back(reset):
 def test_containers_never_draw_more_than_their_card(steps):
     """Whatever is computed, the energy of the containers only grows and is at most the card's."""
     watch, stands, before = Watch().see(drawing(0.0)), 0.0, {"a": 0.0, "b": 0.0}
-    for watts, busy, seconds, told in steps:
+    for watts, busy, seconds, owner_known in steps:
         stands += watts * seconds
-        watch.see(drawing(stands if told else None, busy=busy), after=seconds)
+        watch.see(drawing(stands if owner_known else None, busy=busy), after=seconds)
         now = energy(watch)
-        if told:
+        if owner_known:
             assert all(now[pod] >= before[pod] for pod in now)
             assert sum(now.values()) <= stands * (1 + 1e-9)
             before = now

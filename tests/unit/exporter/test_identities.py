@@ -58,7 +58,7 @@ def test_init_and_restarted_containers_have_names_of_their_own(source):
 
 def test_a_pod_is_known_before_its_first_container_runs(source, tree):
     """
-    The kubelet makes its log folder first: a successor of the same name is told apart at once.
+    The kubelet makes its log folder first: a successor of the same name is distinguished at once.
     """
     (tree.pod_logs / f"ml_train-0_{OTHER}").mkdir()
     assert {UID: ("ml", "train-0"), OTHER: ("ml", "train-0")} == source.read(0.0).pods
@@ -150,11 +150,11 @@ def test_what_is_believed_can_stand_in_a_label(namespace, pod, container):
     """
     Whatever a folder is called, names have no characters but those of DNS.
     """
-    told = from_link(
+    identity = from_link(
         f"{pod}_{namespace}_{container}-{BOX}.log", f"/var/log/pods/{namespace}_{pod}_{UID}/{container}/0.log"
     )
-    if told is not None:
-        who = told[1]
+    if identity is not None:
+        who = identity[1]
         assert (namespace, pod, container) == (who.namespace, who.pod, who.container)
         assert set(f"{namespace}{container}") <= set("ab0-")
         assert set(pod) <= set("ab0-.")
@@ -181,7 +181,7 @@ def test_a_flood_of_links_ends_somewhere(source, monkeypatch):
 
 
 @pytest.mark.parametrize("missing", ["containers", "pods"])
-def test_without_the_folders_nothing_is_told(tree, source, missing):
+def test_without_the_folders_nothing_is_reported(tree, source, missing):
     """
     An error that names the folder and the flag, and recovery when it is there.
     """

@@ -101,7 +101,7 @@ def test_what_is_not_asked_for_any_more_is_forgotten(tmp_path):
     assert {3001} == set(kernel._known)
 
 
-def test_without_proc_nothing_is_told(tmp_path):
+def test_without_proc_nothing_is_reported(tmp_path):
     """
     Failure is not an empty node: an error that says what to mount, or whom to run as.
     """

@@ -22,7 +22,7 @@ RUNTIMES = [
 
 
 @pytest.mark.parametrize(("runtime", "driver", "version"), RUNTIMES)
-def test_a_container_process_is_told_with_its_pod_on_every_node(tmp_path, runtime, driver, version):
+def test_a_container_process_is_reported_with_its_pod_on_every_node(tmp_path, runtime, driver, version):
     """
     Pid, start, user, name, pod, container and the pid in the container, and the pods that live.
     """

@@ -23,8 +23,8 @@ from support.waiting import PATIENCE_SECONDS
 from autoscaler.core.metric_families import COLLECTORS
 from exporter.fleet import FleetMetrics
 from exporter.http import text_format
-from exporter.http.listen import PortError
-from exporter.http.pages import Exposition, Form, Page, Silent, collect
+from exporter.http.listen import ListenError
+from exporter.http.pages import Exposition, Form, MetricsPage, Silent, collect
 from exporter.http.server import MetricsServer
 from exporter.pipeline.families import card_families, container_families
 from isolation.contract import metrics
@@ -257,7 +257,7 @@ def test_busy_port_says_what_to_do():
         taken.listen()
         port = taken.getsockname()[1]
 
-        with pytest.raises(PortError, match=rf"port {port} on 127\.0\.0\.1 is in use: choose another port, or 0"):
+        with pytest.raises(ListenError, match=rf"port {port} on 127\.0\.0\.1 is in use: choose another port, or 0"):
             MetricsServer(Exposition({}, clock=lambda: 0.0, release="x"), port)
 
 
@@ -277,7 +277,7 @@ def test_failing_page_is_an_error_and_not_the_end(caplog):
         def page(self, form=None):
             if form.openmetrics:
                 raise RuntimeError("no page")
-            return Page(b"x 1\n", "text/plain")
+            return MetricsPage(b"x 1\n", "text/plain")
 
         made = page
 

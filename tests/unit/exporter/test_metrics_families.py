@@ -136,7 +136,7 @@ def test_a_placeholder_is_not_shown(field, metric):
 
 
 def test_no_promise_of_memory_is_no_series():
-    """A container that was promised no memory has no allocated series; what it uses is told."""
+    """A container that was promised no memory has no allocated series; what it uses is reported."""
     found = values(container_families([node(uses=[use("a", gib=0, unknown=("allocated_bytes",))])]))
 
     assert {} == found["container_memory_allocated_bytes"]

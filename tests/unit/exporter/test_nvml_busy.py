@@ -44,8 +44,10 @@ class Driver:
         self.asked.append(since)
         found = []
         for pid, row in self.percents.items():
-            told = [(end, row[n]) for n, end in self.ends(now) if row[n] and end > since and (pid, n) not in self.lost]
-            found += [BusySample(pid, *told[-1])] if told else []
+            samples = [
+                (end, row[n]) for n, end in self.ends(now) if row[n] and end > since and (pid, n) not in self.lost
+            ]
+            found += [BusySample(pid, *samples[-1])] if samples else []
         return found
 
     def loads(self, since, now):
@@ -82,8 +84,8 @@ def mean(windows, pid):
 
 def truth(driver, pid, seconds):
     """Of all periods that can have been told."""
-    told = driver.ends(START + int(seconds * SECOND))
-    return sum(driver.percents[pid][n] for n, _ in told) / len(told) / 100
+    samples = driver.ends(START + int(seconds * SECOND))
+    return sum(driver.percents[pid][n] for n, _ in samples) / len(samples) / 100
 
 
 PATTERNS = st.sampled_from(
@@ -101,7 +103,7 @@ PATTERNS = st.sampled_from(
 
 
 @pytest.mark.parametrize("beat", [150_000, 0])
-def test_a_steady_process_is_told_as_it_is(beat):
+def test_a_steady_process_is_reported_as_it_is(beat):
     """
     30 % all the time is 0.3 in every window, whether samples are taken between looks or not.
     """
@@ -181,7 +183,7 @@ def test_who_ended_is_gone_from_the_next_window():
 
 def test_a_process_that_began_late_is_not_credited_with_the_time_before():
     """
-    Full load in the last two of the eleven samples that can be told: that part, not the whole window.
+    Full load in the last two of the eleven samples that can be reported: that part, not the whole window.
     """
     driver = Driver({7: (0,) * 9 + (100,) * 3 + (0,) * 12})
 
@@ -236,7 +238,7 @@ def test_looks_closer_together_than_samples_repeat_the_last_figures():
     assert 0.5 == pytest.approx(windows[-2].ratios[7], abs=0.02)
 
 
-def test_a_clock_that_is_set_back_begins_anew():
+def test_a_clock_that_is_set_back_starts_over():
     """
     After the wall clock went back an hour the next windows are told as before.
     """
@@ -292,7 +294,7 @@ def test_garbage_beside_good_samples_changes_nothing():
     assert 0.3 == pytest.approx(window.load)
 
 
-def test_other_engines_are_told_beside():
+def test_other_engines_are_reported_beside():
     """
     Memory, encoder and decoder have windows of their own; what is over 100 % is cut off.
     """

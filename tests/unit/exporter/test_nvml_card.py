@@ -20,7 +20,7 @@ PROCESSES = st.builds(
 )
 
 
-def test_a_process_in_two_lists_is_told_once():
+def test_a_process_in_two_lists_is_reported_once():
     """
     One that computes and draws has its bytes once; a client of MPS is that first; unknown bytes are
     filled in by the other list.
@@ -49,12 +49,12 @@ def test_the_order_of_lists_changes_nothing(found, chance):
     """
     shuffled = list(found)
     chance.shuffle(shuffled)
-    told = merge_processes(found)
+    merged = merge_processes(found)
 
-    assert merge_processes(shuffled) == told
-    assert {one.pid for one in found} == {one.pid for one in told}
-    assert len({one.pid for one in told}) == len(told)
-    for one in told:
+    assert merge_processes(shuffled) == merged
+    assert {one.pid for one in found} == {one.pid for one in merged}
+    assert len({one.pid for one in merged}) == len(merged)
+    for one in merged:
         sizes = [other.bytes for other in found if other.pid == one.pid and other.bytes is not None]
         assert max(sizes, default=None) == one.bytes
 

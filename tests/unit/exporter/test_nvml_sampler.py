@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from support.waiting import until
 
-from exporter.sources.nvml.library import GoneError, LostError
+from exporter.sources.nvml.library import CardGoneError, LostError
 from exporter.sources.nvml.source import NvmlSource
 
 
@@ -29,7 +29,7 @@ class Session:
         """Nothing to end."""
 
 
-@pytest.mark.parametrize("error", [GoneError("gone"), LostError("off the bus"), OSError("input/output error")])
+@pytest.mark.parametrize("error", [CardGoneError("gone"), LostError("off the bus"), OSError("input/output error")])
 def test_a_sample_that_fails_is_followed_by_the_next(error, monkeypatch):
     """Whatever it failed of; the next reading is who says so."""
     session = Session(error)

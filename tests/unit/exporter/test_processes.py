@@ -35,7 +35,7 @@ def test_each_process_has_its_container_or_nobody():
     assert ("x", "nobody") == (by_pid[9]["pod"], by_pid[9]["attributed"])
 
 
-def test_what_cannot_be_told_is_null_and_not_an_empty_list():
+def test_what_is_unknown_is_null_and_not_an_empty_list():
     """Nobody judged, or nothing is read yet."""
     assert None is json.loads(to_json(None, "n-0"))["processes"]
     assert None is json.loads(to_json(CycleResult(Node().snapshot(), None), "n-0"))["processes"]
@@ -45,5 +45,5 @@ def test_what_cannot_be_told_is_null_and_not_an_empty_list():
 def test_the_view_reads_what_the_exporter_writes():
     """Both sides of one format."""
     node = Node(agent=True).pod_hold("a").process(1, 2, pod="a")
-    told = parse_processes(to_json(CycleResult(node.snapshot(), look(node)), "n-0").encode(), "n-0")
-    assert [(1, 2 * GIB, "main")] == [(one.pid, one.bytes, one.container) for one in told.all]
+    parsed = parse_processes(to_json(CycleResult(node.snapshot(), look(node)), "n-0").encode(), "n-0")
+    assert [(1, 2 * GIB, "main")] == [(one.pid, one.bytes, one.container) for one in parsed.all]

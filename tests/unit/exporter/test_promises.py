@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
-from support.hold_writer import CARD, HoldWriter, settle, touch
-from support.promises_written import TENANT, names, source_on
+from support.hold_writer import CARD, settle, touch
+from support.promises_written import TENANT, names
 
 from exporter.sources import promises
 from exporter.sources.promises import default_stores
@@ -18,20 +16,7 @@ from isolation.host import liveness
 from isolation.lib import files
 
 
-@pytest.fixture
-def writer(tmp_path):
-    """Whoever writes promises."""
-    with contextlib.closing(HoldWriter(tmp_path)) as made:
-        yield made
-
-
-@pytest.fixture
-def source(writer, tmp_path):
-    """The source on them."""
-    return source_on(writer, tmp_path)
-
-
-def test_a_run_is_told_with_its_members_and_its_region(writer, source):
+def test_a_run_is_reported_with_its_members_and_its_region(writer, source):
     """
     Everything that its runner, its keeper and its library wrote.
     """
@@ -138,17 +123,17 @@ def test_limits_are_compared_with_the_promise(writer, source):
     folder = writer.run("run-1")
     limit = abi.CardLimit(CARD, 5 << 30, 0, 300_000, weight=30)
 
-    def told(limits):
+    def kept(limits):
         files.write_limits(folder / "limits", limits)
         one = source.read(0.0).holds[0]
         return one.limits_generation, one.limits_error
 
-    assert (2, "") == told(abi.Limits(2, "run-1", (limit,)))
-    assert (3, "the amounts in the limits file differ from the promise") == told(
+    assert (2, "") == kept(abi.Limits(2, "run-1", (limit,)))
+    assert (3, "the amounts in the limits file differ from the promise") == kept(
         abi.Limits(3, "run-1", (abi.CardLimit(CARD, 50 << 30, 0, 300_000),))
     )
-    assert (4, "the amounts in the limits file differ from the promise") == told(abi.Limits(4, "run-1", ()))
-    assert (5, "the limits file belongs to promise 'run-2'") == told(abi.Limits(5, "run-2", (limit,)))
+    assert (4, "the amounts in the limits file differ from the promise") == kept(abi.Limits(4, "run-1", ()))
+    assert (5, "the limits file belongs to promise 'run-2'") == kept(abi.Limits(5, "run-2", (limit,)))
     with (folder / "limits").open("r+b") as file:
         file.seek(16)
         file.write(b"\x01")
@@ -160,7 +145,7 @@ def test_limits_are_compared_with_the_promise(writer, source):
 
 def test_a_card_without_a_uuid_is_not_compared(writer, source):
     """
-    What cannot be told is no breach.
+    What is unknown is no breach.
     """
     folder = writer.run("run-1", policy="none", slices=(Slice("lost-0", 0, 1 << 30),))
     files.write_limits(folder / "limits", abi.Limits(1, "run-1", ()))
@@ -177,7 +162,7 @@ def test_a_missing_region_of_an_enforced_promise_is_an_error_of_its_own(writer, 
     assert (None, "No such file or directory") == (one.region.reading, one.region.error)
 
 
-def test_the_books_are_those_of_the_machine_or_the_one_that_was_chosen(tmp_path):
+def test_the_stores_are_those_of_the_machine_or_the_one_that_was_chosen(tmp_path):
     """
     Simulated cards have theirs beside the hardware file.
     """

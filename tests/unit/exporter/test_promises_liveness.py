@@ -3,32 +3,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import subprocess
 import sys
 
 import pytest
-from support.hold_writer import BOOT, HoldWriter
-from support.promises_written import TENANT, names, source_on
+from support.hold_writer import BOOT
+from support.promises_written import TENANT, names
 
 from exporter.sources import promises
 from exporter.sources.errors import SourceError
 from isolation.contract import abi
-
-
-@pytest.fixture
-def writer(tmp_path):
-    """Whoever writes promises."""
-    with contextlib.closing(HoldWriter(tmp_path)) as made:
-        yield made
-
-
-@pytest.fixture
-def source(writer, tmp_path):
-    """The source on them."""
-    return source_on(writer, tmp_path)
 
 
 def test_a_promise_is_gone_with_the_last_who_lives_on_it(writer, source):
@@ -89,7 +75,7 @@ def test_a_populated_control_group_is_evidence(writer, source, tmp_path):
 
 def test_a_mark_is_the_last_evidence_and_is_looked_for_seldom(writer, source):
     """
-    Of a process of the same user outside containers; every process's environment is dear.
+    Of a process of the same user outside containers; every process's environment is slow.
     """
     for pid, inner, uid in ((41, 41, os.geteuid()), (42, 7, os.geteuid()), (43, 43, os.geteuid() + 1)):
         folder = writer.proc / str(pid)
@@ -132,7 +118,7 @@ def test_nothing_outlives_a_boot(writer, source):
     assert ([], 0, True) == (names(facts), facts.unreadable, facts.agent)
 
 
-def test_without_proc_it_cannot_be_told(writer, source):
+def test_without_proc_it_is_unknown(writer, source):
     """
     An error with the flag in it; and it recovers.
     """

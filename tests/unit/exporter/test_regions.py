@@ -16,7 +16,7 @@ from support.budget import examples
 from support.hold_writer import HEAD_AT, HIGH_AT, touch
 
 from exporter.sources import regions
-from exporter.sources.regions import Regions
+from exporter.sources.regions import RegionReader
 from isolation.contract import abi
 from isolation.lib import files
 
@@ -32,7 +32,7 @@ def region(tmp_path):
 @pytest.fixture
 def reader():
     """One that has been running for a while."""
-    made = Regions()
+    made = RegionReader()
     made.read({})
     return made
 
@@ -64,7 +64,7 @@ def test_a_region_that_did_not_change_is_not_decoded_again(region, reader, monke
     assert [7, 8] == [slot.pid for slot in one(reader, region).reading.slots]
 
 
-def test_breaches_are_told_once(region, reader):
+def test_breaches_are_reported_once(region, reader):
     """
     What is new since the last reading, and what was overwritten before we came.
     """
@@ -83,14 +83,14 @@ def test_what_happened_before_the_exporter_began_is_history(region):
     A restart of the exporter is no new breach; of a promise that came later everything is news.
     """
     touch(region, breaches=3)
-    fresh = Regions()
+    fresh = RegionReader()
     assert () == one(fresh, region).breaches
     touch(region, breaches=4)
     assert [4] == [record.sequence for record in one(fresh, region).breaches]
     assert 4 == len(fresh.read({"run-1": str(region), "run-2": str(region)})["run-2"].breaches)
 
 
-def test_a_region_made_anew_begins_anew(region, reader):
+def test_a_region_recreated_starts_over(region, reader):
     """
     As another file, or in place.
     """
@@ -183,19 +183,19 @@ def test_a_count_of_records_may_be_any(region, reader):
     assert (0, 0) == (len(one(reader, region).breaches), one(reader, region).lost)
 
 
-def test_the_dear_are_read_last_and_cost_nobody_else(tmp_path, reader, monkeypatch):
+def test_slow_regions_are_read_last_and_cost_no_other(tmp_path, reader, monkeypatch):
     """
     Tenants who fill every slot and change them all the time are left out when the time is up; others are not.
     """
     monkeypatch.setattr(regions, "BUDGET_SECONDS", 0.1)
     paths = {}
     for at in range(16):
-        path = tmp_path / f"dear-{at}"
+        path = tmp_path / f"costly-{at}"
         files.create_region(path, "x")
         raw = abi._SLOT_HEAD.pack(1, 1, 7, 0, 100, 0, 0, b"x", 0, 0).ljust(abi.SLOT_BYTES, b"\1")
         put(path, abi.SLOT_OFFSET, raw * abi.SLOTS)
         put(path, HIGH_AT, struct.pack("<I", 0xFFFFFFFF))
-        paths[f"a-dear-{at}"] = str(path)
+        paths[f"a-costly-{at}"] = str(path)
     for at in range(16):
         path = tmp_path / f"cheap-{at}"
         files.create_region(path, "x")
@@ -203,14 +203,14 @@ def test_the_dear_are_read_last_and_cost_nobody_else(tmp_path, reader, monkeypat
     reader.read(paths)
     for turn in range(3):
         for at in range(16):
-            put(tmp_path / f"dear-{at}", abi.SLOT_OFFSET, struct.pack("<I", 2 + turn % 2))
+            put(tmp_path / f"costly-{at}", abi.SLOT_OFFSET, struct.pack("<I", 2 + turn % 2))
         begun = time.thread_time()  # our own: this machine may be busy with something else
         found = reader.read(paths)
         assert time.thread_time() - begun < 1.0
     assert all(found[key].reading is not None for key in paths if "cheap" in key)
-    dear = [found[key] for key in paths if "dear" in key]
-    assert any(facts.reading is not None for facts in dear)
-    assert {regions.TOO_DEAR, ""} == {facts.error for facts in dear}
+    costly = [found[key] for key in paths if "costly" in key]
+    assert any(facts.reading is not None for facts in costly)
+    assert {regions.TOO_SLOW, ""} == {facts.error for facts in costly}
 
 
 def test_who_is_not_named_any_more_is_forgotten(region, reader):
@@ -244,7 +244,7 @@ def test_whatever_a_tenant_writes_is_facts_or_an_error(tmp_path, front, ring, si
         put(path, at, raw)
     if size is not None:
         os.truncate(path, size)
-    reader = Regions()
+    reader = RegionReader()
     reader.read({})
     for _ in range(2):
         found = one(reader, path)

@@ -14,11 +14,11 @@ from support.node_facts import Node, hold, uuid
 
 from exporter.pipeline.allocations import list_allocations
 from exporter.pipeline.attribution import NodeLabels, attribute
-from exporter.pipeline.snapshot import CardSample, KernelSample, Outcome, ProcessSample
+from exporter.pipeline.snapshot import CardSample, KernelSample, ProcessSample, SourceOutcome
 from exporter.sources import promises
 from exporter.sources.kernel import ENDED_SECONDS, KernelSource
 from exporter.sources.nvml import source
-from exporter.sources.nvml.library import GoneError
+from exporter.sources.nvml.library import CardGoneError
 from exporter.sources.nvml.source import NvmlState, Session
 from exporter.sources.promises import PromiseSource
 
@@ -41,14 +41,14 @@ def test_with_a_promise_that_cannot_be_read_nothing_is_called_free():
     node = Node(cards=2, kubernetes=False).hold(hold("a")).process(1, 2, run="run-a")
     snapshot = node.snapshot()
     found = snapshot.promises.value
-    torn = replace(snapshot, promises=Outcome(replace(found, unreadable=1)))
+    torn = replace(snapshot, promises=SourceOutcome(replace(found, unreadable=1)))
 
     assert [(None, None, None, None)] * 2 == [amounts(card) for card in attributed(torn).cards]
     assert attributed(snapshot).containers == attributed(torn).containers
     assert (0, 0) == (amounts(attributed(snapshot).cards[1])[0], amounts(attributed(snapshot).cards[1])[2])
 
 
-def test_units_of_memory_on_no_card_that_can_be_told_leave_none_called_free():
+def test_units_of_memory_on_no_card_that_is_known_leave_none_called_free():
     """The plugin's IDs do not name the card: before the container's first process it may be any of two."""
     node = Node(cards=2).container("a").grant("a", [f"{uuid()}-_-{at}" for at in range(4)], resource=UNITS)
     assert [(None, None, None, None)] * 2 == [amounts(card) for card in attributed(node.snapshot()).cards]
@@ -65,7 +65,7 @@ def test_what_a_process_computed_before_it_ended_is_its_containers():
     kernel = snapshot.kernel.value
     gone = ProcessSample(2, 2, 0, "python", hold="run-a")
     snapshot = replace(
-        snapshot, kernel=Outcome(KernelSample(kernel.processes, host_pids=True, live_pods=None, ended={2: gone}))
+        snapshot, kernel=SourceOutcome(KernelSample(kernel.processes, host_pids=True, live_pods=None, ended={2: gone}))
     )
 
     (one,) = attributed(snapshot).containers
@@ -103,8 +103,8 @@ def source_on(writer, tmp_path):
     return PromiseSource([writer.book], writer.run_dir, writer.proc, tmp_path / "cgroup")
 
 
-def told(facts):
-    """Promise ids, and how many records were not told."""
+def names_of(facts):
+    """Promise ids, and how many records were not reported."""
     return sorted(one.hold.id for one in facts.holds), facts.unreadable
 
 
@@ -113,7 +113,7 @@ def test_promises_of_more_cards_than_there_are_do_not_fill_the_page(writer, tmp_
     monkeypatch.setattr(promises, "MOST_PARTS", 2)
     for ident in ("run-1", "run-2", "run-3"):
         writer.run(ident, policy="none")
-    kept, beyond = told(source_on(writer, tmp_path).read(0.0))
+    kept, beyond = names_of(source_on(writer, tmp_path).read(0.0))
     assert (2, 1) == (len(kept), beyond)
 
 
@@ -122,9 +122,9 @@ def test_entries_that_come_later_push_nobody_out_of_the_book(writer, tmp_path, m
     monkeypatch.setattr(promises, "MOST_HOLDS", 1)
     writer.run("run-5", policy="none")
     source = source_on(writer, tmp_path)
-    assert (["run-5"], 0) == told(source.read(0.0))
+    assert (["run-5"], 0) == names_of(source.read(0.0))
     writer.run("run-1", policy="none")
-    assert (["run-5"], 1) == told(source.read(2.0))
+    assert (["run-5"], 1) == names_of(source.read(2.0))
 
 
 def test_a_driver_that_tells_nothing_has_failed_also_where_a_card_is_lost(monkeypatch):
@@ -148,7 +148,7 @@ def test_a_driver_that_tells_nothing_has_failed_also_where_a_card_is_lost(monkey
     monkeypatch.setattr(source, "Library", Mute)
     monkeypatch.setattr(Session, "_prepare", lambda _session, _now: None)
     monkeypatch.setattr(Session, "_read_slot", lambda _session, slot, *_: ((blank, lost)[slot.index], []))
-    with pytest.raises(GoneError):
+    with pytest.raises(CardGoneError):
         Session(None, NvmlState()).read(0.0, 0)
 
     fine = replace(blank, free_bytes=1)

@@ -111,7 +111,7 @@ def test_a_hanging_source_costs_its_cycle_no_more_than_the_deadline(runner, gate
 
 def test_a_hanging_source_is_left_alone_until_it_comes_back(runner, gate):
     """
-    While a read hangs, the next cycles fail at once without calling again; afterwards it is asked anew,
+    While a read hangs, the next cycles fail at once without calling again; afterwards it is asked again,
     and its late answer is nobody's.
     """
     calls = []

@@ -20,7 +20,7 @@ def node(totals, **more):
     return made.card(busy={}, compute_seconds=totals, **more)
 
 
-def told(watch):
+def seconds_of(watch):
     """{pod: seconds}."""
     return {one.pod: one.compute_seconds for one in watch.judged.reading.containers}
 
@@ -29,32 +29,32 @@ def test_what_a_total_grew_by_goes_to_its_container():
     """And to nobody else."""
     watch = Watch().see(node({1: 1.0})).see(node({1: 3.0, 2: 0.5}))
 
-    assert {"a": 3.0, "b": 0.5} == told(watch)
+    assert {"a": 3.0, "b": 0.5} == seconds_of(watch)
 
 
 def test_a_reading_that_is_lost_loses_nothing():
-    """The kernel is not read for a while: nothing is told, and then all of it."""
+    """The kernel is not read for a while: nothing is reported, and then all of it."""
     blind = node({1: 6.0})
     blind.kernel_ok = False
     watch = Watch().see(node({1: 1.0})).see(blind, times=3)
-    assert {"a": None, "b": None} == told(watch)
+    assert {"a": None, "b": None} == seconds_of(watch)
 
-    assert {"a": 9.0, "b": 0.0} == told(watch.see(node({1: 9.0})))
+    assert {"a": 9.0, "b": 0.0} == seconds_of(watch.see(node({1: 9.0})))
 
 
 def test_a_total_that_begins_again_counts_from_there():
     """NVML was away for long: its samples of then are nobody's, those since are."""
-    assert {"a": 7.0, "b": 0.0} == told(Watch().see(node({1: 5.0})).see(node({})).see(node({1: 2.0})))
+    assert {"a": 7.0, "b": 0.0} == seconds_of(Watch().see(node({1: 5.0})).see(node({})).see(node({1: 2.0})))
 
 
-def test_a_whole_card_whose_processes_are_not_told_goes_by_the_card():
+def test_a_whole_card_whose_processes_are_not_reported_goes_by_the_card():
     """MIG, a sandbox: the container that has all of it has all that it does."""
     made = Node().container("a").grant("a", [card_uuid()])
     watch = Watch()
     for total in (4.0, 5.5):
         watch.see(made.card(busy=None, compute_seconds=None, busy_seconds=total, utilisation_ratio=0.1))
 
-    assert {"a": pytest.approx(5.5)} == told(watch)
+    assert {"a": pytest.approx(5.5)} == seconds_of(watch)
 
 
 def card_uuid():

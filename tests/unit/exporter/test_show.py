@@ -13,16 +13,16 @@ from support.frames import card, node, use
 from exporter.evaluate import CycleResult
 from exporter.pipeline.allocations import NodeAllocations
 from exporter.pipeline.attribution import NodeLabels, attribute
-from exporter.pipeline.snapshot import KernelSample, MachineSample, Outcome, PromiseSample, Snapshot
+from exporter.pipeline.snapshot import KernelSample, MachineSample, PromiseSample, Snapshot, SourceOutcome
 from exporter.show import as_json, errors, table
 
 
-def told(reading, **outcomes):
+def result_of(reading, **outcomes):
     """One turn's result with this reading."""
     fared = {
-        "machine": Outcome(MachineSample(())),
-        "kernel": Outcome(KernelSample({}, True)),
-        "promises": Outcome(PromiseSample(())),
+        "machine": SourceOutcome(MachineSample(())),
+        "kernel": SourceOutcome(KernelSample({}, True)),
+        "promises": SourceOutcome(PromiseSample(())),
         "kubelet": None,
         "identities": None,
     }
@@ -32,15 +32,15 @@ def told(reading, **outcomes):
 
 
 def small():
-    """Two cards; one container on each, one of them with figures that cannot be told."""
+    """Two cards; one container on each, one of them with figures that is unknown."""
     uses = [use("bert", used=3.5, gib=5, core=0.3), use("resnet", index=1, used=None)]
     dark = replace(card(1, uses=uses, power_watts=None), total_bytes=0, unknown=frozenset({"total_bytes"}))
     return node(cards=[card(0, uses=uses), dark], uses=uses)
 
 
 def test_the_table():
-    """A line for each card and container; what cannot be told is a dash."""
-    lines = [line.split() for line in table(told(small())).splitlines() if line]
+    """A line for each card and container; what is unknown is a dash."""
+    lines = [line.split() for line in table(result_of(small())).splitlines() if line]
 
     assert ["0", "T4", "4.0", "GiB", "16.0", "GiB", "5.0", "GiB"] == lines[2][:8]
     assert ["1", "T4", "-", "-"] == lines[3][:4]
@@ -51,7 +51,7 @@ def test_the_table():
 def test_names_stay_in_their_column():
     """Neither control characters nor a name of any length breaks the table."""
     uses = [use("a\n\x1b[31m" + "x" * 200)]
-    shown = table(told(node(uses=uses, cards=1)))
+    shown = table(result_of(node(uses=uses, cards=1)))
 
     assert shown.replace("\n", "").isprintable()
     assert max(map(len, shown.splitlines())) < 160
@@ -59,13 +59,13 @@ def test_names_stay_in_their_column():
 
 def test_nothing_promised():
     """Said in words."""
-    assert table(told(node(cards=1))).endswith("no promises")
+    assert table(result_of(node(cards=1))).endswith("no promises")
 
 
 def test_the_reading_for_programs():
-    """Everything; placeholders of figures that cannot be told are null; how each source fared."""
-    failed = Outcome(None, "the socket is gone", 0.5)
-    record = json.loads(as_json(told(small(), kubelet=failed)))
+    """Everything; placeholders of figures that is unknown are null; how each source fared."""
+    failed = SourceOutcome(None, "the socket is gone", 0.5)
+    record = json.loads(as_json(result_of(small(), kubelet=failed)))
 
     assert (1, 1.7e9) == (record["format"], record["read_at"])
     assert [16 << 30, None] == [one["total_bytes"] for one in record["reading"]["cards"]]
@@ -78,10 +78,10 @@ def test_the_reading_for_programs():
 
 def test_without_a_judgement():
     """Our own failure shows nothing rather than something half right."""
-    assert "no reading: the attribution failed, see the log" == table(told(None))
-    assert json.loads(as_json(told(None)))["reading"] is None
+    assert "no reading: the attribution failed, see the log" == table(result_of(None))
+    assert json.loads(as_json(result_of(None)))["reading"] is None
 
 
 def test_errors():
     """Each failed source with its reason."""
-    assert ["nvml: no driver"] == errors(told(None, machine=Outcome(None, "no driver")))
+    assert ["nvml: no driver"] == errors(result_of(None, machine=SourceOutcome(None, "no driver")))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The web configuration file of the exporter-toolkit: what it may say, and how its mistakes are told.
+The web configuration file of the exporter-toolkit: what it may say, and how its mistakes are reported.
 """
 
 from __future__ import annotations

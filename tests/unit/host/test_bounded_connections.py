@@ -13,7 +13,7 @@ from aiohttp import web
 from support.waiting import soon
 
 from isolation.host import bounded_connections
-from isolation.host.bounded_connections import Limits
+from isolation.host.bounded_connections import ConnectionLimits
 from isolation.kube.options import Address
 from isolation.scheduler.admission.serve import ReviewQueue
 from isolation.scheduler.http_server import open_listener, read_body, serve
@@ -78,7 +78,7 @@ def test_a_request_that_is_not_whole_in_time_is_dropped(text):
 
     async def story():
         gate = asyncio.Event()
-        async with served(echo(gate=gate), Limits(10, 0.3)) as made:
+        async with served(echo(gate=gate), ConnectionLimits(10, 0.3)) as made:
             waits, late = await made.connect(HEAD % 2 + b"ab"), await made.connect(text)
             await soon(lambda: len(made.connections) == 2)
             assert await ended(late)
@@ -102,7 +102,7 @@ def test_when_places_run_out_the_slowest_goes_then_an_idle_one_and_never_one_tha
 
     async def story():
         gate = asyncio.Event()
-        async with served(echo(gate=gate), Limits(3, 1000.0)) as made:
+        async with served(echo(gate=gate), ConnectionLimits(3, 1000.0)) as made:
             answered = await made.connect(HEAD % 2 + b"ab")
             await soon(lambda: [one.answering for one in made.connections._open.values()] == [True])
             halves = [await made.connect(HEAD % 2) for _ in range(2)]
@@ -130,7 +130,7 @@ def test_what_is_too_large_or_encoded_is_refused():
     async def story():
         chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
         encoded = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nab"
-        async with served(echo(most=1000), Limits(10, 1000.0)) as made:
+        async with served(echo(most=1000), ConnectionLimits(10, 1000.0)) as made:
             callers = [
                 await made.connect(text)
                 for text in (
@@ -157,7 +157,7 @@ def test_the_smallest_complete_review_is_judged_first():
 
     async def story():
         reviews = ReviewQueue(judge)
-        async with served(reviews.application(), Limits(10, 1000.0)) as made:
+        async with served(reviews.application(), ConnectionLimits(10, 1000.0)) as made:
             callers = [await made.connect((HEAD % size).replace(b" / ", b" /admit/x ") + b"x" * size) for size in SIZES]
             await soon(lambda: len([one for one in reviews._held if one.whole is not None]) == len(SIZES))
             running = asyncio.create_task(reviews.run())
@@ -178,7 +178,7 @@ def test_where_all_bodies_are_too_large_the_largest_goes():
 
     async def story():
         reviews = ReviewQueue(lambda *_: b"{}", most_held=10_000)
-        async with served(reviews.application(), Limits(10, 1000.0)) as made:
+        async with served(reviews.application(), ConnectionLimits(10, 1000.0)) as made:
 
             async def send(size, part):
                 return await made.connect((HEAD % size).replace(b" / ", b" /admit/x ") + b"x" * part)

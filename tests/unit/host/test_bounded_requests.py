@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from isolation.host.bounded_connections import Bounded, Limits
+from isolation.host.bounded_connections import Bounded, ConnectionLimits
 
-LIMITS = Limits(connections=4, request_bytes=64, request_seconds=0.3, idle_seconds=0.3, stalled_seconds=1.0)
+LIMITS = ConnectionLimits(connections=4, request_bytes=64, request_seconds=0.3, idle_seconds=0.3, stalled_seconds=1.0)
 
 
 class Client:
@@ -56,7 +56,7 @@ def test_who_makes_room(rows, goes):
     now = time.monotonic()
     clients = [Client(state, address, now + since, bool(more)) for state, address, since, *more in rows]
     with socket.socket() as listener:
-        owner = Bounded(listener, asyncio.Protocol, Limits(connections=len(clients)))
+        owner = Bounded(listener, asyncio.Protocol, ConnectionLimits(connections=len(clients)))
         owner._open = dict(enumerate(clients))
         made = owner._evict()
 
@@ -122,7 +122,7 @@ def test_a_request_that_does_not_end():
     """Is cut by its size, whatever is still to come of its time."""
 
     async def story():
-        async with listening(Limits(request_bytes=64, request_seconds=3600.0)) as (address, owner):
+        async with listening(ConnectionLimits(request_bytes=64, request_seconds=3600.0)) as (address, owner):
             reader, writer = await asyncio.open_connection(*address)
             for _ in range(3):
                 writer.write(b"x" * 60)
@@ -134,7 +134,7 @@ def test_a_request_that_does_not_end():
     assert (0, 1) == (left, dropped)
 
 
-def test_each_request_is_counted_anew():
+def test_each_request_is_counted_again():
     """A client may send for ever, as long as each request is small."""
 
     async def story():
@@ -151,7 +151,7 @@ def test_a_newcomer_gets_a_place():
     """Silent clients hold every place; whoever comes and asks is answered at once."""
 
     async def story():
-        async with listening(Limits(connections=4, request_seconds=3600.0)) as (address, owner):
+        async with listening(ConnectionLimits(connections=4, request_seconds=3600.0)) as (address, owner):
             silent = [await asyncio.open_connection(*address) for _ in range(8)]
             reader, writer = await asyncio.open_connection(*address)
             writer.write(b"hello\n")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from isolation.host.card_events import Alarm, Board, Kind
+from isolation.host.card_events import Alarm, AlarmKind, Board
 from isolation.host.core.health import (
     APPLICATION,
     FATAL,
@@ -38,7 +38,7 @@ def after(*alarms, terms=TERMS, now=100.0):
 
 def xid(number, board="GPU-1"):
     """One."""
-    return Alarm(board, Kind.XID, number)
+    return Alarm(board, AlarmKind.XID, number)
 
 
 @pytest.mark.parametrize("number", sorted({13, 31, 43, 45, 68, 109} | {8, 32, 69, 94, 63, 92, 137}))
@@ -55,15 +55,15 @@ def test_any_other_xid_makes_its_card_sick_and_no_other(number):
     Also one that nobody has heard of.
     """
     ill = after(xid(number))
-    told = {uuid: (one.reason, one.text) for uuid, one in ill.items()}
-    assert {"GPU-1": (Reason.XID, f"XID {number}")} == told
+    reasons = {uuid: (one.reason, one.text) for uuid, one in ill.items()}
+    assert {"GPU-1": (Reason.XID, f"XID {number}")} == reasons
 
 
 def test_an_ecc_error_that_was_not_corrected_makes_the_card_sick():
     """
     Whatever XIDs are passed over.
     """
-    ill = after(Alarm("GPU-2", Kind.ECC), terms=HealthTerms(ignored=frozenset(range(200))))
+    ill = after(Alarm("GPU-2", AlarmKind.ECC), terms=HealthTerms(ignored=frozenset(range(200))))
     assert {"GPU-2": Reason.ECC} == {uuid: one.reason for uuid, one in ill.items()}
 
 
@@ -87,7 +87,7 @@ def test_an_alarm_that_names_no_card_of_ours_concerns_none(board):
     """
     Else one word that fits nobody would take the whole node.
     """
-    assert {} == after(xid(79, board), Alarm(board, Kind.ECC))
+    assert {} == after(xid(79, board), Alarm(board, AlarmKind.ECC))
 
 
 def test_without_the_drivers_word_time_without_alarms_makes_it_well():
@@ -175,14 +175,14 @@ def test_after_a_restart_only_what_the_terms_still_call_sick_is_believed(terms, 
     """
     So an operator's new word holds at once.
     """
-    ill = after(xid(74), Alarm("GPU-2", Kind.ECC))
+    ill = after(xid(74), Alarm("GPU-2", AlarmKind.ECC))
     ill, _ = looked(ill, [ONE, TWO, replace(DIVIDED, action=2)], TERMS, 101.0)
     assert left == sorted(remembered(ill, terms))
 
 
 def test_what_is_fatal_is_never_a_programs_own():
     """
-    The XIDs that are told from the start are told apart by the same definition; each fatal one makes a card sick.
+    The XIDs that are told from the start are distinguished by the same definition; each fatal one makes a card sick.
     """
     assert (set(), set()) == (FATAL & NEVER, APPLICATION - NEVER)
     assert {140, *range(143, 151), 154} <= FATAL
@@ -199,7 +199,7 @@ def test_a_changed_recovery_action_is_what_the_driver_says_it_is():
     assert {"GPU-1"} == after(xid(154)).keys()
 
 
-def test_a_row_that_cannot_be_remapped_makes_the_card_sick_for_as_long_as_it_is_told():
+def test_a_row_that_cannot_be_remapped_makes_the_card_sick_for_as_long_as_it_is_reported():
     """
     Whatever time has passed.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One judge of a living allocation, for `gpushare run` and the exporter: what cannot be told counts as living."""
+"""One judge of a living allocation, for `gpushare run` and the exporter: what is unknown counts as living."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_is_no_folder_is_not_held(folder):
 def test_a_region_that_may_not_be_opened_counts_as_living(folder):
     """
     A process may have its slot of it, whoever else let the folder's lock go. A call at the edge is no call then:
-    a tenant's books must be corrected all the same.
+    a tenant's ledger must be corrected all the same.
     """
     (folder / "run-1").mkdir()
     region = folder / "run-1" / liveness.REGION

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The driver's figure against the books, over random interleavings of a container's life with the host's samples.
+The driver's figure against the ledger, over random interleavings of a container's life with the host's samples.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from isolation.contract.abi import CARDS, GRANULE, CardBook, SlotReading
+from isolation.contract.abi import CARDS, GRANULE, CardLedger, SlotReading
 from isolation.contract.host_allocation import Process
-from isolation.host.core.memory_correction import Books, CardUser, Correction, counted, excess
+from isolation.host.core.memory_correction import CardUser, Correction, LedgerSample, counted, excess
 
 MIB = 1 << 20
 LIMIT = 100 * MIB
@@ -27,7 +27,7 @@ def wide(value):
 def book(used, version=0, peak=None, released=0):
     """A card of a region."""
     figures = (used, LIMIT, used if peak is None else peak, *[0] * 8)
-    return CardBook(UUID(int=1), *figures, uncorrected=False, released=released, version=version)
+    return CardLedger(UUID(int=1), *figures, uncorrected=False, released=released, version=version)
 
 
 def slot(held, sums=(0, 0, 0, 0), pid=1):
@@ -43,7 +43,7 @@ def user(size, pid=1):
 
 class Life:
     """
-    A container of two processes: its books as the library keeps them, what the card really holds, and a host.
+    A container of two processes: its ledger as the library keeps them, what the card really holds, and a host.
 
     Each call is in steps, and a sample may come between any two of them; a process may be killed anywhere.
     """
@@ -102,14 +102,14 @@ class Life:
                 return
 
     def free(self, pid):
-        """The driver frees; the books follow with `refund`."""
+        """The driver frees; the ledger follow with `refund`."""
         for one in self.kept[pid]:
             if one[3] is False:
                 one[2], one[3] = 0, None
                 return
 
     def refund(self, pid):
-        """The books give back what the driver freed."""
+        """The ledger give back what the driver freed."""
         for one in list(self.kept[pid]):
             if one[3] is None:
                 if one[0] == "guess":
@@ -119,7 +119,7 @@ class Life:
                 return
 
     def kill(self, pid):
-        """Anywhere; what it held stands in the books until it is reaped."""
+        """Anywhere; what it held stands in the ledger until it is reaped."""
         self.dead.append((pid, self.lives[pid], [[one[0], one[1], 0, *one[3:]] for one in self.kept[pid]]))
         self.lives[pid] += 1
         self.kept[pid] = []
@@ -142,7 +142,7 @@ class Life:
         return found
 
     def before(self):
-        """The host reads the books."""
+        """The host reads the ledger."""
         self.clock += 1
         self.seen = book(self.used, self.version, self.peak, self.released), self.slots(), self.clock
 
@@ -155,10 +155,10 @@ class Life:
         ]
 
     def after(self):
-        """The host reads the books again, and writes."""
-        books = Books(self.seen[0], book(self.used, self.version, self.peak, self.released), self.seen[1])
-        figure = counted(self.asked, books.slots, 0, 0)
-        self.correction.take(figure, self.asked, books, 0, self.seen[2])
+        """The host reads the ledger again, and writes."""
+        ledger = LedgerSample(self.seen[0], book(self.used, self.version, self.peak, self.released), self.seen[1])
+        figure = counted(self.asked, ledger.slots, 0, 0)
+        self.correction.take(figure, self.asked, ledger, 0, self.seen[2])
         self.feed = self.correction.feed
 
 
@@ -197,9 +197,9 @@ def live(story, visit):
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STORIES)
-def test_who_takes_nothing_unseen_is_never_charged_more_than_its_books(story):
+def test_who_takes_nothing_unseen_is_never_charged_more_than_its_ledger(story):
     """
-    Whatever comes between the readings: no sample ever raises the books of an honest container, so nobody is refused
+    Whatever comes between the readings: no sample ever raises the ledger of an honest container, so nobody is refused
     for the sake of a sample.
     """
 
@@ -213,7 +213,7 @@ def test_who_takes_nothing_unseen_is_never_charged_more_than_its_books(story):
 @given(STORIES)
 def test_a_sample_never_leaves_less_charged_than_the_card_holds(story):
     """
-    After a still sample books and correction are at least what the driver counted then.
+    After a still sample ledger and correction are at least what the driver counted then.
     """
     counts = []
 
@@ -267,12 +267,12 @@ def test_a_call_under_way_is_not_taken_for_a_guess_that_costs_nothing(kind, samp
 @given(st.integers(-(1 << 63), 1 << 64), st.integers(0, 1 << 41), st.tuples(*[st.integers(0, 1 << 64)] * 4), SIZES)
 def test_a_forged_region_hides_nothing_from_the_next_sample(held, used, sums, driver):
     """
-    Whatever stands there: books and correction together are never below the driver's figure.
+    Whatever stands there: ledger and correction together are never below the driver's figure.
     """
     slots = [slot(held, sums)]
     figure = counted([user(driver)], slots, 0, surplus=-1)
     assert driver == figure
-    assert used + excess(figure, [user(driver)], Books(book(used), book(used), slots), 0) >= driver
+    assert used + excess(figure, [user(driver)], LedgerSample(book(used), book(used), slots), 0) >= driver
 
 
 @pytest.mark.parametrize(("surplus", "left"), [(-5, 30), (0, 30), (8, 22), (10, 20), (50, 20)])
@@ -284,7 +284,7 @@ def test_imports_are_taken_off_only_as_far_as_the_card_proves_them(surplus, left
     assert left * MIB == counted(users, [slot(0, (0, 10 * MIB, 0, 0))], 0, surplus * MIB)
 
 
-def test_bytes_that_are_not_told_are_no_figure():
+def test_bytes_that_are_not_reported_are_no_figure():
     """
     Of one process is enough.
     """
@@ -298,20 +298,22 @@ def test_guesses_are_given_back_when_two_samples_in_a_row_say_so():
     correction = Correction()
     for at, released in enumerate([0, 0, 5 * MIB // GRANULE]):
         seen = book(30 * MIB, released=released)
-        correction.take(10 * MIB, [user(10 * MIB)], Books(seen, seen, [slot(30 * MIB, (30 * MIB, 0, 0, 0))]), 0, at)
+        correction.take(
+            10 * MIB, [user(10 * MIB)], LedgerSample(seen, seen, [slot(30 * MIB, (30 * MIB, 0, 0, 0))]), 0, at
+        )
         expected = [(0, 0), (-20, 0), (-15, 1)][at]
         assert expected == (correction.feed.excess_bytes // MIB, correction.feed.sample_ns)
 
 
 def test_what_moves_is_known_by_its_peak_alone():
     """
-    Books that moved around the sample: what passes their peak is beyond doubt, what was known before stands.
+    LedgerSample that moved around the sample: what passes their peak is beyond doubt, what was known before stands.
     """
     correction = Correction()
 
     def sample(driver, peak):
-        books = Books(book(0, 1), book(0, 2, peak * MIB), [])
-        correction.take(driver * MIB, [user(driver * MIB)], books, 0, 1)
+        ledger = LedgerSample(book(0, 1), book(0, 2, peak * MIB), [])
+        correction.take(driver * MIB, [user(driver * MIB)], ledger, 0, 1)
         return correction.feed and correction.feed.excess_bytes // MIB
 
     assert [None, 20, 20, 45, 10] == [sample(30, 40), sample(60, 40), sample(50, 40), sample(85, 40), sample(10, 40)]
@@ -321,9 +323,9 @@ def test_what_is_known_stands_while_one_lives_of_whom_it_is_known():
     """
     The driver tells no more: pid and start time decide.
     """
-    correction, still = Correction(), Books(book(0), book(0))
+    correction, still = Correction(), LedgerSample(book(0), book(0))
     correction.take(5 * MIB, [user(5 * MIB, 7)], still, 0, 1)
-    correction.untold({Process(7, 7)}.__contains__)
+    correction.skip({Process(7, 7)}.__contains__)
     assert 5 * MIB == correction.feed.excess_bytes
-    correction.untold({Process(7, 8)}.__contains__)
+    correction.skip({Process(7, 8)}.__contains__)
     assert correction.feed is None

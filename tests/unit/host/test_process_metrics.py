@@ -20,12 +20,14 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("told", [Metrics, NodeMetrics, Telemetry], ids=["scheduler", "node-agent", "autoscaler"])
-def test_each_process_tells_what_it_costs(told):
+@pytest.mark.parametrize(
+    "make_metrics", [Metrics, NodeMetrics, Telemetry], ids=["scheduler", "node-agent", "autoscaler"]
+)
+def test_each_process_tells_what_it_costs(make_metrics):
     """
     Under the names that every Prometheus client uses, each once, with this process's figures.
     """
-    found = {family.name: family.samples for family in text_string_to_metric_families(told().page().decode())}
+    found = {family.name: family.samples for family in text_string_to_metric_families(make_metrics().page().decode())}
 
     assert NAMES == {name for name in found if name.startswith("process_")}
     assert all(1 == len(found[name]) for name in NAMES)

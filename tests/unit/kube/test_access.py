@@ -108,7 +108,7 @@ def test_every_question_ends_by_its_deadline(tmp_path, answer, error, seconds, a
         against(tmp_path, answer, ask, seconds)
 
 
-def test_the_server_is_told_until_when_an_answer_is_awaited(tmp_path):
+def test_the_server_learns_until_when_an_answer_is_awaited(tmp_path):
     """
     What nobody waits for any more is dropped there, not carried out later: the caller's own deadline, if sooner.
     """

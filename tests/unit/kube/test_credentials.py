@@ -189,6 +189,12 @@ def test_a_pods_account_needs_no_official_client(tmp_path):
     kept = {key: value for key, value in os.environ.items() if not key.startswith("KUBE")}
     pod = {credentials._HOST: "10.0.0.1", credentials._PORT: "443"}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=kept | pod, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=kept | pod,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
     assert "https://10.0.0.1:443\n[]\n" == done.stdout

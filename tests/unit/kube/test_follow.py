@@ -77,7 +77,7 @@ class Names:
     """A sink that knows names."""
 
     def __init__(self):
-        self.names, self.told = set(), []
+        self.names, self.calls = set(), []
 
     def put(self, raw):
         """It is there."""
@@ -85,13 +85,13 @@ class Names:
         if not name:
             raise MalformedError("no name")
         self.names.add(name)
-        self.told.append(("put", name))
+        self.calls.append(("put", name))
         return name
 
     def drop(self, raw):
         """It is gone."""
         self.names.discard(identity_of(raw).name)
-        self.told.append(("drop", identity_of(raw).name))
+        self.calls.append(("drop", identity_of(raw).name))
 
     def only(self, keys):
         """The rest is gone."""
@@ -126,7 +126,7 @@ def test_pages_are_joined_and_the_watch_begins_at_their_version():
     assert follower.synced.is_set()
 
 
-def test_a_watch_resumes_where_it_was_cut_and_doubles_are_told_once():
+def test_a_watch_resumes_where_it_was_cut_and_doubles_are_reported_once():
     """
     After the last event or bookmark, whichever is later; what was told is not told again.
     """
@@ -135,7 +135,7 @@ def test_a_watch_resumes_where_it_was_cut_and_doubles_are_told_once():
     source, sink, follower = follow([page("a")], [first, second])
 
     assert ["5", "9", "10"] == [query["resourceVersion"] for query in source.asked[1:]]
-    assert [("put", "a"), ("put", "b"), ("drop", "a")] == sink.told
+    assert [("put", "a"), ("put", "b"), ("drop", "a")] == sink.calls
     assert (1, 3) == (follower.count.lists, follower.count.watches)
 
 
@@ -149,7 +149,7 @@ def test_a_forgotten_version_leads_to_a_new_list_that_drops_what_is_gone(gone):
     assert ({"b"}, 2) == (sink.names, follower.count.lists)
 
 
-def test_a_version_forgotten_while_the_server_was_away_is_listed_anew_at_once(monkeypatch):
+def test_a_version_forgotten_while_the_server_was_away_is_listed_again_at_once(monkeypatch):
     """
     The server answers again: what it did not answer before does not make anybody wait for half a minute.
     """
@@ -294,7 +294,7 @@ class Quiet(Script):
 
 def test_a_watch_of_which_nothing_comes_is_no_failure():
     """
-    A store that no version moves on sends no bookmarks either: the watch is begun anew at once, time and again.
+    A store that no version moves on sends no bookmarks either: the watch is started again at once, time and again.
     """
 
     async def story():

@@ -193,24 +193,24 @@ def test_the_next_line_comes_later_and_counts_those_between():
     """One a minute."""
     now = [0.0]
     once = RequestErrorFilter(lambda: now[0])
-    told = []
+    kept = []
     for now[0] in (0.0, 1.0, 30.0, EVERY_SECONDS - 1, EVERY_SECONDS + 1):
         one = record(BadStatusLine("evil\nline"), "10.0.0.7")
         if once.filter(one):
-            told.append(one.getMessage())
+            kept.append(one.getMessage())
 
     assert [
         f"rejected {number} invalid or aborted requests, the last one from 10.0.0.7: BadStatusLine" for number in (1, 4)
-    ] == told
+    ] == kept
 
 
 @pytest.mark.parametrize("error", [ValueError("a defect"), OSError("no such file"), None], ids=["defect", "os", "word"])
 def test_defects_of_ours_keep_their_traces(error):
     """They are few, and somebody has to mend them."""
     one = record(error, "10.0.0.7")
-    told = [RequestErrorFilter().filter(one) for _ in range(3)]
+    kept = [RequestErrorFilter().filter(one) for _ in range(3)]
 
-    assert [True] * 3 == told
+    assert [True] * 3 == kept
     assert one.exc_info == ((type(error), error, None) if error else None)
 
 

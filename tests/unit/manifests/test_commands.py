@@ -37,7 +37,7 @@ USER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{AUTOSCALER}"
 
 
 def understood(words):
-    """The click command reads these words: a wrong option, a value of the wrong kind, a missing one would be told."""
+    """The click command reads these words: a wrong option, a value of the wrong kind, a missing one is reported."""
     where, extra, _ = COMMANDS[words[0]]
     command = load(where, extra)
     rest = list(words[1:])
@@ -150,7 +150,7 @@ def test_the_example_in_the_comment_can_be_read_too(file):
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_committed_roles_are_what_the_table_says(name):
     """
-    `python -m isolation.doctor.grants NAME` makes the file anew.
+    `python -m isolation.doctor.grants NAME` makes the file again.
     """
     assert (MANIFESTS / "base" / FILES[name]).read_text() == text(name)
 

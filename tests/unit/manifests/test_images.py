@@ -167,8 +167,10 @@ def test_the_locked_set_is_all_that_the_extras_need(name):
     """
     Nothing is left to be found without a hash: `--require-hashes` would refuse it, in the build.
     """
-    told = json.dumps([list(LOCK["IMAGES"][name]), wanted_by(LOCK["IMAGES"][name]), [], []])
-    done = subprocess.run([sys.executable, "-c", PROBE, told], cwd=ROOT, capture_output=True, text=True, check=True)
+    arguments = json.dumps([list(LOCK["IMAGES"][name]), wanted_by(LOCK["IMAGES"][name]), [], []])
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, arguments], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
+    )
     needed, _ = json.loads(done.stdout)
 
     assert set(needed) == set(pins((ROOT / "images" / "requirements" / f"{name}.txt").read_text()))
@@ -181,7 +183,11 @@ def test_the_bill_of_materials_is_of_what_is_installed():
     made = [
         json.loads(
             subprocess.run(
-                [sys.executable, ROOT / "images" / "sbom.py", "gpushare-x"], capture_output=True, text=True, check=True
+                [sys.executable, ROOT / "images" / "sbom.py", "gpushare-x"],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=300,
             ).stdout
         )
         for _ in range(2)
@@ -317,9 +323,9 @@ def test_every_module_of_an_image_finds_its_packages(target):
     """
     With nothing importable but what pip installs for its extras.
     """
-    told = json.dumps([extras(target), wanted_by(extras(target)), PACKAGES[target], sorted(APART[target])])
+    arguments = json.dumps([extras(target), wanted_by(extras(target)), PACKAGES[target], sorted(APART[target])])
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, told],
+        [sys.executable, "-c", PROBE, arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,

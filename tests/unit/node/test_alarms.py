@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 from isolation.contract.model import Card, Mode
 from isolation.contract.names import SICK
 from isolation.contract.quantity import GIB
-from isolation.host.card_events import Alarm, Board, Kind
+from isolation.host.card_events import Alarm, AlarmKind, Board
 from isolation.host.core.health import HealthTerms, Reason
 from isolation.host.machine import MachineError
 from isolation.kube.background import Background
@@ -66,10 +66,10 @@ def watch(tmp_path):
 
 def xid(number, board="GPU-1"):
     """One."""
-    return Alarm(board, Kind.XID, number)
+    return Alarm(board, AlarmKind.XID, number)
 
 
-def test_a_sick_card_is_told_once_and_so_is_that_it_is_well(watch, caplog):
+def test_a_sick_card_is_reported_once_and_so_is_that_it_is_well(watch, caplog):
     """
     With the reason, and with what to do if it is wrong.
     """
@@ -87,9 +87,9 @@ def test_a_sick_card_is_told_once_and_so_is_that_it_is_well(watch, caplog):
 
 def test_a_restart_of_the_agent_makes_no_card_well_and_a_reboot_does(watch):
     """
-    As long as the time goes on; another boot begins anew.
+    As long as the time goes on; another boot starts over.
     """
-    watch(Driver(xid(79), Alarm("GPU-2", Kind.ECC))).turn(0.0)
+    watch(Driver(xid(79), Alarm("GPU-2", AlarmKind.ECC))).turn(0.0)
     made = watch(Driver())
     assert ({"GPU-1": Reason.XID}, {}) == (made.reasons(), watch(Driver(), boot="c").reasons())
     made.turn(599.0)
@@ -130,7 +130,7 @@ def test_whoever_removes_the_memory_declares_the_cards_well(watch, tmp_path):
 )
 def test_a_memory_that_is_none_is_left_aside(watch, tmp_path, text):
     """
-    And written anew with the next alarm.
+    And written again with the next alarm.
     """
     file = tmp_path / "run" / "unhealthy-cards.json"
     file.parent.mkdir()
@@ -153,7 +153,7 @@ def test_a_memory_that_cannot_be_written_changes_no_verdict(watch, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["boards", "wait", "deaf"])
-def test_a_driver_that_cannot_tell_leaves_the_cards_as_they_were_and_is_told_once(watch, caplog, how):
+def test_a_driver_that_cannot_tell_leaves_the_cards_as_they_were_and_is_reported_once(watch, caplog, how):
     """
     Who was sick stays sick, who was not is not, and the log is not filled.
     """
@@ -257,6 +257,6 @@ def test_words_that_are_no_xids_are_refused_with_what_to_write(tmp_path, words):
     """
     At the start.
     """
-    told = list(Settings("n1", kubelet_dir=tmp_path, ignore_xids=words).problems())
-    assert 1 == len(told)
-    assert "must be numbers with commas, as in 48,79, or all" in told[0]
+    problems = list(Settings("n1", kubelet_dir=tmp_path, ignore_xids=words).problems())
+    assert 1 == len(problems)
+    assert "must be numbers with commas, as in 48,79, or all" in problems[0]

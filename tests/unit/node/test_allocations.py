@@ -77,6 +77,17 @@ def test_a_container_counts_from_its_creation_to_its_last_process(book, cgroups)
     assert (0, None) == (len(book), book.get(IDENT))
 
 
+@pytest.mark.parametrize(("pids", "seconds", "free"), [((), 31, True), ((), 29, False), ((7,), 31, False)])
+def test_a_container_that_was_never_started_is_free_after_a_while(cgroups, pids, seconds, free):
+    """CRI-O reports no end of a container that the guard refused."""
+    times = iter([0.0, float(seconds)])
+    book = Allocations(cgroups, lambda: next(times))
+    known = book.creates(MAIN, Given(PART), "c1")
+    cgroups.known["uid-1", "c1"] = list(pids)
+    book.end_unstarted(known)
+    assert ({} if free else {"GPU-1": 4}) == in_force(book)
+
+
 def test_a_restart_takes_over_while_the_one_before_it_still_dies(book, cgroups):
     """One promise for both; the next container's processes are the ones to look at."""
     book.creates(MAIN, Given(PART), "c1")

@@ -51,6 +51,22 @@ def test_processes_are_found_by_container_and_by_being_no_known_containers(tmp_p
     assert frozenset() == groups.pids(UID, CID) == groups.strays(UID, ())
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_cri_o_runs_beside_a_container_is_none_of_its_processes(tmp_path, version):
+    tree = CgroupTree(tmp_path, runtime="crio", driver="cgroupfs", version=version)
+    tree.pod(UID)
+    populate(tree, 43)
+    for folder in tree.cgroup.rglob(f"crio-{CID}"):
+        monitor = folder.with_name(f"crio-conmon-{CID}")
+        monitor.mkdir()
+        (monitor / "cgroup.procs").write_text("42\n")
+    groups = KernelCgroups(tree.cgroup)
+
+    assert {43} == groups.pids(UID, CID)
+    populate(tree)
+    assert frozenset() == groups.pids(UID, CID) == groups.strays(UID, ())
+
+
 def test_a_pod_without_group_has_no_processes_and_others_are_not_its(tmp_path):
     """
     Gone is gone; a neighbour is somebody else.
@@ -73,7 +89,7 @@ def test_what_is_no_uid_is_not_looked_for(tmp_path, uid):
     assert KernelCgroups(tree.cgroup).strays(uid, ()) is None
 
 
-def test_without_a_tree_of_pods_nothing_can_be_told_until_there_is_one(tmp_path):
+def test_without_a_tree_of_pods_nothing_is_known_until_there_is_one(tmp_path):
     """
     The kubelet may come later than we.
     """

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import platform
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from isolation.contract.model import Card, Mode
 from isolation.contract.names import ALLOCATION, START_NONCE
 from isolation.contract.nri_api import State
 from isolation.contract.quantity import GIB
+from isolation.node import containers
 from isolation.node.allocations import Allocations
 from isolation.node.backend import LibraryBackend, NoBackend, UndeliverableError
 from isolation.node.bound import Bound, Wanted
@@ -117,7 +116,7 @@ class World:
         """See `Processes`."""
         return frozenset({7} if any(pod == uid and one not in known for pod, one in self.living) else ())
 
-    def edits(self, slices):
+    def edits(self, slices, _cards):
         """See `Hardware`."""
         if self.trouble:
             raise UndeliverableError(self.trouble)
@@ -245,7 +244,7 @@ def test_the_api_servers_word_is_newer_than_the_sandboxs(world):
     assert "no valid allocation" in world.refused(world.container(sandbox))
 
 
-def test_what_the_node_cannot_deliver_is_refused_and_told_until_it_works(world):
+def test_what_the_node_cannot_deliver_is_refused_and_reported_until_it_works(world):
     world.trouble = "the driver does not list GPU-0"
     sandbox = world.pod(main=(0, 4))
     container = world.container(sandbox)
@@ -280,7 +279,7 @@ def test_where_nothing_is_enforced_nothing_is_mounted_and_the_promise_counts(wor
 def test_an_answer_that_is_late_leaves_nothing(world, monkeypatch):
     """The runtime was told no in time and has removed the container; nobody will say again that it is gone."""
     container = world.container(world.pod(main=(0, 12)))
-    monkeypatch.setattr(world, "edits", lambda _: world.end(container) or Edits())
+    monkeypatch.setattr(world, "edits", lambda *_: world.end(container) or Edits())
     world.agent.create(container)
     assert ([], set()) == (world.allocations.in_force(), world.marks())
     monkeypatch.undo()
@@ -501,6 +500,21 @@ def test_a_container_that_cannot_be_looked_into_does_not_start(world):
         world.agent.start(replace(made, pid=43))
 
 
+def test_a_runtime_that_starts_in_spite_of_an_error_and_names_no_process(world, monkeypatch):
+    """CRI-O: the process that waits for its start is found by its control group, and ended where it is refused."""
+    ended = []
+    monkeypatch.setattr(containers, "end", lambda pids: ended.extend(pids()))
+    made, adjustment = world.run(world.pod(main=(0, 4)))
+    rooted(world, adjustment, *GLIBC)
+    (world.folder / "proc/42").rename(world.folder / "proc/7")
+    world.agent.start(made)
+    assert [] == ended
+    (world.folder / "etc/ld.so.preload").unlink()
+    with pytest.raises(RefusedError, match=r"hides /etc/ld\.so\.preload"):
+        world.agent.start(made)
+    assert [7] == ended
+
+
 def test_who_was_created_while_we_were_away_does_not_start_without_limits(world):
     sandbox = world.pod(main=(0, 4))
     with pytest.raises(RefusedError, match="created while the node agent was not connected"):
@@ -514,12 +528,15 @@ def test_who_was_created_while_we_were_away_does_not_start_without_limits(world)
 def test_who_was_started_while_we_were_away_and_sees_cards_is_ended(world, monkeypatch, prepared):
     """No pod is deleted."""
     ended = []
-    monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
+    monkeypatch.setattr(containers, "end", lambda pids: ended.extend(pids()))
     sandbox = world.pod(main=(0, 4))
     annotations = {START_NONCE: "n"} if prepared else {}
     running = world.container(sandbox, annotations=annotations, state=State.RUNNING, pid=4711, env=ALL)
     world.agent.synchronize([sandbox], [running, replace(running, id="log", name="log"), replace(running, state=4)])
-    assert ([] if prepared else [(4711, signal.SIGKILL)]) == ended
+    assert ([] if prepared else [4711]) == ended
+    world.living.add((UID, running.id))
+    world.agent.synchronize([sandbox], [replace(running, pid=0), replace(running, pid=0, state=State.CREATED)])
+    assert ([] if prepared else [4711, 7]) == ended
 
 
 def test_marks_of_containers_that_are_gone_are_swept(world):

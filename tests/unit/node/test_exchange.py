@@ -11,6 +11,7 @@ import pytest
 from isolation.node.core.units import Device
 from isolation.node.device_plugin.exchange import LOCK, Exchange, Offer, Report
 from isolation.node.lock import alone, is_held
+from isolation.node.paths import Paths
 
 OFFER = Offer((Device("1GiB-0", healthy=True), Device("1GiB-1", healthy=False)), "", shares=True, exempt=frozenset("a"))
 
@@ -23,7 +24,7 @@ def ends(tmp_path):
 
 async def living(folder, story):
     """While a device plugin lives there."""
-    async with alone(folder / LOCK, asyncio.Event(), "device plugin"):
+    async with alone(Paths(kubelet_dir=folder, run_dir=folder), LOCK, asyncio.Event(), "device plugin"):
         return story()
 
 
@@ -76,7 +77,7 @@ def test_a_report_that_cannot_be_read_is_trouble_with_a_reason(ends, tmp_path, t
 def test_looking_at_a_lock_takes_it_from_nobody(tmp_path):
     async def story():
         over = asyncio.Event()
-        async with alone(tmp_path / LOCK, over, "device plugin"):
+        async with alone(Paths(kubelet_dir=tmp_path, run_dir=tmp_path), LOCK, over, "device plugin"):
             return [is_held(tmp_path / LOCK) for _ in range(3)]
 
     assert ([True] * 3, False) == (asyncio.run(story()), is_held(tmp_path / LOCK))

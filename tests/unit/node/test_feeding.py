@@ -70,12 +70,12 @@ def container(alloc, name, core=30, boot=BOOT, *, enforced=True):
 
 
 def own_ns(folder):
-    """What the container is told: its own GPU time."""
+    """What the container is reported: its own GPU time."""
     raw = (folder / "limits/feed").read_bytes()
     return struct.unpack_from("<Q", raw, 64)[0]
 
 
-def test_a_container_is_told_the_time_of_its_own_processes(alloc):
+def test_a_container_gets_the_time_of_its_own_processes(alloc):
     """
     Samples of its control group count, a neighbour's do not.
     """
@@ -122,7 +122,7 @@ def test_containers_come_and_go(alloc):
     assert 1 == len(feeding)
 
 
-def test_where_processes_cannot_be_told_nothing_is_claimed(alloc):
+def test_where_processes_are_unknown_nothing_is_claimed(alloc):
     """
     Unfed, the library goes by its promise; a feed of 0 would be a lie.
     """

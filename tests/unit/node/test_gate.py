@@ -106,14 +106,14 @@ def test_a_gate_that_is_withdrawn_leaves_no_device_to_find(gate, places):
     assert ["gpushare-gate.json"] == names(places.spec.parent)
 
 
-def test_a_device_that_cannot_be_withdrawn_is_told(gate, places):
+def test_a_device_that_cannot_be_withdrawn_is_reported(gate, places):
     places.spec.unlink()
     places.spec.mkdir()
     with pytest.raises(GateError, match="cannot remove"):
         gate.withdraw()
 
 
-def test_what_cannot_be_written_is_told(gate, places):
+def test_what_cannot_be_written_is_reported(gate, places):
     places.program.unlink()
     places.program.parent.rmdir()
     places.program.parent.write_text("in the way")
@@ -121,7 +121,7 @@ def test_what_cannot_be_written_is_told(gate, places):
         gate.install()
 
 
-def test_a_program_that_may_not_be_run_there_is_told(gate, monkeypatch):
+def test_a_program_that_may_not_be_run_there_is_reported(gate, monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
     with pytest.raises(GateError, match="noexec: set --state-dir to another"):
         gate.install()

@@ -30,7 +30,7 @@ def judged(action, used):
 
 def test_only_so_many_samples_in_a_row_over_by_more_than_the_tolerance_count():
     """
-    Three in a row, then three more; what is within the tolerance, or cannot be told, begins the row again.
+    Three in a row, then three more; what is within the tolerance, or is unknown, begins the row again.
     """
     over, within = GIB + 101 * MIB, GIB + 100 * MIB
     assert [2, 5] == judged(KILL, [over] * 7)

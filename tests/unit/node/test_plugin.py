@@ -105,7 +105,7 @@ def test_the_kubelet_learns_of_units_that_change(kubelet, host):
 
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("down", [0.0, 0.3], ids=["at once", "later"])
-def test_it_registers_again_within_a_moment_when_the_kubelet_starts_anew(kubelet, down):
+def test_it_registers_again_within_a_moment_when_the_kubelet_restarts(kubelet, down):
     """The kubelet has cleared the folder, our socket too; we look ten times a second."""
     assert register.LOOK_SECONDS <= 0.1
     for times in (2, 3, 4):
@@ -133,7 +133,7 @@ def test_units_of_another_release_keep_us_from_registering(kubelet):
         kubelet.until(lambda: kubelet.status() == (16, 16))
 
 
-def test_a_kubelet_that_refuses_is_asked_again_and_the_reason_is_told(kubelet):
+def test_a_kubelet_that_refuses_is_asked_again_and_the_reason_is_reported(kubelet):
     """A resource name that it does not take: not registered, with its words."""
     with Host(kubelet, resource="nonsense") as hosted:
         kubelet.until(lambda: "registering nonsense failed" in hosted.registrar.standing.trouble)

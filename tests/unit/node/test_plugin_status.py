@@ -122,7 +122,7 @@ def test_a_node_that_is_none_is_refused(thing):
         read(thing)
 
 
-def test_odd_amounts_are_written_anew():
+def test_odd_amounts_are_written_again():
     """
     What is no number, or differs between capacity and allocatable, does not stand.
     """
@@ -201,7 +201,7 @@ def test_a_sick_card_keeps_the_amounts_that_it_had(tmp_path):
 )
 def test_a_file_that_is_none_is_left_aside(tmp_path, text):
     """
-    Nothing is known then, and it is written anew.
+    Nothing is known then, and it is written again.
     """
     (tmp_path / "node.json").write_bytes(text.encode(errors="surrogateescape"))
     kept = inventory(tmp_path, Machine(T4))
@@ -209,15 +209,6 @@ def test_a_file_that_is_none_is_left_aside(tmp_path, text):
     kept.refresh()
     kept.serves(Mode.CGPU, whole=False)
     assert inventory(tmp_path, Machine([])).usable
-
-
-def test_cards_divided_by_mig_serve_no_shares(tmp_path):
-    """
-    With a word about what to do.
-    """
-    kept = inventory(tmp_path, Machine([Card(f"MIG-{i}", 0, GIB) for i in range(7)]))
-    kept.refresh()
-    assert ("until MIG is disabled" in kept.trouble, ()) == (True, kept.cards())
 
 
 class Writer:
@@ -242,7 +233,7 @@ class Writer:
 
 
 def watched(tmp_path, thing):
-    """A keeper whose node was told."""
+    """A keeper whose node was reported."""
     kept = inventory(tmp_path, Machine(T4))
     kept.refresh()
     watch, writer = NodeWatch("n", kept), Writer()

@@ -26,7 +26,7 @@ UID = "11111111-2222-3333-4444-555555555555"
 
 
 class Handler:
-    """Answers as it is told, and keeps what it was told."""
+    """Answers as it is reported, and keeps what it was reported."""
 
     def __init__(self):
         self.shown, self.created, self.started, self.ended = [], [], [], []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: what it decides, and that its books stay true whatever happens to the fleet."""
+"""The engine: what it decides, and that its state stays true whatever happens to the fleet."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_whole_card_wants_nothing_else_on_it_and_nothing_comes_beside_it():
     assert (0, 1) == indices(engine.place(ask(cards=2, whole=True)))
 
 
-def test_books_refuse_what_they_cannot_take_and_change_nothing():
+def test_the_fleet_refuses_what_it_cannot_take_and_change_nothing():
     """A double hold, an unknown node, an unknown card and a full card are errors."""
     engine = Engine([node("n", 1, 10)])
     good = engine.place(ask(6))
@@ -303,7 +303,7 @@ class Brute:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(NODES, st.lists(st.tuples(REQUESTS, st.booleans()), max_size=25), st.sampled_from(sorted(POLICIES)))
-def test_books_agree_with_brute_force_and_refusals_are_true(specs, steps, policy):
+def test_the_fleet_agrees_with_brute_force_and_refusals_are_true(specs, steps, policy):
     """
     A pod that fits somewhere is placed, on cards that have the room; a refusal's code is a true
     one; no card is ever over; what is free is always offered minus the sum of the holds.

@@ -38,7 +38,7 @@ def values(demand: dict[int, float]) -> np.ndarray:
         ({1000: 3}, 1000, 1.0),
     ],
 )
-def test_a_remainder_is_worth_what_the_mix_can_pack_into_it(demand, remainder, expected):
+def test_a_remainder_is_valued_by_what_the_mix_can_pack_into_it(demand, remainder, expected):
     """Duals of small packings that can be checked by hand: scarce partners are worth nothing."""
     assert expected == pytest.approx(values(demand)[remainder])
 

@@ -138,9 +138,9 @@ def test_a_partial_installation(missing):
     """Where a package is missing, the extra that brings it is named; commands that do without it still run."""
     command = [sys.executable, "-c", _WITHOUT, missing, *(" ".join(words) for words, _ in LEAVES)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100, check=True)
-    told = done.stdout.splitlines()
-    assert len(LEAVES) == len(told)
-    for line in (line for line in told if " 0 NoneType" not in line):
+    output = done.stdout.splitlines()
+    assert len(LEAVES) == len(output)
+    for line in (line for line in output if " 0 NoneType" not in line):
         assert f"Python module {missing}" in line
         assert f"pip install 'gpushare[{COMMANDS[line.split()[0]][1]}]'" in line
 
@@ -224,10 +224,10 @@ def test_gpus_by_a_name_that_placement_does_not_know(name, status):
     """Refused, with the name and those that it knows: the pod would be placed as if it needed no card."""
     words = ["place", "-f", "-", "--node", "name=n1,cards=1,gib=15,mode=cgpu"]
     done = CliRunner().invoke(main, words, input=POD.replace("NAME", name))
-    told = " ".join(done.output.split())
-    assert status == done.exit_code, told
-    assert (f"requests GPUs as resource {name}," in told.replace('"', "").replace("'", "")) is (status == 1)
-    assert ("use aliyun.com/gpu-mem (a share of a card) or nvidia.com/gpu" in told) is (status == 1)
+    output = " ".join(done.output.split())
+    assert status == done.exit_code, output
+    assert (f"requests GPUs as resource {name}," in output.replace('"', "").replace("'", "")) is (status == 1)
+    assert ("use aliyun.com/gpu-mem (a share of a card) or nvidia.com/gpu" in output) is (status == 1)
 
 
 def test_policies_are_compared_where_nobody_names_one():
@@ -358,10 +358,10 @@ def test_a_kubeconfig_that_leads_nowhere(words, told_of, fix, strange_servers, t
     path = tmp_path / "kubeconfig"
     path.write_text(CLUSTER % (cluster, user))
     done = CliRunner().invoke(main, [*words, "--kubeconfig", str(path)], env={"HOME": str(tmp_path)})
-    told = " ".join(done.output.split())
-    assert 3 == done.exit_code, told
-    assert fix in told
-    assert [] == [raw for raw in RAW if raw in told]
+    output = " ".join(done.output.split())
+    assert 3 == done.exit_code, output
+    assert fix in output
+    assert [] == [raw for raw in RAW if raw in output]
 
 
 @pytest.mark.parametrize("words", READERS, ids=" ".join)
@@ -380,10 +380,10 @@ def test_a_kubeconfig_that_is_none(words, text, fix, tmp_path):
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     done = CliRunner().invoke(main, [*words, "--kubeconfig", str(path)], env={"HOME": str(tmp_path)})
-    told = " ".join(done.output.split())
-    assert 3 == done.exit_code, told
-    assert fix in told
-    assert [] == [raw for raw in RAW if raw in told]
+    output = " ".join(done.output.split())
+    assert 3 == done.exit_code, output
+    assert fix in output
+    assert [] == [raw for raw in RAW if raw in output]
 
 
 @pytest.mark.parametrize("words", [["top", "--local"], ["breaches", "--local"], ["inspect", "--local"]], ids=" ".join)
@@ -403,10 +403,10 @@ def test_an_exporter_that_is_not_there(words, url, fix, strange_servers):
     for name in ("PLAIN", "TLS"):
         url = url.replace(name, str(strange_servers[name]))
     done = CliRunner().invoke(main, [*words, url])
-    told = " ".join(done.output.split())
-    assert 3 == done.exit_code, told
-    assert fix in told
-    assert [] == [raw for raw in RAW if raw in told]
+    output = " ".join(done.output.split())
+    assert 3 == done.exit_code, output
+    assert fix in output
+    assert [] == [raw for raw in RAW if raw in output]
 
 
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"\x00\xff" * 5000], ids=["empty", "text", "binary"])
@@ -427,8 +427,8 @@ def test_a_file_that_holds_no_cards(line, status, content, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(content)
     done = shell(f"{GPUSHARE} {line.replace('FILE', str(path))}")
-    told = " ".join((done.stderr + done.stdout).split())
-    assert status == done.returncode, told
-    assert f"{path}" in told
-    assert "gpushare simgpu create" in told
-    assert [] == [raw for raw in RAW if raw in told]
+    output = " ".join((done.stderr + done.stdout).split())
+    assert status == done.returncode, output
+    assert f"{path}" in output
+    assert "gpushare simgpu create" in output
+    assert [] == [raw for raw in RAW if raw in output]

@@ -35,7 +35,7 @@ def test_expected(): assert False
 MODULE = "import pytest; pytest.importorskip('no_such_module')"
 
 
-def told(folder, ci, *files):
+def outcomes(folder, ci, *files):
     """What pytest says at the end, under the rules of this project's own conftest."""
     shutil.copy(TESTS / "conftest.py", folder)
     (folder / "pytest.ini").write_text("[pytest]")
@@ -60,7 +60,7 @@ def test_a_skip_is_a_failure_under_ci(tmp_path, ci, status, counted):
     """
     (tmp_path / "test_story.py").write_text(STORY)
 
-    code, said = told(tmp_path, ci, "test_story.py")
+    code, said = outcomes(tmp_path, ci, "test_story.py")
 
     assert status == code, said
     assert counted in said
@@ -74,7 +74,7 @@ def test_a_module_that_skips_itself_is_no_exception(tmp_path, ci, status):
     """
     (tmp_path / "test_module.py").write_text(MODULE)
 
-    code, said = told(tmp_path, ci, "test_module.py")
+    code, said = outcomes(tmp_path, ci, "test_module.py")
 
     assert status == code, said
     assert ("skipped under CI=true" in said) == bool(ci)
@@ -111,6 +111,6 @@ def test_a_failure_says_what_is_missing():
     """
     In the words of the skip.
     """
-    told = failure("Skipped: ip (iproute2) is not installed")
+    outcomes = failure("Skipped: ip (iproute2) is not installed")
 
-    assert "skipped under CI=true, which must have what this needs: ip (iproute2) is not installed" == told
+    assert "skipped under CI=true, which must have what this needs: ip (iproute2) is not installed" == outcomes

@@ -65,7 +65,7 @@ def test_the_sources_of_this_machine_are_read_with_more_components(suffix, text,
     assert expected == get.with_components(text, suffix)
 
 
-def test_a_set_that_was_left_half_done_is_fetched_anew_and_a_whole_one_stays(monkeypatch, tmp_path, capsys):
+def test_a_set_that_was_left_half_done_is_fetched_again_and_a_whole_one_stays(monkeypatch, tmp_path, capsys):
     """
     One that fails hides no other; one whose toolchain is missing is left out by name, and that is no failure.
     """

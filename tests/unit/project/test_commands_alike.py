@@ -64,7 +64,7 @@ def leaves(command, words=()):
 SILENT = {
     *("autoscaler bounds", "autoscaler hand-back", "completion", "dashboards build", "dashboards check", "node"),
     "device-plugin",
-    *("rules build", "rules check", "scheduler config", "simgpu create", "simgpu inject", "simgpu set"),
+    *("rules build", "rules check", "scheduler config", "simgpu create", "simgpu inject", "simgpu own", "simgpu set"),
 }
 """Print a file in a format of its own, or no more than what they have done."""
 
@@ -118,12 +118,12 @@ def test_the_older_spelling_of_json_stays(words, cards):
 
 def test_version():
     """What is installed: program and library; a machine without a driver has none."""
-    told = json.loads(asked("version", "-o", "json").stdout)
-    assert re.fullmatch(r"\d+\.\d+\.\d+.*", told["client"]["version"])
-    assert told["library"]["version"]
-    assert Path(told["library"]["path"]).is_file()
-    assert (told["driver"] is None) is not Path("/proc/driver/nvidia/version").exists()
-    assert told["client"]["version"] in asked("version").stdout
+    document = json.loads(asked("version", "-o", "json").stdout)
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", document["client"]["version"])
+    assert document["library"]["version"]
+    assert Path(document["library"]["path"]).is_file()
+    assert (document["driver"] is None) is not Path("/proc/driver/nvidia/version").exists()
+    assert document["client"]["version"] in asked("version").stdout
 
 
 @pytest.fixture
@@ -200,7 +200,9 @@ def test_kubectl_completes_the_plug_in(capsys, monkeypatch):
     gpushare.kubectl_complete()
     assert ["name", "allocated", "used", "free", "stranded", ":4"] == capsys.readouterr().out.split()
     found = list(for_kubectl(gpushare._views(), [""]))
-    assert {"top", "inspect", "explain", "breaches", "version"} == {line.partition("\t")[0] for line in found[:-1]}
+    assert {"top", "inspect", "explain", "breaches", "recommend", "version"} == {
+        line.partition("\t")[0] for line in found[:-1]
+    }
     assert [":0"] == list(for_kubectl(gpushare._views(), ["top", "--kubeconfig", ""]))[-1:]
 
 
@@ -237,19 +239,25 @@ STATUSES = {
     (1, "rules check"): "rules check --out FOLDER",
     (1, "simgpu"): "simgpu set CARDS no_such=1",
     (1, "lib"): "lib --reap CARDS",
+    (1, "resize"): None,  # tests/e2e/test_resize.py, as (4, ...) and (75, ...)
     (2, "all"): "top --no-such-option",
     (3, "top"): f"top --local {NOBODY}",
     (3, "inspect"): f"inspect --local {NOBODY}",
     (3, "explain"): "explain web -n x --kubeconfig UNREACHABLE",
     (3, "breaches"): f"breaches --local {NOBODY} --exit-code",
+    (3, "recommend"): "recommend --kubeconfig UNREACHABLE",
     (3, "autoscaler plan"): "autoscaler plan --kubeconfig UNREACHABLE",
     (3, "exporter --once"): "exporter --once --no-kubernetes --simgpu FOLDER/none",
+    (3, "resize"): "resize web --gpu-mem 1 --kubeconfig UNREACHABLE",
     (3, "doctor"): None,  # tests/unit/doctor/test_machine.py
     (4, "top"): None,  # tests/unit/dashboards/terminal/test_cli.py, as the next two
     (4, "inspect"): None,
     (4, "explain"): None,
+    (4, "recommend"): None,
+    (4, "resize"): None,
     (74, "all"): full,
     (75, "run"): "run --simgpu CARDS --gpu-mem 99 -- true",
+    (75, "resize"): None,
     (125, "run"): "run --simgpu FOLDER/none --gpu-mem 1 -- true",
     (126, "run"): "run --simgpu CARDS --gpu-mem 1 -- FOLDER",
     (127, "run"): "run --simgpu CARDS --gpu-mem 1 -- FOLDER/none",

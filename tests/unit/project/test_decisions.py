@@ -46,14 +46,14 @@ def test_the_index_equals_the_entries():
 def test_what_says_that_it_amends_another_is_in_the_status_of_that_one():
     """A reader of the older entry learns of the newer one."""
     statuses = {number: status for number, _, status, _ in entries()}
-    told = [
+    supersessions = [
         (number, verb, older)
         for number, _, _, text in entries()
         for verb, list_of in FOLLOWS.findall(text)
         for older in numbers(list_of)
     ]
 
-    assert told
-    for number, verb, older in told:
+    assert supersessions
+    for number, verb, older in supersessions:
         assert number in numbers(statuses[older]), f"{number} says '{verb} {older}', and {older} has: {statuses[older]}"
         assert verb == "Amends" or statuses[older].startswith("superseded by")

@@ -49,6 +49,7 @@ FOREIGN = {
     "--now": "systemctl",
     "--previous": "kubectl",
     "--server-side": "kubectl",
+    "--set-timeslice": "nvidia-smi",
     "--type": "kubectl",
 }
 """Options of other programs that the docs speak of."""
@@ -117,15 +118,15 @@ def test_a_wrong_option_a_wrong_value_and_a_wrong_command_are_found():
     """The test above can fail."""
     block = "```\ngpushare top --by cat | head\n```\n"
     text = f"`gpushare top --nearly`\n\n    gpushare sim --synthetic && gpushare tpo\n\n{block}"
-    told = commands(text, "gpushare")
+    lines_found = commands(text, "gpushare")
 
-    assert [["top", "--by", "cat"], ["sim", "--synthetic"], ["tpo"], ["top", "--nearly"]] == told
+    assert [["top", "--by", "cat"], ["sim", "--synthetic"], ["tpo"], ["top", "--nearly"]] == lines_found
     with pytest.raises(AssertionError):
-        follow(gpushare.main, told[0])
+        follow(gpushare.main, lines_found[0])
     with pytest.raises(AssertionError):
-        follow(gpushare.main, told[2])
+        follow(gpushare.main, lines_found[2])
     with pytest.raises(click.NoSuchOption):
-        follow(gpushare.main, told[3])
+        follow(gpushare.main, lines_found[3])
 
 
 @each_guide
@@ -133,9 +134,9 @@ def test_options_that_stand_alone_exist(page):
     """As the first words of a table's row, or within a sentence."""
     benches = "".join(text for path, text in SOURCES.items() if path.is_relative_to(ROOT / "benchmarks"))
     known = options() | set(FOREIGN) | set(re.findall(r'"(--[a-z][a-z-]+)"', benches))
-    told = {found for span in spans(page.text) for found in re.findall(r"(?:^|[ \[,|])(--[a-z][a-z-]+)", span)}
+    lines_found = {found for span in spans(page.text) for found in re.findall(r"(?:^|[ \[,|])(--[a-z][a-z-]+)", span)}
 
-    assert set() == told - known - {option.replace("--no-", "--", 1) for option in told & known}
+    assert set() == lines_found - known - {option.replace("--no-", "--", 1) for option in lines_found & known}
 
 
 @each_page
@@ -153,11 +154,11 @@ def test_links_lead_somewhere(page):
 @each_page
 def test_paths_are_there(page):
     """Files and folders that a page names; `{a,b}` is each of them."""
-    for told in paths(page.text):
-        first, _, rest = told.partition("{")
+    for lines_found in paths(page.text):
+        first, _, rest = lines_found.partition("{")
         inner, _, last = rest.partition("}")
         for name in inner.split(",") if rest else [""]:
-            assert list(ROOT.glob(f"{first}{name}{last}".rstrip("/"))), told
+            assert list(ROOT.glob(f"{first}{name}{last}".rstrip("/"))), lines_found
 
 
 @each_page
@@ -182,9 +183,9 @@ def test_metrics_rules_and_alerts_exist(page):
     """In the catalogue, among the recorded series, among the alerts."""
     names = {family + suffix for family in FAMILIES for suffix in SUFFIXES} | {"gpushare_abi"}
     recorded = {record.name for record in RECORDS.rules}
-    told = set(re.findall(r"(?<![\w:/.-])gpushare_[a-z][a-z0-9_]*[a-z0-9](?![\w*{:]|[*])", page.text))
+    lines_found = set(re.findall(r"(?<![\w:/.-])gpushare_[a-z][a-z0-9_]*[a-z0-9](?![\w*{:]|[*])", page.text))
 
-    assert set() == {name for name in told - names if not name.startswith("gpushare_milli")}
+    assert set() == {name for name in lines_found - names if not name.startswith("gpushare_milli")}
     assert set() == set(re.findall(r"(?<!\w)gpushare:\w+:\w+", page.text)) - recorded
     assert set() == set(re.findall(r"(?<![\w/])Gpushare[A-Z]\w+", page.text)) - {alert.name for alert in ALERTS}
 
@@ -204,8 +205,8 @@ def test_variables_of_ours_are_read(page):
 def test_extras_exist(page):
     """What `pip install 'gpushare[...]'` is given."""
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    for told in re.findall(r"(?:gpushare|pip install '\.|-e '?\.)\[([a-z,]+)\]", page.text):
-        assert set(told.split(",")) <= extras, told
+    for lines_found in re.findall(r"(?:gpushare|pip install '\.|-e '?\.)\[([a-z,]+)\]", page.text):
+        assert set(lines_found.split(",")) <= extras, lines_found
 
 
 def test_every_page_and_every_command_is_reached_from_the_readme():

@@ -68,7 +68,7 @@ def test_kubectl_of_the_path_is_the_last_resort(tmp_path, monkeypatch, there, ex
     for place in there:
         programs(places[place], "kubectl")
 
-    told = subprocess.run(
+    done = subprocess.run(
         ["/bin/sh", "-c", "command -v kubectl"],
         env=operator(),
         capture_output=True,
@@ -78,7 +78,7 @@ def test_kubectl_of_the_path_is_the_last_resort(tmp_path, monkeypatch, there, ex
     )
 
     assert places[expected] / "kubectl" == binaries.find_kubectl()
-    assert str(places[expected] / "kubectl") == told.stdout.strip()
+    assert str(places[expected] / "kubectl") == done.stdout.strip()
 
 
 def test_without_kubectl_a_test_is_skipped_with_the_remedy(tmp_path, monkeypatch):

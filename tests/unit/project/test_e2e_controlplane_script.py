@@ -94,7 +94,7 @@ def only(machine):
 
 def test_a_cache_that_lacks_kubectl_alone_gets_kubectl_alone(machine):
     """
-    A cache of an earlier day is completed, not made anew; then there is nothing left to do.
+    A cache of an earlier day is completed, not recreated; then there is nothing left to do.
     """
     assert (0, ["build kubectl"]) == ran(machine)
     assert binaries.cache() / "kubectl" == binaries.find_kubectl()

@@ -58,10 +58,10 @@ def test_a_line_for_programs_is_one_json_object():
 
     line = logs.Json().format(record)
 
-    told = json.loads(line)
+    entry = json.loads(line)
     assert 1 == len(line.splitlines())
-    assert ("a \"b?é\" 'c'", "x", "error") == (told["message"], told["logger"], told["level"])
-    assert "broke" in told["trace"]
+    assert ("a \"b?é\" 'c'", "x", "error") == (entry["message"], entry["logger"], entry["level"])
+    assert "broke" in entry["trace"]
 
 
 @pytest.mark.parametrize("name", PROCESSES)

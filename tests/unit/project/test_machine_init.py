@@ -31,5 +31,7 @@ assert codes == {pid: children.code(pid) for pid in codes}
 
 def test_the_end_of_every_program_is_known():
     """Also of those that end before the next one is started, which Python's Popen would collect for itself."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=FOLDER, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=FOLDER, capture_output=True, text=True, check=False, timeout=300
+    )
     assert 0 == done.returncode, done.stderr

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from isolation.contract.abi import CardBook
-from isolation.host.feed import PACE_NS, OwnTime, Pace
+from isolation.contract.abi import CardLedger
+from isolation.host.feed import PACE_NS, ComputePace, OwnTime
 from isolation.host.machine import Sample
 
 OURS = frozenset({1})
@@ -63,7 +63,7 @@ def test_processes_of_one_command_add_up():
 
 def test_neighbours_time_is_not_ours():
     """
-    Samples of other processes on the card count for nothing, and without one of ours nothing is told.
+    Samples of other processes on the card count for nothing, and without one of ours nothing is reported.
     """
     own = fed(range(1, 10), percent=90, pid=2)
     assert (0, 0) == (own.own_ns, own.at)
@@ -93,14 +93,14 @@ def test_a_busy_sample_never_means_more_than_all():
 
 def store(event_ns, charged_ns, rate_ppm=500_000):
     """A region's card with these times."""
-    return CardBook(UUID(int=1), 0, 0, 0, 0, 0, charged_ns, event_ns, 0, 0, 0, rate_ppm, uncorrected=False)
+    return CardLedger(UUID(int=1), 0, 0, 0, 0, 0, charged_ns, event_ns, 0, 0, 0, rate_ppm, uncorrected=False)
 
 
 def test_who_always_has_work_queued_and_gets_less_than_its_rate_is_behind():
     """
     Granted half the card, a queue that is never empty, 40 % got: four fifths, approached by halves.
     """
-    pace = Pace()
+    pace = ComputePace()
     got = [pace.add(store(at * PACE_NS, at * PACE_NS * 2 // 5), at * PACE_NS) for at in range(9)]
     assert pytest.approx([1.0, 0.9, 0.85], abs=0.001) == got[:3]
     assert pytest.approx(0.8, abs=0.002) == got[-1]
@@ -110,6 +110,6 @@ def test_who_asks_for_little_is_not_behind():
     """
     A queue that is empty half of the time: what it does not get it did not want.
     """
-    pace = Pace()
+    pace = ComputePace()
     got = [pace.add(store(at * PACE_NS // 2, at * PACE_NS // 5), at * PACE_NS) for at in range(9)]
     assert [1.0] * 9 == got

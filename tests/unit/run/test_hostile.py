@@ -114,7 +114,7 @@ def test_members_that_cannot_be_processes_are_nobody(tmp_path, line):
     assert [] == [one for one in found if process.alive(one)]
 
 
-def test_special_files_in_the_books_place_are_refused_and_nothing_leaks(tmp_path):
+def test_special_files_in_the_ledgers_place_are_refused_and_nothing_leaks(tmp_path):
     """
     A folder, a pipe, a link, a device: an error at once, and not one descriptor is kept.
     """

@@ -79,7 +79,7 @@ def test_the_waiting_line_names_who_is_in_the_way():
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-3, "0s"), (59.9, "59s"), (60, "1m"), (7200, "2h"), (200000, "2d")])
-def test_spans_are_told_in_their_largest_unit(seconds, text):
+def test_spans_are_reported_in_their_largest_unit(seconds, text):
     """
     A clock that was set back shows 0.
     """

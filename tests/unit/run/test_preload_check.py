@@ -39,7 +39,7 @@ def test_dynamic_programs_are_reached(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [("-static",), ("-static-pie",)])
-def test_a_static_program_is_told(tmp_path, flags):
+def test_a_static_program_is_reported(tmp_path, flags):
     """
     It never asks a loader for anything.
     """
@@ -47,7 +47,7 @@ def test_a_static_program_is_told(tmp_path, flags):
 
 
 @pytest.mark.skipif(not shutil.which("musl-gcc"), reason="musl-gcc is not installed (apt-get install musl-tools)")
-def test_a_program_of_another_c_library_is_told(tmp_path):
+def test_a_program_of_another_c_library_is_reported(tmp_path):
     """
     NVIDIA's driver needs glibc; what a musl program does with a card goes another way.
     """
@@ -66,9 +66,9 @@ def test_scripts_are_followed_to_the_program_that_runs_them(tmp_path):
         (tmp_path / name).chmod(0o755)
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
-    told = [preload_check.find_warning((name,), path) for name in ("one", "two", "loop")]
+    warnings = [preload_check.find_warning((name,), path) for name in ("one", "two", "loop")]
 
-    assert [True, True, False] == ["is statically linked" in text for text in told]
+    assert [True, True, False] == ["is statically linked" in text for text in warnings]
 
 
 @settings(deadline=None)

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract.abi import PPM, Policy
-from isolation.host.core.compute_rates import Tenant, granted
+from isolation.host.core.compute_rates import TenantShare, granted
 
 BURST, WEIGHT, PRIORITY, FIXED = Policy.BURST, Policy.WEIGHT, Policy.PRIORITY, Policy.FIXED
 
 
 def tenant(percent, policy=BURST, *, online=False, active=True, weight=0, ceiling=0):
     """A tenant promised so many percent."""
-    return Tenant(percent * 10_000, policy, online, active, weight=weight, ceiling_ppm=ceiling * 10_000)
+    return TenantShare(percent * 10_000, policy, online, active, weight=weight, ceiling_ppm=ceiling * 10_000)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_nobody_runs_ahead_of_a_rival_who_falls_behind(mine, slowest, percent):
     """
     Ten of seventy by weight: less where another is behind, a quarter less at most, and not for the one who is last.
     """
-    me = Tenant(100_000, WEIGHT, got=mine)
-    rival = Tenant(600_000, WEIGHT, got=slowest)
+    me = TenantShare(100_000, WEIGHT, got=mine)
+    rival = TenantShare(600_000, WEIGHT, got=slowest)
     assert pytest.approx(percent, abs=0.01) == granted(me, [rival]) / 10_000
 
 
@@ -126,5 +126,5 @@ def test_a_grant_is_always_within_the_card(drawn):
     """
     Also where the store over-commits a card.
     """
-    mine, others = Tenant(500_000, BURST), [Tenant(core * 10_000, *rest) for core, *rest in drawn]
+    mine, others = TenantShare(500_000, BURST), [TenantShare(core * 10_000, *rest) for core, *rest in drawn]
     assert mine.core_ppm <= granted(mine, others) <= PPM

@@ -111,7 +111,7 @@ def test_what_never_fits_is_said_to_never_fit(wanted, cards, why, words):
     assert refusal.why in PERMANENT
 
 
-def test_a_full_machine_is_worth_waiting_for():
+def test_a_full_machine_is_waited_for():
     """
     Room that others hold comes back; the reason counts the cards that have it.
     """

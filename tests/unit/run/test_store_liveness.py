@@ -135,7 +135,7 @@ def test_a_process_whose_first_thread_has_ended_lives():
         headless = process.identify(child.pid)
         assert process.alive(headless)
         child.kill()
-        child.wait()
+        child.wait(timeout=300)
         assert not process.alive(headless)
 
 

@@ -77,7 +77,7 @@ def test_cards_that_are_not_there_are_a_wrong_name_too(tmp_path):
     assert f"gpushare simgpu create {tmp_path / 'typo'}" in wrong
 
 
-def test_who_lives_is_told_and_the_dead_are_left_where_they_are(tmp_path):
+def test_who_lives_is_reported_and_the_dead_are_left_where_they_are(tmp_path):
     """
     The next run that decides sweeps.
     """

@@ -165,7 +165,7 @@ def test_a_bound_pod_without_a_record_holds_nothing():
 
 
 def test_a_node_that_comes_back_finds_its_holds_again():
-    """A node object deleted and made anew under running pods; its cards are held all the time."""
+    """A node object deleted and recreated under running pods; its cards are held all the time."""
     made = build_cache(node("n", 1, 8))
     made.set_pod(bound(pod("a", 5), at("n", 0, size=5)))
     made.remove_node("n")
@@ -225,20 +225,20 @@ def test_room_that_nobody_saw_taken_is_told_of_as_it_becomes_free():
     """
     Assumed, never seen bound, and found gone, unbound or elsewhere by the server's word: others may be waiting.
     """
-    made, told = build_cache(node("n", 1, 8), node("m", 1, 8)), []
-    made.on_capacity_freed(lambda: told.append(sum(used(made)) + sum(used(made, "m"))))
+    made, notified = build_cache(node("n", 1, 8), node("m", 1, 8)), []
+    made.on_capacity_freed(lambda: notified.append(sum(used(made)) + sum(used(made, "m"))))
 
     for uid in ("gone", "undone", "elsewhere"):
         made.assume(pod(uid, 2), "n", 0.0)
     made.confirm("gone")
-    assert [] == told
+    assert [] == notified
     made.remove_pod("gone")
     made.forget("undone")
-    assert [4, 2] == told
+    assert [4, 2] == notified
     made.set_pod(bound(pod("elsewhere", 2), at("n", 0, size=2)))
-    assert 2 == len(told)  # where it was assumed: nothing is free
+    assert 2 == len(notified)  # where it was assumed: nothing is free
     made.assume(pod("moved", 2), "n", 0.0)
     made.record_binding("moved", at("m", 0, size=2))
-    assert 3 == len(told)
+    assert 3 == len(notified)
     made.remove_pod("never known")
-    assert 3 == len(told)
+    assert 3 == len(notified)

@@ -39,7 +39,7 @@ def test_every_node_asked_about_gets_exactly_one_answer():
     assert "agent" in found.unresolvable["leaving"]
 
 
-def test_room_in_sum_but_on_no_card_is_told_apart():
+def test_room_in_sum_but_on_no_card_is_distinguished():
     """4 GiB on each of two cards do not take 6."""
     made = build_cache(node("n", 2, 8))
     made.set_pod(bound(pod("a", 4), at("n", 0)))

@@ -65,7 +65,7 @@ def test_forged_amounts_never_wrap_a_card_round_to_free():
     made = build_cache(node("n", 1, 8))
     most = pod("x", (1 << 50) // gib(1) - 1)
     for i in range(9000):
-        made.set_pod(bound(replace(most, uid=f"x{i}"), at("n", 0)))
+        made.set_pod(bound(replace(most, uid=f"x{i}"), at("n", 0, size=(1 << 50) // gib(1) - 1)))
         if i % 1000 == 0:
             assert isinstance(made.assume(pod("a", 1), "n", 0.0), Refusal)
 

@@ -104,7 +104,7 @@ class Cluster(RuleBasedStateMachine):
             self.set_node(name=name, cards=2, size=size, mode=Mode.CGPU, sick=False, serving=1, model="T4")
         for uid, size in zip(UIDS, asks, strict=False):
             owner = "rs" if size % 2 else ""
-            self.created(uid=uid, size=size, cards=1, core=0, priority=0, owner=owner, told=bool(size % 3))
+            self.created(uid=uid, size=size, cards=1, core=0, priority=0, owner=owner, reported=bool(size % 3))
 
     @rule(
         name=st.sampled_from(NAMES),
@@ -134,18 +134,18 @@ class Cluster(RuleBasedStateMachine):
         core=st.sampled_from([0, 0, 30, 60]),
         priority=st.integers(0, 2),
         owner=st.sampled_from(["", "rs"]),
-        told=st.booleans(),
+        reported=st.booleans(),
     )
-    def created(self, *, uid, size, cards, core, priority, owner, told):
+    def created(self, *, uid, size, cards, core, priority, owner, reported):
         """A pod that the watch may show later than kube-scheduler asks for it."""
         if uid in self.pods:
             return
         self.pods[uid] = pod(uid, size, cards, core=core, priority=priority, owner=owner, owner_uid=owner)
-        if told:
+        if reported:
             self.cache.set_pod(self.pods[uid])
 
     @rule(uid=st.sampled_from(UIDS))
-    def told_pending(self, uid):
+    def report_pending(self, uid):
         """The pod as it was made: in time, again, or long after it was bound."""
         if uid in self.pods:
             self.cache.set_pod(self.pods[uid])
@@ -186,7 +186,7 @@ class Cluster(RuleBasedStateMachine):
             self.used[got.reservation] = uid
 
     @rule(uid=st.sampled_from(UIDS))
-    def seen_bound(self, uid):
+    def report_bound(self, uid):
         """The echo of our bind, first, late or again."""
         if uid in self.answers:
             self._bound(uid, self.answers.pop(uid))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts of the scheduler process: who waits, who leads, what it is told, what it prints."""
+"""The small parts of the scheduler process: who waits, who leads, what it is reported, what it prints."""
 
 from __future__ import annotations
 
@@ -316,11 +316,11 @@ def test_the_classic_inspect_answer():
 
 def test_metrics_are_those_of_the_catalogue():
     """
-    Types, labels and help; what cannot be told is absent.
+    Types, labels and help; what is unknown is absent.
     """
     metrics = Metrics()
-    told = (spec for spec in CATALOGUE.values() if spec.kind is Kind.GAUGE or "_admission_" in spec.name)
-    gauges = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in told}
+    specs = (spec for spec in CATALOGUE.values() if spec.kind is Kind.GAUGE or "_admission_" in spec.name)
+    gauges = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in specs}
     metrics.add_gauges(lambda: gauges | {FAILURES: {("x",): 1.0}})
     metrics.count_request("filter", "fit", 0.001)
     metrics.count_preemption("done")

@@ -122,7 +122,7 @@ def test_a_bind_for_another_pod_of_that_name_is_refused():
 
 def test_a_defect_of_ours_is_an_answer_too():
     """
-    Books that fail: an error for filter and bind, 503 for the others; the process goes on.
+    A cache that fails: an error for filter and bind, 503 for the others; the process goes on.
     """
 
     async def story():
@@ -141,7 +141,7 @@ def test_a_defect_of_ours_is_an_answer_too():
     assert all(json.loads(reply.body)["Error"] for reply in replies[:2])
 
 
-def test_quotas_and_reservations_reach_the_books():
+def test_quotas_and_reservations_reach_the_cache():
     """
     A namespace's annotation limits it, a stored reservation keeps room; one that cannot be read keeps none.
     """

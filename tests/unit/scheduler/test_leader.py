@@ -97,7 +97,7 @@ def test_a_request_waits_for_a_lease_that_changes_hands():
     assert "fit" == asyncio.run(story()).outcome
 
 
-def test_what_the_watch_has_not_told_is_asked_before_the_first_bind():
+def test_what_the_watch_has_not_reported_is_asked_before_the_first_bind():
     """
     A pod that the holder before us has bound, unknown to our watch, holds its card: no card is promised twice.
     """

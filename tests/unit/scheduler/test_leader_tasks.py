@@ -17,6 +17,7 @@ from isolation.kube.core.errors import RefusedError
 from isolation.kube.writes import Outcome, WriteResult
 from isolation.scheduler.leader_tasks import LeaderTasks
 from isolation.scheduler.metrics import Metrics
+from isolation.scheduler.resizer import Resizer
 from isolation.scheduler.writes import ObjectWriter
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
@@ -81,7 +82,7 @@ async def working(pods):
     server, hands = Server({NODES: [node("a")], PODS: pods, RESERVATIONS_PATH: []}), Hands()
     async with extending(server, clock=Clock()) as (verbs, world):
         metrics = Metrics()
-        tasks = LeaderTasks(world, ObjectWriter(hands), hands, metrics)
+        tasks = LeaderTasks(world, ObjectWriter(hands), hands, metrics, Resizer(world, hands, hands))
         yield server, hands, verbs, world, tasks
 
 

@@ -30,7 +30,7 @@ def bought(
     return Reservation(f"purchase-{uid}", uid, place, expires, "ml", PURCHASE, pool=pool, planned_node=planned or uid)
 
 
-def told(made: SchedulerCache, *pods, **rest) -> None:
+def report(made: SchedulerCache, *pods, **rest) -> None:
     """The watch tells of pods that wait, and of the purchase for each."""
     for one in pods:
         made.set_pod(one)
@@ -46,8 +46,8 @@ def test_small_pods_do_not_take_the_large_node_that_comes_first():
     made, small = build_cache(), [pod(f"s{i}", 8) for i in range(4)]
     large = pod("large", 14)
     for one in small:
-        told(made, one, pool="small")
-    told(made, large, pool="large")
+        report(made, one, pool="small")
+    report(made, large, pool="large")
 
     made.set_node(node("big", 1, 16, pool="large"))
     asked = [made.filter(one, ["big"], 0.0) for one in small]
@@ -68,7 +68,7 @@ def test_small_pods_do_not_take_the_large_node_that_comes_first():
 def test_others_may_use_what_a_purchase_leaves():
     """The node that was bought for 4 of 16 GiB takes whoever fits beside; not more."""
     made = build_cache()
-    told(made, pod("a"), pool="p")
+    report(made, pod("a"), pool="p")
     made.set_node(node("n", 1, 16, pool="p"))
 
     assert ["n"] == made.filter(pod("b", 12), ["n"], 0.0).fit
@@ -80,7 +80,7 @@ def test_others_may_use_what_a_purchase_leaves():
 def test_no_node_of_another_pool_and_none_that_the_pod_cannot_use_is_kept():
     """Another pool's, one with a taint that it does not tolerate, one that serves nobody yet; then the right one."""
     made, taint = build_cache(), (Taint("node.kubernetes.io/not-ready", "", "NoSchedule"),)
-    told(made, pod("a", 8), pool="p")
+    report(made, pod("a", 8), pool="p")
     fresh = node("n", 1, 8, pool="p")
     for one in (node("x", 1, 8), replace(fresh, taints=taint), replace(fresh, serving=False)):
         made.set_node(one)
@@ -119,7 +119,7 @@ def test_a_node_with_less_room_than_was_counted_on_serves_whom_it_can():
 def test_a_purchase_goes_on_to_the_next_node_when_its_own_goes():
     """A node that dies, or is cordoned, before the pod is bound: the place is kept on the next one."""
     made = build_cache()
-    told(made, pod("a", 8), pool="p")
+    report(made, pod("a", 8), pool="p")
     made.set_node(node("n", 1, 8, pool="p"))
     made.set_node(node("m", 1, 8, pool="p"))
     assert ([8], [0]) == (used(made), used(made, "m"))
@@ -148,7 +148,7 @@ def test_a_purchase_whose_node_is_up_already_is_kept_there():
 def test_room_that_was_bought_is_everybodys_when_nobody_will_come(how):
     """Its time is up, its pod is gone or has its place elsewhere, or the autoscaler thought better of it."""
     made = build_cache(node("else", 1, 8))
-    told(made, pod("a", 8), pool="p")
+    report(made, pod("a", 8), pool="p")
     made.set_node(node("n", 1, 8, pool="p"))
     now = 1001.0 if how == "expired" else 1.0
     if how == "deleted":
@@ -176,7 +176,7 @@ def test_a_purchase_for_a_pod_that_nobody_knows_is_given_up():
 def test_a_purchase_is_used_up_by_its_pod_alone():
     """Another pod of the same name in another namespace, or of another size, has no claim; a failed bind leaves it."""
     made = build_cache()
-    told(made, pod("a", 8), pool="p")
+    report(made, pod("a", 8), pool="p")
     made.set_node(node("n", 1, 16, pool="p"))
     assert "" == made.assume(pod("b", 8), "n", 0.0).reservation
     found = made.assume(pod("a", 8), "n", 0.0)

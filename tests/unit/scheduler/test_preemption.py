@@ -26,7 +26,7 @@ def running(uid: str, placement: Placement, **rest: object) -> Pod:
 
 
 def cache(*pods: Pod, nodes: tuple[Node, ...] = ()) -> SchedulerCache:
-    """Books with these pods on them."""
+    """A cache with these pods."""
     made = SchedulerCache()
     for one in nodes or (node("n", 2, 8),):
         made.set_node(one)

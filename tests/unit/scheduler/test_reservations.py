@@ -69,7 +69,7 @@ def test_a_rebuilt_replica_knows_that_a_reservation_was_used_up():
     assert [4] == used(made)
 
 
-def test_a_stranger_cannot_use_up_somebody_elses_reservation():
+def test_another_pod_cannot_use_up_somebody_elses_reservation():
     """A pod that names a reservation which was not made for it changes nothing."""
     made = build_cache(node("n", 1, 8))
     made.set_reservation(reserve("r", "a", at("n", 0)))
@@ -136,14 +136,14 @@ def test_reserved_room_is_told_of_as_its_time_ends():
     """
     Whoever waits need not wait until somebody has deleted the object.
     """
-    made, told = build_cache(node("n", 1, 8)), []
-    made.on_capacity_freed(lambda: told.append("room"))
+    made, notified = build_cache(node("n", 1, 8)), []
+    made.on_capacity_freed(lambda: notified.append("room"))
     made.set_reservation(reserve("r", "somebody", at("n", 0, size=8), expires=10.0))
 
     assert [] == made.filter(pod("p", 4), ["n"], 9.0).fit
-    assert [] == told
+    assert [] == notified
     assert ["n"] == made.filter(pod("p", 4), ["n"], 11.0).fit
-    assert ["room"] == told
+    assert ["room"] == notified
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_reserved_room_is_told_of_as_its_time_ends():
 )
 def test_a_reservation_for_which_nobody_goes_is_given_up(reason, ends, expected):
     """
-    Its maker died before it asked the victim to go, or its pod went meanwhile: after a moment the leader begins anew.
+    Its maker died before it asked the victim to go, or its pod went meanwhile: after a moment the leader starts over.
     """
     made, victim = build_cache(node("n", 1, 8)), bound(pod("victim", 6), at("n", 0, size=6))
     made.set_pod(victim)
@@ -172,7 +172,7 @@ def test_a_reservation_for_which_nobody_goes_is_given_up(reason, ends, expected)
 
 def test_a_reservation_whose_room_has_come_is_not_given_up():
     """
-    However long its pod takes to use it: who looked short for a moment counts anew.
+    However long its pod takes to use it: who looked short for a moment counts again.
     """
     made = build_cache(node("n", 1, 8))
     made.set_pod(bound(pod("victim", 6), at("n", 0, size=6)))

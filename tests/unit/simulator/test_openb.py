@@ -5,6 +5,7 @@ Reading openb node and pod lists: what a row becomes, and how a bad one is refus
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,15 @@ from hypothesis import strategies as st
 from isolation.contract.model import Mode
 from isolation.contract.quantity import MIB
 from isolation.simulator.traces.csvfile import TraceError
-from isolation.simulator.traces.openb import CARD_BYTES, list_arrivals, parse_nodes, parse_pods, read_nodes, read_pods
+from isolation.simulator.traces.openb import (
+    CARD_BYTES,
+    MILLI_BYTES,
+    list_arrivals,
+    parse_nodes,
+    parse_pods,
+    read_nodes,
+    read_pods,
+)
 
 TRACES = Path(__file__).resolve().parents[3].parent / "shared" / "traces"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
@@ -178,6 +187,34 @@ def test_a_bad_node_row_is_refused(row, words):
         parse_nodes(NODES + row + "\n", "nodes.csv")
 
     assert words in str(caught.value)
+
+
+def test_a_column_divides_the_cards_of_a_node_by_mig():
+    """
+    Each card into the same instances, with as much of its milli as they have of its compute; other nodes stay whole.
+    """
+    divided, whole = parse_nodes("sn,cpu_milli,memory_mib,gpu,model,mig\nn,1,1,2,A100,3g.40gb|1g.10gb\nm,1,1,1,T4,\n")
+
+    assert [(428, "n-gpu0", 3), (142, "n-gpu0", 1), (428, "n-gpu1", 3), (142, "n-gpu1", 1)] == [
+        (card.allocatable_bytes // MILLI_BYTES, card.instance.parent, card.instance.slices) for card in divided.cards
+    ]
+    assert list(range(4)) == [card.index for card in divided.cards]
+    assert [None] == [card.instance for card in whole.cards]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("n,1,1,1,A100,9g.1gb", "mig has '9g.1gb'; write profiles such as 3g.40gb"),
+        ("n,1,1,1,A100,1g.10gb||", "mig has empty"),
+        ("n,1,1,0,,1g.10gb", "mig is set on a node with gpu 0"),
+        ("n,1,1,1,A100,4g.40gb|4g.40gb", "more than the 7 slices"),
+        ("n,1,1,16,A100,1g.10gb|1g.10gb|1g.10gb|1g.10gb|1g.10gb", "80 instances of 16 cards; at most 64"),
+    ],
+)
+def test_a_division_that_cannot_be_is_refused(row, words):
+    with pytest.raises(TraceError, match=re.escape(words)):
+        parse_nodes(f"sn,cpu_milli,memory_mib,gpu,model,mig\n{row}\n")
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path):

@@ -245,7 +245,7 @@ def test_a_written_node_carries_the_labels_of_its_like(selector, status):
     assert status == place(pod(mem=1, spec={"nodeSelector": selector}), node=node)[0]
 
 
-def test_pods_refused_for_one_reason_are_told_once():
+def test_pods_refused_for_one_reason_are_reported_once():
     """All by name in JSON, one line for people; and a refusal ends when the reason does."""
     manifest, node = workload(replicas=5, mem=4), "name=n1,cards=1,gib=8"
     answer = place(manifest, node=node)[1]
@@ -317,7 +317,7 @@ def test_the_table_for_people_is_plain_when_piped(tmp_path):
     file.write_text(yaml.safe_dump_all([workload(name=long, count=4, mem=8), pod("b", mem=20)]))
     command = [sys.executable, "-m", "gpushare", "place", "-f", str(file), "--node", "name=n1,cards=4,gib=15"]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8", timeout=300)
 
     assert (1, "") == (done.returncode, done.stderr)
     assert "\x1b" not in done.stdout
@@ -337,7 +337,7 @@ def test_the_table_needs_no_unicode(tmp_path):
     command = [sys.executable, "-m", "gpushare", "place", "-f", str(file), "--node", "name=n1,cards=1,gib=15"]
     env = {"PYTHONIOENCODING": "ascii", "PATH": ""}
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=300)
 
     assert 0 == done.returncode, done.stderr
     assert "##########...................." in done.stdout

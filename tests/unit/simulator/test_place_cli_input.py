@@ -216,7 +216,7 @@ def test_json_with_tabs_and_escapes_is_read():
 def test_stdin_that_is_closed_reads_as_empty():
     """As under a supervisor; no traceback."""
     command = f"{sys.executable} -m gpushare place -f - --node {NODE} <&-"
-    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=300)
     assert (2, False) == (done.returncode, "Traceback" in done.stderr), done.stderr
     assert "no pods to place" in done.stderr
 

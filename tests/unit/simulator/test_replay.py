@@ -32,7 +32,15 @@ from isolation.simulator.sim.replay import (
     replay,
 )
 from isolation.simulator.traces import synthetic
-from isolation.simulator.traces.openb import CARD_BYTES, MILLI_BYTES, make_node, make_request, read_nodes, read_pods
+from isolation.simulator.traces.openb import (
+    CARD_BYTES,
+    MILLI_BYTES,
+    make_node,
+    make_request,
+    parse_nodes,
+    read_nodes,
+    read_pods,
+)
 
 TRACES = Path(__file__).resolve().parents[3].parent / "shared" / "traces"
 with_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the traces are not beside the checkout")
@@ -221,7 +229,7 @@ def fits(audit, node, request):
     parts = tuple(Slice(node.cards[i].uuid, i, request.card_bytes) for i in free)
     try:
         copy = Audit(())
-        for book in ("_cards", "_cpu", "_memory", "_models"):
+        for book in ("_cards", "_cpu", "_memory", "_models", "_instances"):
             of = getattr(audit, book)[node.name]
             setattr(copy, book, {node.name: list(of) if book == "_cards" else of})
         copy.take(request, Placement(node.name, parts))
@@ -316,3 +324,24 @@ def test_the_default_trace_packs_as_well_as_promised():
 
     assert 6212 * CARD_BYTES // MILLI_BYTES == run.total_milli
     assert run.allocated_ratio >= 0.958
+
+
+MIXES = ("|".join(["1g.10gb"] * 7), "3g.40gb|3g.40gb", "4g.40gb|2g.20gb|1g.10gb", "3g.40gb|2g.20gb|1g.10gb")
+
+
+@with_traces
+def test_the_default_trace_replays_with_a_tenth_of_the_nodes_divided_by_mig():
+    """
+    Every placement stands on the second book, which knows instances too; the whole nodes are packed as before.
+    """
+    text = (TRACES / "openb_node_list_gpu_node.csv").read_text(encoding="utf-8").splitlines()
+    rows = [f"{row},{MIXES[at // 10 % len(MIXES)] if at % 10 == 0 else ''}" for at, row in enumerate(text[1:])]
+    nodes = parse_nodes("\n".join([f"{text[0]},mig", *rows]))
+    pods = read_pods(TRACES / "openb_pod_list_default.csv")
+    divided = {node.name for node in nodes if any(card.instance for card in node.cards)}
+
+    run = replay(Trace(nodes, tuple(pod.request for pod in pods)), ReplayJob("potential", 42, 1.3))
+
+    assert (122, 1213) == (len(divided), len(nodes))
+    assert run.allocated_ratio >= 0.88
+    assert run.accepted[1] / run.arrived[1] >= 0.7

@@ -2,7 +2,7 @@
 """
 Label selectors as Kubernetes writes them in queries, read and applied.
 
-Pure, and bounded: a selector is sent by a stranger. Decides which labels match; a text that is no
+Pure, and bounded: a selector is untrusted. Decides which labels match; a text that is no
 selector is an error with what to write instead.
 
 Source of the grammar: Kubernetes documentation, "Labels and Selectors", "API".

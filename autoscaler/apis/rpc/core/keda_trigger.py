@@ -4,7 +4,7 @@ One trigger of a ScaledObject: which figure it asks for, and what that is now.
 
 Pure. The figures are those of the metrics APIs (`apis.metrics.core.catalogue`). Decides when there is a value: with a
 stale reading, or with one selected pod whose figure is missing, there is none, since a sum with
-an unknown part would scale down on a monitoring outage. Everything in a trigger is a stranger's text.
+an unknown part would scale down on a monitoring outage. Everything in a trigger is untrusted.
 """
 
 from __future__ import annotations

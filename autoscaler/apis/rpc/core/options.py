@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which of the node groups that cluster-autoscaler would grow is worth growing, counted card by card.
+Which of the node groups that cluster-autoscaler would grow is the best to grow, counted card by card.
 
 cluster-autoscaler adds up a node's cards, so it offers groups on whose nodes a pod has room in sum and on no
 card. Such an option is left out; of the others those are best that serve the demand at the lowest price, as
@@ -92,9 +92,9 @@ def _verdict(option: ExpansionOption, name: str, market: PoolExpander) -> Option
         if option.unread or not asked:
             return OptionScore(option.group, 0, 0, None, "cannot read its pods: left to cluster-autoscaler")
         return OptionScore(option.group, 0, 0, 0.0, f"none of its {asked} pods fits on the cards of one node")
-    worth = sum(market.weigh(each.pod.request) for each in opened[0])
+    value = sum(market.weigh(each.pod.request) for each in opened[0])
     reason = f"{count} of {asked} pods on {len(opened)} nodes, card by card"
-    return OptionScore(option.group, count, len(opened), option.price / worth, reason)
+    return OptionScore(option.group, count, len(opened), option.price / value, reason)
 
 
 def _open(node: Node) -> Node:

@@ -8,6 +8,7 @@ card, as our annotation. Drops what belongs to one node only. Decides nothing ab
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from autoscaler.apis.rpc.core.wire.core import node_bytes
 from autoscaler.core.pools import card_uuid
 from isolation.contract.codec.node import encode_cards
 from isolation.contract.model import FULL_CORE, Mode
-from isolation.contract.names import ACK, CARD_COUNT, CARD_UNITS, CARDS, POOL, WHOLE_CARDS
+from isolation.contract.names import ACK, CARD_COUNT, CARD_UNITS, CARDS, MIG_PREFIX, POOL, WHOLE_CARDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,11 +72,12 @@ def _on_cards(node: Node, dialect: Dialect) -> dict[str, str]:
     if not sound or node.mode is Mode.NONE:
         return {}
     if node.mode is Mode.EXCLUSIVE:
-        return {dialect.whole: str(len(sound))}
+        profiles = Counter(card.instance.profile if card.instance is not None else "" for card in sound)
+        return {MIG_PREFIX + profile if profile else dialect.whole: str(n) for profile, n in profiles.items()}
     units = sum(card.allocatable_bytes // card.unit_bytes for card in sound)
     found = {dialect.memory: str(units), dialect.card_count: str(len(sound))}
     if node.mode is Mode.CORE_MEM:
-        found[dialect.compute] = str(FULL_CORE * len(sound))
+        found[dialect.compute] = str(FULL_CORE * sum(card.instance is None for card in sound))
     return found
 
 

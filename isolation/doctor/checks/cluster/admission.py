@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.dialects import SYSTEMS
+from isolation.contract.dialects.ownership import Signs, find_living, program_of
 from isolation.contract.names import (
     ACK,
     API_VERSION,
@@ -22,9 +23,10 @@ from isolation.contract.names import (
     UNISOLATED,
     WARNS_ONLY,
 )
-from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Unavailable
+from isolation.contract.quantity import UNITS, show_bytes
+from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Unavailable, Workload
 from isolation.doctor.checks.cluster.installation import OURS, our_webhooks
-from isolation.doctor.checks.cluster.parse import table, tables
+from isolation.doctor.checks.cluster.parse import table, tables, unit_of
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 PROBED: Final = "default"
 """Namespace of the two pods that are shown to admission."""
 _ASK: Final = "use administrator credentials"
+_CLASSIC: Final = frozenset({"k8s-gpushare-schd-extender", "gpushare-schd-extender", "k8s-gpushare-plugin"})
+"""Images of gpushare-scheduler-extender and of its device plugin."""
+_MANY: Final = 0.5
+"""Part of the pods with shares from which on a smaller unit is advised."""
 _NOT_REACHED: Final = re.compile(r'failed calling webhook "([^"]*)"')
 _DENIED: Final = re.compile(r"""(?:admission webhook "|ValidatingAdmissionPolicy ')([^"']*)["'] .*?denied""", re.DOTALL)
 """Words of kube-apiserver 1.36, with the name of the webhook or policy."""
@@ -54,7 +60,9 @@ def check_admission(facts: ClusterFacts, installation: Installation) -> list[Fin
         else _report_bypass("cluster.admission_denies"),
         _check_policies(facts, installation.apply),
         _check_other_webhooks(facts.webhooks),
-        _check_dialects(facts.webhooks),
+        _check_dialects(facts),
+        _check_classic(facts.workloads),
+        _check_rounding(facts),
         _check_exempt(facts.exempt),
         _check_unisolated(facts.unisolated),
     ]
@@ -88,14 +96,16 @@ def _check_webhook(facts: ClusterFacts, apply: str) -> Finding:
         )
     strict = [str(one.get("name")) for one in found if one.get("failurePolicy") == "Fail"]
     if not strict:
-        told = "gpushare's webhook has failurePolicy Ignore: while it is unavailable, requests pass unchecked"
-        return problem(check, told, f"set failurePolicy: Fail, which affects only pods that request shares: {apply}")
+        evidence = "gpushare's webhook has failurePolicy Ignore: while it is unavailable, requests pass unchecked"
+        return problem(
+            check, evidence, f"set failurePolicy: Fail, which affects only pods that request shares: {apply}"
+        )
     wide = [
         str(one.get("name")) for one in found if one.get("failurePolicy") == "Fail" and not one.get("matchConditions")
     ]
     if wide:
-        told = f"{named(wide)} has no matchConditions: while it is unavailable, no pod can be created"
-        return problem(check, told, apply)
+        evidence = f"{named(wide)} has no matchConditions: while it is unavailable, no pod can be created"
+        return problem(check, evidence, apply)
     return ok(check, f"{named(strict)}, only for pods that request shares")
 
 
@@ -183,10 +193,10 @@ def _check_policies(facts: ClusterFacts, apply: str) -> Finding:
         if _denies(table(one, "spec").get("validationActions"))
     }
     if not mine:
-        told = (
+        evidence = (
             "gpushare's admission policies are missing: agents may write to any node, and only the webhook checks pods"
         )
-        return problem(check, told, apply)
+        return problem(check, evidence, apply)
     loose = {name for name in mine - bound if not name.startswith(WARNS_ONLY)}
     if loose:
         return problem(check, f"{named(loose)} has no binding with action Deny", apply)
@@ -219,23 +229,65 @@ def _check_other_webhooks(webhooks: tuple[Mapping[str, Any], ...] | Unavailable)
     return ok(check, "no other webhook handles these resources")
 
 
-def _check_dialects(webhooks: tuple[Mapping[str, Any], ...] | Unavailable) -> Finding:
+def _check_dialects(facts: ClusterFacts) -> Finding:
     """Which dialects our webhook is sent, and whether one of them still has its own system here."""
-    check = "cluster.dialects"
+    check, webhooks = "cluster.dialects", facts.webhooks
     if isinstance(webhooks, Unavailable):
         return unknown(check, f"cannot list webhook configurations: {webhooks.why}", _ASK)
     conditions = "".join(str(one.get("matchConditions")) for one in our_webhooks(webhooks))
     on = [one for one in SYSTEMS.values() if any(f"'{name}'" in conditions for name in _marks(one))]
     if not on:
         return ok(check, f"pods ask in ACK's words alone ({ACK.memory})")
-    names = [str(hook.get("name")) for one in webhooks for hook in tables(one, "webhooks")]
-    living = {one.title: hook for one in on for hook in names if one.webhooks and hook.endswith(one.webhooks)}
-    told = f"pods of {named([one.title for one in on])} are translated"
+    living = find_living(on, _signs(facts))
+    evidence = f"pods of {named([one.title for one in on])} are translated"
     if living:
-        shown = named([f"{title} (webhook {hook})" for title, hook in living.items()])
+        shown = named([f"{SYSTEMS[name].title} ({sign})" for name, sign in living.items()])
         fix = "remove that system, or name the namespaces that are left to it: gpushare scheduler --leave-to"
-        return warning(check, f"{told}, and {shown} runs in this cluster too", fix)
-    return ok(check, told)
+        return warning(check, f"{evidence}, and {shown} runs in this cluster too", fix)
+    return ok(check, evidence)
+
+
+def _signs(facts: ClusterFacts) -> Signs:
+    """What may show that another system lives here."""
+    hooks = () if isinstance(facts.webhooks, Unavailable) else facts.webhooks
+    nodes = () if isinstance(facts.nodes, Unavailable) else facts.nodes
+    workloads = () if isinstance(facts.workloads, Unavailable) else facts.workloads
+    return Signs(
+        tuple(str(hook.get("name")) for one in hooks for hook in tables(one, "webhooks")),
+        {one.name: one.offered for one in nodes},
+        {f"{one.kind} {one.key}": (*one.images, one.key) for one in workloads},
+    )
+
+
+def _check_classic(workloads: tuple[Workload, ...] | Unavailable) -> Finding:
+    """The scheduler extender that has our resource's name: it has no dialect, and no webhook either."""
+    check = "cluster.classic_scheduler"
+    if isinstance(workloads, Unavailable):
+        return unknown(check, f"cannot list workloads: {workloads.why}", "use credentials that may list workloads")
+    found = [f"{one.kind} {one.key}" for one in workloads if _CLASSIC & {program_of(image) for image in one.images}]
+    if found:
+        fix = "remove it: gpushare holds the cards of its running pods, but it does not see those of gpushare's"
+        return warning(check, f"{named(found)} of gpushare-scheduler-extender places pods with {ACK.memory} too", fix)
+    return ok(check, "gpushare-scheduler-extender does not run here")
+
+
+def _check_rounding(facts: ClusterFacts) -> Finding:
+    """Whether most pods ask for amounts that are finer than the unit of memory, and are rounded up."""
+    check = "cluster.memory_unit"
+    if isinstance(facts.pods, Unavailable):
+        return unknown(check, f"cannot list pods: {facts.pods.why}", _ASK)
+    unit = unit_of(() if isinstance(facts.nodes, Unavailable) else facts.nodes)
+    asking = [one for one in facts.pods if one.asks and not one.done]
+    systems = [SYSTEMS[one.dialect] for one in asking if one.dialect in SYSTEMS]
+    finer = [one for one in systems if unit > min(UNITS.values()) and one.words.unit < unit]
+    if not finer or len(finer) < _MANY * len(asking):
+        return ok(check, f"one unit of {ACK.memory} is {show_bytes(unit)}")
+    evidence = (
+        f"{100 * len(finer) // len(asking)} % of the pods with shares ask in the words of "
+        f"{named(sorted({one.title for one in finer}))}, which count less than {show_bytes(unit)}: they are rounded up"
+    )
+    fix = "gpushare scheduler, node and autoscaler with --memory-unit 256MiB: for the whole cluster, when no share runs"
+    return warning(check, evidence, fix)
 
 
 def _marks(system: System) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Findings about the autoscaler: who acts, whether it may, and what it doubts.
+Findings about the autoscaler: who acts, whether it may, and why it is inhibited.
 
 Pure. While it stands still no promise is broken, only nothing is bought, given back or moved: warnings, not problems.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.metrics.autoscaler import CONFIG_OK, DOUBTS, PROVIDER_UP
+from isolation.contract.metrics.autoscaler import CONFIG_OK, INHIBITED, PROVIDER_UP
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Unavailable
 from isolation.doctor.checks.cluster.processes import read_holder
@@ -60,8 +60,8 @@ def _check_switch(found: Mapping[str, object] | Unavailable | None) -> Finding:
     strange = [key for key in found if key not in said and "." not in key]
     wrong = strange + [key for key, word in said.items() if word is None]
     if wrong:
-        told = f"{_MAP} has invalid entries ({named(wrong)}): the autoscaler does nothing"
-        return warning(check, told, f'use keys {_ENABLED} and {_DRY_RUN}, each with value "true" or "false"')
+        evidence = f"{_MAP} has invalid entries ({named(wrong)}): the autoscaler does nothing"
+        return warning(check, evidence, f'use keys {_ENABLED} and {_DRY_RUN}, each with value "true" or "false"')
     if said.get(_ENABLED) is False:
         return ok(check, f'switched off by {_ENABLED} "false" in {_MAP}')
     if said.get(_DRY_RUN):
@@ -80,20 +80,20 @@ def _check_conditions(page: str | Unavailable | None) -> list[Finding]:
     if isinstance(page, Unavailable):
         fix = f"use credentials with get on pods/proxy in {SYSTEM_NAMESPACE}, or check {_LOGS}"
         return [unknown(check, f"cannot read the autoscaler's metrics through the API server: {page.why}", fix)]
-    reloads, doubts, providers = (_series(page, spec.name) for spec in (CONFIG_OK, DOUBTS, PROVIDER_UP))
+    reloads, inhibitions, providers = (_series(page, spec.name) for spec in (CONFIG_OK, INHIBITED, PROVIDER_UP))
     silent = [labels.get("pool", "") for labels, value in providers if not value]
-    withheld = [labels.get("reason", "") for labels, value in doubts if value]
+    withheld = [labels.get("reason", "") for labels, value in inhibitions if value]
     if not reloads:
         return [unknown(check, "the metrics of the pod are not the autoscaler's", _LOGS)]
     if not all(value for _, value in reloads):
-        told = "the autoscaler refuses its configuration and keeps the previous one"
-        return [warning(check, told, f"{_LOGS}; docs/runbooks/GpushareAutoscalerConfigReloadFailed.md")]
+        evidence = "the autoscaler refuses its configuration and keeps the previous one"
+        return [warning(check, evidence, f"{_LOGS}; docs/runbooks/GpushareAutoscalerConfigReloadFailed.md")]
     if silent:
-        told = f"the provider of pool {named(silent)} does not answer: the pool is left unchanged"
-        return [warning(check, told, f"{_LOGS}; docs/runbooks/GpushareAutoscalerProviderFailing.md")]
+        evidence = f"the provider of pool {named(silent)} does not answer: the pool is left unchanged"
+        return [warning(check, evidence, f"{_LOGS}; docs/runbooks/GpushareAutoscalerProviderFailing.md")]
     if withheld:
-        told = f"the autoscaler is inhibited: {named(withheld)}"
-        return [warning(check, told, f"{_LOGS}; docs/runbooks/GpushareAutoscalerInhibited.md")]
+        evidence = f"the autoscaler is inhibited: {named(withheld)}"
+        return [warning(check, evidence, f"{_LOGS}; docs/runbooks/GpushareAutoscalerInhibited.md")]
     return [ok(check, "the autoscaler is not inhibited, uses its configuration, and every provider answers")]
 
 

@@ -76,17 +76,19 @@ def check_client_certificates(facts: ScalerFacts, now: float) -> list[Finding]:
             continue
         old = [one.key for one in facts.callers if one.key.startswith(f"{namespace}/") and one.begun < begin]
         if end <= now:
-            told = f"{where} expired on {_day(end)}: cluster-autoscaler gets no answer"
-            found.append(problem(check, told, _RENEW))
+            evidence = f"{where} expired on {_day(end)}: cluster-autoscaler gets no answer"
+            found.append(problem(check, evidence, _RENEW))
         elif end - now < _SOON:
-            told = f"{where} expires on {_day(end)}; then cluster-autoscaler gets no answer"
-            found.append(warning(check, told, _RENEW))
+            evidence = f"{where} expires on {_day(end)}; then cluster-autoscaler gets no answer"
+            found.append(warning(check, evidence, _RENEW))
         elif isinstance(source, Secret) and source.certificate and source.certificate != secret.certificate:
-            told = f"{where} is not what is in Secret {SYSTEM_NAMESPACE}/{AUTOSCALER_CLIENT}"
-            found.append(warning(check, told, f"copy it again, and restart cluster-autoscaler ({_PAGE})"))
+            evidence = f"{where} is not what is in Secret {SYSTEM_NAMESPACE}/{AUTOSCALER_CLIENT}"
+            found.append(warning(check, evidence, f"copy it again, and restart cluster-autoscaler ({_PAGE})"))
         elif old:
-            told = f"{where} was renewed on {_day(begin)}, after {named(sorted(old))} started and read the one before"
-            found.append(warning(check, told, f"restart cluster-autoscaler before that one ends ({_PAGE})"))
+            evidence = (
+                f"{where} was renewed on {_day(begin)}, after {named(sorted(old))} started and read the one before"
+            )
+            found.append(warning(check, evidence, f"restart cluster-autoscaler before that one ends ({_PAGE})"))
         else:
             found.append(ok(check, f"{where} is valid until {_day(end)}, and was read as it is"))
     return sorted(found, key=lambda one: _WORST.index(one.state))[:1]
@@ -126,10 +128,10 @@ def _end(secret: Secret) -> float | None:
     if secret.certificate:
         times += ends(secret.certificate)[:1] or [None]
     if secret.authority:
-        known = [one for one in ends(secret.authority) if one is not None]
-        times.append(max(known, default=None))
-    told = [one for one in times if one is not None]
-    return min(told) if told and len(told) == len(times) else None
+        authorities = [one for one in ends(secret.authority) if one is not None]
+        times.append(max(authorities, default=None))
+    known = [one for one in times if one is not None]
+    return min(known) if known and len(known) == len(times) else None
 
 
 def _renewal(part: str, manager: str) -> str:

@@ -25,7 +25,7 @@ class Unavailable:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class ClusterNode:
     """One node."""
 
     name: str
@@ -36,6 +36,10 @@ class NodeFacts:
     """The label's own word; None: no label."""
     policy: str | None = None
     """What the label of the compute policy says where it is no policy; None: it is one, or there is no label."""
+    backend: str | None = None
+    """What the agent enforces by, empty: nothing can be held; None: it does not say."""
+    backend_text: str = ""
+    """What that holds, or why nothing does."""
     units: int = 0
     """Of shares, allocatable."""
     whole: int = 0
@@ -44,10 +48,14 @@ class NodeFacts:
     agent: str = ""
     card_units: str = ""
     card_count: str = ""
+    sick: str = ""
+    """Which cards get no new pods, and why, as our agent says."""
     described: bool = False
     """Our agent's list of cards stands on it."""
     vendors: bool = False
     """A node of a cloud that owns these names itself."""
+    offered: tuple[str, ...] = ()
+    """Extended resources, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,8 @@ class PodFacts:
     recorded: bool
     """Our record stands on it, readable or not."""
     slices: tuple[Slice, ...] = ()
+    dialect: str = ""
+    """In which it was written; empty: ACK's."""
     wrong: str = ""
     """Why its request makes no sense; empty where it does."""
     created: float = 0.0
@@ -167,7 +177,7 @@ class ClusterFacts:
     bindings: tuple[Mapping[str, Any], ...] | Unavailable = ()
     services: tuple[Mapping[str, Any], ...] | Unavailable = ()
     """APIServices."""
-    nodes: tuple[NodeFacts, ...] | Unavailable = ()
+    nodes: tuple[ClusterNode, ...] | Unavailable = ()
     pods: tuple[PodFacts, ...] | Unavailable = ()
     exempt: tuple[str, ...] | Unavailable = ()
     """Namespaces that admission passes by."""
@@ -184,4 +194,4 @@ class ClusterFacts:
     good: Probe | Unavailable = field(default_factory=lambda: Unavailable("was not queried"))
     bad: Probe | Unavailable = field(default_factory=lambda: Unavailable("was not queried"))
     rights: Mapping[str, bool | None] | Unavailable = field(default_factory=lambda: Unavailable("was not queried"))
-    """Of the accounts that are there: `account may verb resource` -> whether; None: was not told."""
+    """Of the accounts that are there: `account may verb resource` -> whether; None: unknown."""

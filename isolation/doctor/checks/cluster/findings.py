@@ -3,7 +3,7 @@
 All findings about one cluster.
 
 Pure: joins what the parts say, and judges what stands between them: the server, who else owns these names,
-the rights of our accounts, and what Prometheus is told. Where we only watch, nothing of admission is missing.
+the rights of our accounts, and what Prometheus scrapes. Where we only watch, nothing of admission is missing.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def _check_ack(facts: ClusterFacts, installation: Installation) -> Finding:
     if not installation.vendors:
         return ok(check, "no node is managed by ACK")
     if isinstance(facts.workloads, Unavailable) or isinstance(facts.webhooks, Unavailable):
-        told = "nodes are managed by ACK; the installed gpushare components are unknown"
-        return unknown(check, told, "use credentials that may list workloads and webhook configurations")
+        evidence = "nodes are managed by ACK; the installed gpushare components are unknown"
+        return unknown(check, evidence, "use credentials that may list workloads and webhook configurations")
     installed = [name for name in (SCHEDULER, NODE_AGENT) if name in (installation.installed or {})]
     installed += ["gpushare's webhook"] if installation.webhooks else []
     if installed:
@@ -126,7 +126,7 @@ def _check_rights(rights: Mapping[str, bool | None] | Unavailable, installation:
 
 
 def _check_monitoring(found: Monitoring | Unavailable) -> Finding:
-    """Optional: whoever scrapes otherwise is not told that something is wrong."""
+    """Optional: whoever scrapes otherwise need not have it."""
     check = "cluster.monitoring"
     if isinstance(found, Unavailable):
         return unknown(check, f"cannot list monitoring objects: {found.why}", "use credentials that may list them")

@@ -65,16 +65,16 @@ def _entry(item: Mapping[str, Any]) -> _Entry | None:
     service, group = table(spec, "service"), str(spec.get("group", ""))
     if group not in _GROUPS.values() or not service:
         return None
-    told = next((one for one in tables(table(item, "status"), "conditions") if one.get("type") == "Available"), {})
-    available = {"True": True, "False": False}.get(str(told.get("status")))
+    condition = next((one for one in tables(table(item, "status"), "conditions") if one.get("type") == "Available"), {})
+    available = {"True": True, "False": False}.get(str(condition.get("status")))
     name = str(table(item, "metadata").get("name", ""))
     return _Entry(
-        name, group, f"{service.get('namespace')}/{service.get('name')}", available, str(told.get("message", ""))
+        name, group, f"{service.get('namespace')}/{service.get('name')}", available, str(condition.get("message", ""))
     )
 
 
 def _taken(entries: list[_Entry], wanted: set[str]) -> Finding | None:
-    """Ours is told to serve what another one serves."""
+    """Ours is configured to serve what another one serves."""
     taken = [one for one in entries if one.group in wanted and not one.ours]
     if not taken:
         return None
@@ -87,10 +87,10 @@ def _left(entries: list[_Entry], wanted: set[str], installation: Installation) -
     left = [] if installation.installed is None else [one for one in entries if one.ours and one.group not in wanted]
     if not left:
         return None
-    told = f"{named(one.name for one in left)} points to gpushare's autoscaler, which is not configured to serve it"
+    evidence = f"{named(one.name for one in left)} points to gpushare's autoscaler, which is not configured to serve it"
     return problem(
         _CHECK,
-        f"{told}: no namespace can be deleted",
+        f"{evidence}: no namespace can be deleted",
         f"kubectl delete apiservice {' '.join(one.name for one in left)}",
     )
 
@@ -103,14 +103,14 @@ def _silent(entries: list[_Entry]) -> Finding | None:
     fix = f"kubectl describe apiservice {first.name}"
     if first.available is None:
         return unknown(_CHECK, f"the availability of {first.name} (by {first.owner}) is unknown", fix)
-    told = f"{first.name} (by {first.owner}) is unavailable: {first.why or 'no reason given'}"
+    evidence = f"{first.name} (by {first.owner}) is unavailable: {first.why or 'no reason given'}"
     if first.ours:
-        return problem(_CHECK, told, f"{fix}; certificate and network: docs/hpa.md")
-    return warning(_CHECK, f"{told}; meanwhile no namespace can be deleted", f"{fix}; it belongs to {first.owner}")
+        return problem(_CHECK, evidence, f"{fix}; certificate and network: docs/hpa.md")
+    return warning(_CHECK, f"{evidence}; meanwhile no namespace can be deleted", f"{fix}; it belongs to {first.owner}")
 
 
 def _absent(entries: list[_Entry], wanted: set[str]) -> Finding | None:
-    """What ours was told to serve and did not enter."""
+    """What ours is configured to serve and did not register."""
     absent = wanted - {one.group for one in entries}
     if not absent:
         return None

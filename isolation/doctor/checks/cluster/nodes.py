@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.model import ComputePolicy, Mode
-from isolation.contract.names import ACK, COMPUTE_POLICY, NODE_AGENT, SYSTEM_NAMESPACE
+from isolation.contract.names import ACK, BACKEND, COMPUTE_POLICY, NODE_AGENT, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
-from isolation.doctor.checks.cluster.facts import NodeFacts, Unavailable
+from isolation.doctor.checks.cluster.facts import ClusterNode, Unavailable
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 from isolation.doctor.checks.machine.runtime import parse_version
 
@@ -28,9 +28,10 @@ _GET_SINCE: Final = (1, 34)
 _MOST_SKEW: Final = 3
 """Minor versions that a kubelet may be behind the API server (Kubernetes' version skew policy)."""
 _READY: Final = "ready"
+_LONGEST_TEXT: Final = 300
 
 
-def check_nodes(nodes: tuple[NodeFacts, ...] | Unavailable, server: str, *, ours: bool = True) -> list[Finding]:
+def check_nodes(nodes: tuple[ClusterNode, ...] | Unavailable, server: str, *, ours: bool = True) -> list[Finding]:
     """Everything about nodes; of agents and what they tell only where shares are `ours` to serve."""
     check = "cluster.nodes"
     if isinstance(nodes, Unavailable):
@@ -47,24 +48,27 @@ def check_nodes(nodes: tuple[NodeFacts, ...] | Unavailable, server: str, *, ours
         ok(check, f"{len(shared)} of {len(nodes)} nodes serve shares, {sum(one.units for one in shared)} units"),
         _check_modes(nodes),
         _check_policies(shared),
+        *((_check_backends(shared),) if ours else ()),
         _check_both_modes(nodes),
-        *((_check_agents(shared), _check_units(shared)) if ours else ()),
+        *((_check_agents(shared), _check_units(shared), _check_cards(shared)) if ours else ()),
         _check_readable(nodes),
         _check_version_skew(nodes, shared if ours else (), server),
     ]
 
 
-def _some(found: Iterable[NodeFacts]) -> str:
+def _some(found: Iterable[ClusterNode]) -> str:
     return named(one.name for one in found)
 
 
-def _check_modes(nodes: Iterable[NodeFacts]) -> Finding:
+def _check_modes(nodes: Iterable[ClusterNode]) -> Finding:
     check, known = "cluster.modes", {mode.value for mode in Mode} - {Mode.NONE.value}
     strange = [one for one in nodes if one.mode is not None and one.mode not in known | _THEIRS]
     unserved = [one for one in nodes if one.mode == _MPS and one.units]
     if unserved:
-        told = f"{_some(unserved)}: {ACK.mode_label}={_MPS} has no backend in gpushare, but shares are offered there"
-        return problem(check, told, f"label the node {ACK.mode_label}=core_mem, or keep the gpushare agent off it")
+        evidence = (
+            f"{_some(unserved)}: {ACK.mode_label}={_MPS} has no backend in gpushare, but shares are offered there"
+        )
+        return problem(check, evidence, f"label the node {ACK.mode_label}=core_mem, or keep the gpushare agent off it")
     if strange:
         words = ", ".join(sorted({str(one.mode) for one in strange})[:3])
         return problem(
@@ -74,12 +78,12 @@ def _check_modes(nodes: Iterable[NodeFacts]) -> Finding:
         )
     lost = [one for one in nodes if one.mode is None and one.units]
     if lost:
-        told = f"{_some(lost)} offers shares but has no mode label"
-        return problem(check, told, f"add label {ACK.mode_label}, or remove the plugin that offers {ACK.memory}")
+        evidence = f"{_some(lost)} offers shares but has no mode label"
+        return problem(check, evidence, f"add label {ACK.mode_label}, or remove the plugin that offers {ACK.memory}")
     return ok(check, "all mode labels are valid")
 
 
-def _check_policies(shared: Iterable[NodeFacts]) -> Finding:
+def _check_policies(shared: Iterable[ClusterNode]) -> Finding:
     check = "cluster.compute_policies"
     strange = [one for one in shared if one.policy is not None]
     if strange:
@@ -92,16 +96,35 @@ def _check_policies(shared: Iterable[NodeFacts]) -> Finding:
     return ok(check, "all compute policies are valid")
 
 
-def _check_both_modes(nodes: Iterable[NodeFacts]) -> Finding:
+def _check_backends(shared: Iterable[ClusterNode]) -> Finding:
+    check = "cluster.backends"
+    nodes = list(shared)
+    unheld = [one for one in nodes if one.backend == ""]
+    if unheld:
+        return problem(
+            check,
+            f"{_some(unheld)}: {unheld[0].backend_text}: the node takes no pods",
+            f"change label {BACKEND} or {ACK.mode_label} of the node, or what the reason names",
+        )
+    said = {one.backend: one.backend_text for one in nodes if one.backend}
+    if not said:
+        return ok(check, "no node agent says what enforces promises")
+    counts = ((sum(one.backend == name for one in nodes), text) for name, text in sorted(said.items()))
+    return ok(check, "; ".join(f"{number} with {text}" for number, text in counts))
+
+
+def _check_both_modes(nodes: Iterable[ClusterNode]) -> Finding:
     check = "cluster.mixed_resources"
     both = [one for one in nodes if one.units and one.whole]
     if both:
-        told = f"{_some(both)} offers shares and whole cards: a card can be allocated twice"
-        return problem(check, told, "keep the vendor's device plugin off nodes that serve shares (its nodeSelector)")
+        evidence = f"{_some(both)} offers shares and whole cards: a card can be allocated twice"
+        return problem(
+            check, evidence, "keep the vendor's device plugin off nodes that serve shares (its nodeSelector)"
+        )
     return ok(check, "no node offers both shares and whole cards")
 
 
-def _check_agents(shared: list[NodeFacts]) -> Finding:
+def _check_agents(shared: list[ClusterNode]) -> Finding:
     check = "cluster.agents"
     away = [one for one in shared if one.agent != _READY]
     if away:
@@ -113,7 +136,18 @@ def _check_agents(shared: list[NodeFacts]) -> Finding:
     return ok(check, f"a node agent is ready on each of {len(shared)} nodes")
 
 
-def _check_units(shared: list[NodeFacts]) -> Finding:
+def _check_cards(shared: Iterable[ClusterNode]) -> Finding:
+    check = "cluster.cards"
+    sick = [one for one in shared if one.sick]
+    if sick:
+        evidence = f"{sick[0].name}: {sick[0].sick[:_LONGEST_TEXT]}"
+        rest = f" (and cards of {len(sick) - 1} more nodes)" if len(sick) > 1 else ""
+        fix = "drain the node if its MIG instances were changed; else see runbook GpushareNodeAgentCardsUnhealthy"
+        return warning(check, f"cards get no new pods on {evidence}{rest}", fix)
+    return ok(check, "all cards get new pods")
+
+
+def _check_units(shared: list[ClusterNode]) -> Finding:
     """What the kubelet offers against what the agent's own list of cards amounts to."""
     check, wrong = "cluster.units", []
     for one in shared:
@@ -129,10 +163,10 @@ def _check_units(shared: list[NodeFacts]) -> Finding:
             wrong.append((one.name, f"the labels state {labels[1]} cards of {labels[0]} units, but the cards differ"))
     kinds = {card.unit_bytes for one in shared if one.node and one.described for card in one.node.cards}
     if len(kinds) > 1:
-        told = f"nodes use different unit sizes: {', '.join(f'{unit / GIB:g} GiB' for unit in sorted(kinds))}"
+        evidence = f"nodes use different unit sizes: {', '.join(f'{unit / GIB:g} GiB' for unit in sorted(kinds))}"
         return problem(
             check,
-            told,
+            evidence,
             "set the same --memory-unit for every agent and the scheduler; drain a node before you change it",
         )
     if wrong:
@@ -143,7 +177,7 @@ def _check_units(shared: list[NodeFacts]) -> Finding:
     return ok(check, "kubelets offer the units that the cards have")
 
 
-def _check_readable(nodes: Iterable[NodeFacts]) -> Finding:
+def _check_readable(nodes: Iterable[ClusterNode]) -> Finding:
     check = "cluster.node_data"
     bad = [one for one in nodes if one.why]
     if bad:
@@ -155,17 +189,17 @@ def _check_readable(nodes: Iterable[NodeFacts]) -> Finding:
     return ok(check, "all nodes are readable")
 
 
-def _check_version_skew(nodes: Iterable[NodeFacts], shared: Iterable[NodeFacts], server: str) -> Finding:
+def _check_version_skew(nodes: Iterable[ClusterNode], shared: Iterable[ClusterNode], server: str) -> Finding:
     check, own = "cluster.kubelet_versions", parse_version(server)
-    told = {one.name: parse_version(one.kubelet) for one in nodes}
+    versions = {one.name: parse_version(one.kubelet) for one in nodes}
     sharing = {one.name for one in shared}
     if own is None:
         return unknown(check, f"the server reports version {server!r}", "check `kubectl version`")
-    ahead = [name for name, version in told.items() if version and version > own]
-    behind = [name for name, version in told.items() if version and own[1] - version[1] > _MOST_SKEW]
-    no_cdi = [name for name in sharing if (version := told[name]) and version < _CDI_SINCE]
-    no_get = [name for name in sharing if (version := told[name]) and _CDI_SINCE <= version < _GET_SINCE]
-    silent = [name for name in sharing if told[name] is None]
+    ahead = [name for name, version in versions.items() if version and version > own]
+    behind = [name for name, version in versions.items() if version and own[1] - version[1] > _MOST_SKEW]
+    no_cdi = [name for name in sharing if (version := versions[name]) and version < _CDI_SINCE]
+    no_get = [name for name in sharing if (version := versions[name]) and _CDI_SINCE <= version < _GET_SINCE]
+    silent = [name for name in sharing if versions[name] is None]
     if no_cdi:
         return problem(
             check, f"the kubelet of {named(no_cdi)} is older than 1.29: it does not support CDI", "upgrade it"

@@ -11,7 +11,7 @@ import base64
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from isolation.contract.codec import CodecError, decode_allocation, node_of, pod_of
+from isolation.contract.codec import CodecError, decode_allocation, decode_isolation, node_of, pod_of
 from isolation.contract.codec.cursor import At
 from isolation.contract.codec.node import policy_of
 from isolation.contract.codec.pod import seconds_of
@@ -27,11 +27,15 @@ from isolation.contract.names import (
     CARD_UNITS,
     CARDS,
     COMPUTE_POLICY,
+    DIALECT,
+    ISOLATION,
+    MIG_PREFIX,
     QGPU_POLICY_LABEL,
     SHARED,
+    SICK,
 )
 from isolation.contract.quantity import GIB
-from isolation.doctor.checks.cluster.facts import Caller, NodeFacts, PodFacts, Secret, Workload
+from isolation.doctor.checks.cluster.facts import Caller, ClusterNode, PodFacts, Secret, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,7 +51,7 @@ _ENDED: Final = ("Succeeded", "Failed")
 _STATUSES: Final = ("containerStatuses", "initContainerStatuses")
 
 
-def node_facts(item: Mapping[str, Any]) -> NodeFacts:
+def node_facts(item: Mapping[str, Any]) -> ClusterNode:
     """One node."""
     meta, status = table(item, "metadata"), table(item, "status")
     labels, annotations, left = table(meta, "labels"), table(meta, "annotations"), table(status, "allocatable")
@@ -57,21 +61,34 @@ def node_facts(item: Mapping[str, Any]) -> NodeFacts:
     except CodecError as exc:
         why = str(exc)
     mode = labels.get(ACK.mode_label)
-    return NodeFacts(
+    backend, text = _backend(annotations)
+    return ClusterNode(
         name=str(meta.get("name", "")),
         node=node,
         why=why,
         mode=mode if isinstance(mode, str) else None,
         policy=_strange_policy(labels),
+        backend=backend,
+        backend_text=text,
         units=_count(left.get(ACK.memory)),
-        whole=_count(left.get(ACK.whole)),
+        whole=_count(left.get(ACK.whole)) + sum(_count(left[name]) for name in left if name.startswith(MIG_PREFIX)),
         kubelet=str(table(status, "nodeInfo").get("kubeletVersion", "")),
         agent=str(annotations.get(AGENT, "")),
         card_units=str(labels.get(CARD_UNITS, "")),
         card_count=str(labels.get(CARD_COUNT, "")),
+        sick=str(annotations.get(SICK, "")),
         described=CARDS in annotations,
         vendors=any(label in labels for label in _VENDORS),
+        offered=tuple(key for key, value in table(status, "capacity").items() if "/" in key and _count(value)),
     )
+
+
+def _backend(annotations: Mapping[str, Any]) -> tuple[str | None, str]:
+    """What the agent says that it enforces by, and what that holds."""
+    try:
+        return decode_isolation(str(annotations[ISOLATION]))
+    except (KeyError, CodecError):
+        return None, ""
 
 
 def _strange_policy(labels: Mapping[str, Any]) -> str | None:
@@ -85,7 +102,7 @@ def asks_for_shares(item: Mapping[str, Any]) -> bool:
     return _labelled(item) or _asks(item)
 
 
-def unit_of(nodes: Iterable[NodeFacts]) -> int:
+def unit_of(nodes: Iterable[ClusterNode]) -> int:
     """Bytes of one unit of shares in this cluster, as most agents say; a GiB where none says."""
     said = Counter(card.unit_bytes for one in nodes if one.node and one.described for card in one.node.cards[:1])
     return max(said, key=lambda unit: (said[unit], unit), default=GIB)
@@ -118,6 +135,7 @@ def pod_facts(item: Mapping[str, Any], nodes: Mapping[str, Node], unit_bytes: in
         asks=_asks(item),
         recorded=record is not None,
         slices=slices,
+        dialect=str(said.get(DIALECT, "")),
         wrong=wrong,
         created=created,
         annotations={key: str(said[key]) for key in HANDOVER if key in said},

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.model import FULL_CORE
 from isolation.contract.names import ACK, ALLOCATION, DEFAULT_SCHEDULER, SCHEDULER, SHARED
 from isolation.contract.quantity import GIB
-from isolation.doctor.checks.cluster.facts import NodeFacts, PodFacts, Unavailable
+from isolation.doctor.checks.cluster.facts import ClusterNode, PodFacts, Unavailable
 from isolation.doctor.checks.device_ids import of_another_release
 from isolation.doctor.checks.finding import Finding, counted, named, ok, problem, unknown, warning
 
@@ -27,7 +27,7 @@ _LONG_SECONDS: Final = 300.0
 
 def check_pods(
     pods: tuple[PodFacts, ...] | Unavailable,
-    nodes: tuple[NodeFacts, ...] | Unavailable,
+    nodes: tuple[ClusterNode, ...] | Unavailable,
     exempt: Iterable[str] | None,
     now: float,
 ) -> list[Finding]:
@@ -68,11 +68,11 @@ def _check_unseen(live: Iterable[PodFacts], passed_by: frozenset[str]) -> Findin
 
 def _check_records(live: Iterable[PodFacts]) -> Finding:
     check = "cluster.allocations"
-    bare = [one for one in live if one.node and one.asks and not one.recorded]
-    if bare:
+    unrecorded = [one for one in live if one.node and one.asks and not one.recorded]
+    if unrecorded:
         return problem(
             check,
-            f"{_some(bare)} is bound without annotation {ALLOCATION}: its cards are unknown and not counted",
+            f"{_some(unrecorded)} is bound without annotation {ALLOCATION}: its cards are unknown and not counted",
             "it was bound by another scheduler or with nodeName: delete it, its controller creates it again",
         )
     torn = [one for one in live if one.node and one.recorded and not one.slices]
@@ -84,7 +84,7 @@ def _check_records(live: Iterable[PodFacts]) -> Finding:
     return ok(check, "every bound pod has an allocation")
 
 
-def _check_overcommit(live: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> Finding:
+def _check_overcommit(live: Iterable[PodFacts], nodes: Iterable[ClusterNode]) -> Finding:
     check = "cluster.overcommit"
     taken: Counter[tuple[str, str]] = Counter()
     compute: Counter[tuple[str, str]] = Counter()
@@ -122,9 +122,9 @@ def _check_delivery(live: Iterable[PodFacts]) -> list[Finding]:
     twice = sorted((node, device, keys) for (node, device), keys in holders.items() if len(keys) > 1)
     if twice:
         node, device, keys = twice[0]
-        told = f"device {device} of {node} is assigned to {named(keys)}: that kubelet counts too few units as used"
+        evidence = f"device {device} of {node} is assigned to {named(keys)}: that kubelet counts too few units as used"
         fix = "delete one of them; the kubelet can assign IDs twice after a pod-resources List call"
-        return [warning(check, told, fix)]
+        return [warning(check, evidence, fix)]
     old = [one for one in telling if of_another_release(one.devices)]
     if old:
         fix = "drain the node, stop the kubelet, remove device-plugins/kubelet_internal_checkpoint, start the kubelet"

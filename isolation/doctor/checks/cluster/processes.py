@@ -64,8 +64,8 @@ def _check_running(facts: ClusterFacts, installation: Installation) -> Finding:
     if EXPORTER not in mine:
         return warning(check, f"no {EXPORTER}: usage is not measured", installation.apply)
     if not needed and not installation.vendors and not installation.others:
-        told = f"only {named(mine)} installed: gpushare neither places nor limits {ACK.memory}"
-        return warning(check, told, f"nothing if this is intended; otherwise {installation.apply}")
+        evidence = f"only {named(mine)} installed: gpushare neither places nor limits {ACK.memory}"
+        return warning(check, evidence, f"nothing if this is intended; otherwise {installation.apply}")
     if SCHEDULER in mine and mine[SCHEDULER].wanted < 2:  # noqa: PLR2004 (a pair)
         return warning(
             check, "the scheduler has one replica", "set replicas: 2, so that admission has no gap while one restarts"
@@ -89,9 +89,9 @@ def _check_versions(installation: Installation) -> list[Finding]:
     if not tags:
         return []
     if len(tags) > 1:
-        told = "; ".join(f"{named(names)} {tag}" for tag, names in sorted(tags.items())[:4])
+        versions = "; ".join(f"{named(names)} {tag}" for tag, names in sorted(tags.items())[:4])
         fix = "use one version (`images:` of your kustomization); for upgrades see docs/install.md"
-        return [warning(check, f"components have different versions: {told}", fix)]
+        return [warning(check, f"components have different versions: {versions}", fix)]
     return [ok(check, f"all components have version {next(iter(tags))}")]
 
 

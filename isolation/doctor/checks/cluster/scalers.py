@@ -2,7 +2,8 @@
 """
 Findings about a cluster-autoscaler beside us: a flag that makes it evict our pods, and pods that it does not know of.
 
-Pure. Who buys and who drains a pool is what the autoscaler has published; what cluster-autoscaler is told, pods say.
+Pure. Who buys and who drains a pool is what the autoscaler has published; how it treats pods is
+in their annotations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from isolation.doctor.checks.finding import Finding, counted, named, ok, problem
 
 if TYPE_CHECKING:
     from isolation.contract.codec.pools import PublishedPool
-    from isolation.doctor.checks.cluster.facts import AutoscalerFacts, NodeFacts, PodFacts, ScalerFacts, Workload
+    from isolation.doctor.checks.cluster.facts import AutoscalerFacts, ClusterNode, PodFacts, ScalerFacts, Workload
 
 _NAME: Final = "cluster-autoscaler"
 _FLAG: Final = "allowed-scheduler-names"
@@ -37,7 +38,7 @@ def is_cluster_autoscaler(one: Workload) -> bool:
 def check_scalers(
     facts: ScalerFacts,
     pods: tuple[PodFacts, ...] | Unavailable,
-    nodes: tuple[NodeFacts, ...] | Unavailable,
+    nodes: tuple[ClusterNode, ...] | Unavailable,
     autoscaler: AutoscalerFacts | None,
     now: float,
 ) -> list[Finding]:
@@ -47,13 +48,13 @@ def check_scalers(
         return flag
     check = "cluster.handover"
     if isinstance(facts.pools, Unavailable):
-        told = f"cannot read ConfigMap {SYSTEM_NAMESPACE}/{POOLS}: {facts.pools.why}"
-        return [*flag, unknown(check, told, "use credentials that may read it")] if facts.found else []
+        evidence = f"cannot read ConfigMap {SYSTEM_NAMESPACE}/{POOLS}: {facts.pools.why}"
+        return [*flag, unknown(check, evidence, "use credentials that may read it")] if facts.found else []
     try:
         pools = decode_pools(facts.pools).pools if facts.pools else ()
     except CodecError as exc:
-        told = f"ConfigMap {SYSTEM_NAMESPACE}/{POOLS} cannot be read: {exc}"
-        return [*flag, warning(check, told, "delete it; the autoscaler writes it again when it next starts")]
+        evidence = f"ConfigMap {SYSTEM_NAMESPACE}/{POOLS} cannot be read: {exc}"
+        return [*flag, warning(check, evidence, "delete it; the autoscaler writes it again when it next starts")]
     live = [one for one in pods if one.asks and one.scheduler == SCHEDULER and not (one.done or one.resident)]
     return [
         *flag,
@@ -66,14 +67,14 @@ def _check_flag(found: tuple[Workload, ...]) -> Finding:
     wrong = [one for one in found if any(_FLAG in word for word in one.words)]
     if wrong:
         names = named(f"{one.kind} {one.key}" for one in wrong)
-        told = f"{names} runs with --{_FLAG}: it overlooks running pods with shares, and evicts them as it drains"
-        return problem(check, told, f"remove the flag ({_PAGE})")
+        evidence = f"{names} runs with --{_FLAG}: it overlooks running pods with shares, and evicts them as it drains"
+        return problem(check, evidence, f"remove the flag ({_PAGE})")
     return ok(check, f"{named(f'{one.kind} {one.key}' for one in found)} sees pods with shares")
 
 
 def _check_handover(
     live: list[PodFacts],
-    nodes: tuple[NodeFacts, ...],
+    nodes: tuple[ClusterNode, ...],
     pools: tuple[PublishedPool, ...],
     facts: ScalerFacts,
     *,
@@ -84,16 +85,20 @@ def _check_handover(
     hidden = [one for one in live if not one.node and one.annotations.get(SCALE_UP_DELAY) == DELAY]
     if dead and (ours or hidden):
         waiting = f"{counted(len(ours), 'pool')} and {counted(len(hidden), 'pending pod')}"
-        told = f"no autoscaler leads, and {waiting} wait for it"
+        evidence = f"no autoscaler leads, and {waiting} wait for it"
         fix = "bring it back, or run `gpushare autoscaler hand-back` (docs/runbooks/GpushareAutoscalerHandoverStuck.md)"
-        return [warning(check, told, fix)]
+        return [warning(check, evidence, fix)]
     if not facts.found:
         return []
     pool_of = {one.name: one.node.pool for one in nodes if one.node is not None}
     drained = {name for name, each in ours.items() if each.drains}
-    bare = [one for one in live if pool_of.get(one.node) in drained and one.annotations.get(SAFE_TO_EVICT) != "false"]
-    if bare:
-        where = named(sorted({one.node for one in bare}))
-        told = f"{counted(len(bare), 'pod')} on {where} not protected: cluster-autoscaler may drain nodes that are ours"
-        return [warning(check, told, "the autoscaler adds the annotations within seconds: see its log")]
+    exposed = [
+        one for one in live if pool_of.get(one.node) in drained and one.annotations.get(SAFE_TO_EVICT) != "false"
+    ]
+    if exposed:
+        where = named(sorted({one.node for one in exposed}))
+        evidence = (
+            f"{counted(len(exposed), 'pod')} on {where} not protected: cluster-autoscaler may drain nodes that are ours"
+        )
+        return [warning(check, evidence, "the autoscaler adds the annotations within seconds: see its log")]
     return [ok(check, f"{counted(len(ours), 'pool')} scaled by gpushare in place of cluster-autoscaler")]

@@ -14,7 +14,7 @@ from isolation.contract.quantity import GIB
 from isolation.doctor.checks.finding import Finding, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
-    from isolation.doctor.checks.machine.facts import Cards, MachineFacts
+    from isolation.doctor.checks.machine.facts import CardFacts, MachineFacts
 
 LIBRARY_DRIVER: Final = 450
 """Major version with CUDA 11.0, the oldest whose memory calls the library was written against."""
@@ -34,7 +34,7 @@ def check_cards(facts: MachineFacts) -> list[Finding]:
     ]
 
 
-def _check_present(cards: Cards) -> Finding:
+def _check_present(cards: CardFacts) -> Finding:
     check = "machine.cards"
     if cards.why:
         return problem(check, cards.why, "install the NVIDIA driver, or use simulated cards with --simgpu FILE")
@@ -51,41 +51,43 @@ def _check_present(cards: Cards) -> Finding:
         return warning(check, f"card {small[0]} offers less than one unit", "use a smaller unit in this cluster")
     units = [card.allocatable_bytes // card.unit_bytes for card in cards.cards]
     kinds = sorted({card.model for card in cards.cards})
-    told = f"{len(units)} x {', '.join(kinds)}" if len(kinds) == 1 else f"{len(units)} cards: {', '.join(kinds)}"
+    evidence = f"{len(units)} x {', '.join(kinds)}" if len(kinds) == 1 else f"{len(units)} cards: {', '.join(kinds)}"
     rest = f", {sum(units)} units of {cards.cards[0].unit_bytes / GIB:g} GiB"
     if len(units) > _MOST_CARDS:
-        return warning(check, told + rest, f"a container can use at most {_MOST_CARDS} of them; no action is needed")
-    return ok(check, told + rest + (" (simulated)" if cards.simulated else ""))
+        return warning(
+            check, evidence + rest, f"a container can use at most {_MOST_CARDS} of them; no action is needed"
+        )
+    return ok(check, evidence + rest + (" (simulated)" if cards.simulated else ""))
 
 
-def _check_driver(cards: Cards) -> Finding:
+def _check_driver(cards: CardFacts) -> Finding:
     check = "machine.driver"
     match = _VERSION.fullmatch(cards.driver or "")
     if match is None:
-        told = (
+        evidence = (
             f"the driver reports version {cards.driver!r}" if cards.driver else "the driver does not report its version"
         )
-        return unknown(check, told, "check /proc/driver/nvidia/version")
-    major, told = int(match[1]), f"driver {cards.driver}"
+        return unknown(check, evidence, "check /proc/driver/nvidia/version")
+    major, evidence = int(match[1]), f"driver {cards.driver}"
     if major < LIBRARY_DRIVER:
         return problem(
-            check, f"{told} is too old", f"upgrade to {LIBRARY_DRIVER} or newer: the isolation library needs it"
+            check, f"{evidence} is too old", f"upgrade to {LIBRARY_DRIVER} or newer: the isolation library needs it"
         )
     if major < KERNEL_DRIVER:
         return ok(
-            check, f"{told}: the isolation library can enforce limits (the driver itself from {KERNEL_DRIVER} on)"
+            check, f"{evidence}: the isolation library can enforce limits (the driver itself from {KERNEL_DRIVER} on)"
         )
-    return ok(check, f"{told}: supports every isolation backend")
+    return ok(check, f"{evidence}: supports every isolation backend")
 
 
-def _check_mig(cards: Cards) -> Finding:
+def _check_mig(cards: CardFacts) -> Finding:
     check = "machine.mig"
     if not cards.divided:
         return ok(check, "MIG is off on all cards")
     listed = ", ".join(map(str, cards.divided))
     return warning(
         check,
-        f"card {listed} has MIG enabled: each instance is shared like a separate card",
+        f"card {listed} has MIG enabled: each instance is shared like a separate card, by memory only",
         "do not change MIG instances while pods run; to disable MIG, run `nvidia-smi -mig 0 -i N` on an idle card",
     )
 

@@ -45,7 +45,7 @@ UNIFIED: Final = "/sys/fs/cgroup/cgroup.controllers"
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
+class CardFacts:
     """What NVML tells; `why` where it tells nothing."""
 
     cards: tuple[Card, ...] = ()
@@ -93,7 +93,7 @@ class Disk:
 
     path: str
     kind: str | None
-    """Name of the file system; None where it cannot be told."""
+    """Name of the file system; None: unknown."""
     free_bytes: int | None
     writable: bool
     shared: bool | None = None
@@ -106,7 +106,7 @@ class Disk:
 class MachineFacts:
     """One look at a machine."""
 
-    cards: Cards
+    cards: CardFacts
     runtime: Runtime = Runtime()
     kubelet: Kubelet = Kubelet()
     cdi: Mapping[str, Folder | Missing | Unreadable] = field(default_factory=lambda: MappingProxyType({}))

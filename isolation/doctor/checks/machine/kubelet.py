@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _CDI_GATE: Final = "DevicePluginCDIDevices"
 _GET_GATE: Final = "KubeletPodResourcesGet"
-_MOST_DEPTH: Final = 50
 _OURS: Final = "gpushare"
 
 
@@ -63,7 +62,7 @@ def _check_configuration(kubelet: Kubelet) -> list[Finding]:
 
 
 def _settings(kubelet: Kubelet) -> dict[str, Any] | str:
-    """File and command line together, flags winning; or why they cannot be told."""
+    """File and command line together, flags winning; or why they cannot be read."""
     if isinstance(kubelet.config, Unreadable):
         return kubelet.config.why
     table: Any = {}
@@ -111,8 +110,8 @@ def _check_feature_gates(settings: dict[str, Any]) -> Finding:
             check, f"feature gate {_CDI_GATE} is off: no container gets its card", "remove it from featureGates"
         )
     if gates.get(_GET_GATE) is False:
-        told = f"feature gate {_GET_GATE} is off: the exporter cannot ask which devices single pods have"
-        return warning(check, told, "remove it from featureGates")
+        evidence = f"feature gate {_GET_GATE} is off: the exporter cannot ask which devices single pods have"
+        return warning(check, evidence, "remove it from featureGates")
     return ok(check, f"feature gates {_CDI_GATE} and {_GET_GATE} are not off (on by default since 1.29 and 1.34)")
 
 
@@ -126,8 +125,8 @@ def _check_managers(settings: dict[str, Any]) -> Finding:
             "shares publish no topology, so only other devices matter; if pods are rejected, use policy best-effort",
         )
     if cpu == "static":
-        told = "CPU Manager policy static: changing it on a node in use keeps old assignments"
-        return ok(check, f"Topology Manager policy {topology}; {told}")
+        evidence = "CPU Manager policy static: changing it on a node in use keeps old assignments"
+        return ok(check, f"Topology Manager policy {topology}; {evidence}")
     return ok(check, f"Topology Manager policy {topology}, CPU Manager policy {cpu}")
 
 
@@ -161,9 +160,11 @@ def _check_other_plugins(kubelet: Kubelet, *, whole_cards: bool) -> Finding:
     vendors = [name for name in kubelet.plugins.names if name.endswith(".sock") and "nvidia" in name.lower()]
     others = [name for name in kubelet.plugins.names if name.endswith(".sock") and _shares(name)]
     if others:
-        told = f"another device plugin for shares is installed: {named(others)}"
+        evidence = f"another device plugin for shares is installed: {named(others)}"
         return problem(
-            check, told, "only one plugin per node may serve shares: remove it, or keep gpushare's agent off this node"
+            check,
+            evidence,
+            "only one plugin per node may serve shares: remove it, or keep gpushare's agent off this node",
         )
     if vendors and not whole_cards:
         return warning(

@@ -78,14 +78,14 @@ def _check_containerd(runtime: Runtime) -> Finding:
     values = [_cri(table) for table in settings if isinstance(table, dict)]
     enabled = _last(values, "enable_cdi")
     folders = _last(values, "cdi_spec_dirs")
-    told = f"containerd {_dotted(version)}" if version else "containerd"
+    evidence = f"containerd {_dotted(version)}" if version else "containerd"
     if enabled is None and version is None:
         return unknown(check, "containerd does not report its version", f"1.7: {_SWITCH_ON}; 2.0: CDI is on by default")
     if enabled is False or (enabled is None and version is not None and version < _BY_DEFAULT):
-        return problem(check, f"{told} has CDI disabled: no container would get its card", _SWITCH_ON)
+        return problem(check, f"{evidence} has CDI disabled: no container would get its card", _SWITCH_ON)
     if isinstance(folders, list) and not _SAME & {str(one).rstrip("/") for one in folders}:
-        return problem(check, f"{told} searches CDI specs only in {folders}", f"add {CDI_DIR} to cdi_spec_dirs")
-    return ok(check, f"{told} with CDI")
+        return problem(check, f"{evidence} searches CDI specs only in {folders}", f"add {CDI_DIR} to cdi_spec_dirs")
+    return ok(check, f"{evidence} with CDI")
 
 
 def _check_crio(runtime: Runtime) -> Finding:
@@ -109,16 +109,16 @@ def _check_nri(runtime: Runtime) -> Finding:
     if runtime.crio_version is not None or CRIO_SOCKET in runtime.sockets:
         tables = [_at(table, "crio", "nri") for table in map(_table, runtime.crio) if isinstance(table, dict)]
         off = _last(tables, "enable_nri") is False
-        told, fix = "CRI-O", "set enable_nri = true under [crio.nri] in CRI-O's configuration and restart it"
+        evidence, fix = "CRI-O", "set enable_nri = true under [crio.nri] in CRI-O's configuration and restart it"
     else:
         texts = (runtime.containerd, *runtime.containerd_parts)
         tables = [_at(table, "plugins", _NRI) for table in map(_table, texts) if isinstance(table, dict)]
         said = _last(tables, "disable")
         off = said is True or (said is None and version is not None and version < _BY_DEFAULT)
-        told = f"containerd {_dotted(version)}" if version else "containerd"
+        evidence = f"containerd {_dotted(version)}" if version else "containerd"
         fix = f'set disable = false under [plugins."{_NRI}"] in containerd\'s configuration and restart it'
     if off:
-        return problem(check, f"{told} has NRI disabled: no container with a share of a card can start", fix)
+        return problem(check, f"{evidence} has NRI disabled: no container with a share of a card can start", fix)
     if runtime.nri_socket is None:
         return unknown(check, f"cannot determine whether {SOCKET} exists", "run as root")
     if not runtime.nri_socket:
@@ -126,8 +126,10 @@ def _check_nri(runtime: Runtime) -> Finding:
         return problem(check, f"{SOCKET} does not exist: no container with a share of a card can start", fix + more)
     if version is not None and version < _TRIED:
         dotted = _dotted(_TRIED)
-        return warning(check, f"{told} with NRI: not tested with gpushare", f"upgrade containerd to {dotted} or newer")
-    return ok(check, f"{told} with NRI")
+        return warning(
+            check, f"{evidence} with NRI: not tested with gpushare", f"upgrade containerd to {dotted} or newer"
+        )
+    return ok(check, f"{evidence} with NRI")
 
 
 def _check_nri_plugins(runtime: Runtime) -> Finding:
@@ -144,8 +146,8 @@ def _check_nri_plugins(runtime: Runtime) -> Finding:
             f"{named(after)} is asked after the node agent, which has index {_INDEX}: it may change what the agent set",
             f"give it an index below {_INDEX}, the number at the beginning of its name in {NRI_PLUGINS}",
         )
-    told = f"before the node agent: {named(plugins)}" if plugins else f"no other plugins in {NRI_PLUGINS}"
-    return ok(check, told)
+    evidence = f"before the node agent: {named(plugins)}" if plugins else f"no other plugins in {NRI_PLUGINS}"
+    return ok(check, evidence)
 
 
 def _check_visible_devices(nvidia: Text) -> Finding:
@@ -171,7 +173,7 @@ def _check_visible_devices(nvidia: Text) -> Finding:
 
 
 def _table(text: Text) -> dict[str, Any] | str:
-    """The settings of a file (none where there is no file), or why they cannot be told."""
+    """The settings of a file (none where there is no file), or why they cannot be read."""
     if isinstance(text, Missing):
         return {}
     if isinstance(text, Unreadable):

@@ -45,11 +45,11 @@ def _check_kernel(release: Text) -> Finding:
     version = parse_version(release) if isinstance(release, str) else None
     if version is None:
         return unknown(check, "cannot determine the kernel version", f"{_AS_ROOT}, or check `uname -r`")
-    told = f"Linux {version[0]}.{version[1]}"
+    evidence = f"Linux {version[0]}.{version[1]}"
     if version < _OLDEST_KERNEL:
         oldest = ".".join(map(str, _OLDEST_KERNEL))
-        return problem(check, f"{told}: no container with shares can start", f"use Linux {oldest} or newer")
-    return ok(check, told)
+        return problem(check, f"{evidence}: no container with shares can start", f"use Linux {oldest} or newer")
+    return ok(check, evidence)
 
 
 def _check_cgroups(unified: bool | None) -> Finding:  # noqa: FBT001 (one fact)
@@ -77,13 +77,13 @@ def _check_selinux(text: Text) -> Finding:
 def _check_ptrace(text: Text) -> Finding:
     check = "machine.ptrace"
     if isinstance(text, Missing):
-        told = "no Yama: a process can modify other processes of its user in its container, and their ledger"
-        return warning(check, told, "use a kernel with Yama, and set kernel.yama.ptrace_scope = 1")
+        evidence = "no Yama: a process can modify other processes of its user in its container, and their ledger"
+        return warning(check, evidence, "use a kernel with Yama, and set kernel.yama.ptrace_scope = 1")
     if isinstance(text, Unreadable) or not text.strip().isdigit():
         return unknown(check, "cannot read kernel.yama.ptrace_scope", _AS_ROOT)
     if text.strip() == "0":
-        told = "ptrace_scope 0: a process can modify other processes of its user in its container, and their ledger"
-        return warning(check, told, "run sysctl -w kernel.yama.ptrace_scope=1, and set it in /etc/sysctl.d")
+        evidence = "ptrace_scope 0: a process can modify other processes of its user in its container, and their ledger"
+        return warning(check, evidence, "run sysctl -w kernel.yama.ptrace_scope=1, and set it in /etc/sysctl.d")
     return ok(check, f"ptrace_scope {text.strip()}")
 
 

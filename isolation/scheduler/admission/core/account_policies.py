@@ -20,12 +20,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.names import (
+    ACK,
     AGENT_ANNOTATIONS,
     AGENT_LABELS,
     AGENT_RESOURCES,
+    ALLOCATION,
+    CLASSIC_CARD,
     KUBE_LEASE,
     KUBE_SCHEDULER,
     NODE_AGENT,
+    RESIZE_STATUS,
     ROLE,
     SCHEDULER,
     SHARED,
@@ -38,6 +42,8 @@ from isolation.scheduler.admission.core.cel import Validation
 from isolation.scheduler.admission.core.matching import POD_UPDATES, build_policy, resource_rule
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from isolation.scheduler.admission.core.matching import Manifest
 
 NODE_CLAIM: Final = "authentication.kubernetes.io/node-name"
@@ -45,6 +51,8 @@ _BOUND_BY: Final = "pv.kubernetes.io/bound-by-controller"
 _SELECTED: Final = "volume.kubernetes.io/selected-node"
 _OF_ANY_WRITE: Final = ("managedFields", "resourceVersion", "generation")
 """What the API server itself changes with every write."""
+SCHEDULER_ANNOTATIONS: Final = (WOKEN, ALLOCATION, ACK.allocation_annotation, RESIZE_STATUS)
+"""Of a running pod our scheduler changes these, and nothing else: it requeues and resizes."""
 _ANYWHERE: Final[dict[str, Manifest]] = {"namespaceSelector": {}}
 
 
@@ -67,10 +75,15 @@ def _build_for_schedulers() -> list[Manifest]:
     pods = [resource_rule(POD_UPDATES, "UPDATE")]
     home = f"object.metadata.namespace == {cel.text(SYSTEM_NAMESPACE)}"
     shared = f"object.metadata.?labels[?{cel.text(SHARED)}].orValue('') == 'true'"
+    placed = cel.carries("object", "annotations", (CLASSIC_CARD, ACK.allocation_annotation))
+    adopts = (
+        f"{shared} && !({cel.carries('oldObject', 'labels', (SHARED,))}) && "
+        f"object.spec.?nodeName.orValue('') != '' && {placed}"
+    )
     ours = [
         _unchanged("spec", "?metadata.?finalizers", "?metadata.?ownerReferences", "?status"),
-        _unchanged_except("labels", ROLE, home),
-        _unchanged_except("annotations", WOKEN, shared),
+        _unchanged_except("labels", {ROLE: home, SHARED: adopts}),
+        _unchanged_except("annotations", dict.fromkeys(SCHEDULER_ANNOTATIONS, shared)),
     ]
     runs = ("phase", "containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
     kube = [
@@ -79,7 +92,11 @@ def _build_for_schedulers() -> list[Manifest]:
         ),
         _unchanged(*(f"?status.?{part}" for part in runs)),
     ]
-    told = f"{SCHEDULER} may only change label {ROLE} of its own pods and annotation {WOKEN} of pods with GPU shares"
+    told = (
+        f"{SCHEDULER} may only change label {ROLE} of its own pods and annotations "
+        f"{', '.join(SCHEDULER_ANNOTATIONS)} of pods with GPU shares, "
+        f"and add label {SHARED} to pods that another scheduler has placed"
+    )
     kube_told = f"{KUBE_SCHEDULER} may only change conditions and nominations of pods"
     # One policy for both: it is asked about the updates of everybody's pods.
     made = [Validation(f"{_is_account(KUBE_SCHEDULER)} || {claim}", told) for claim in ours]
@@ -168,9 +185,10 @@ def _unchanged(*parts: str) -> str:
     return " && ".join(f"object.{part} == oldObject.{part}" for part in parts)
 
 
-def _unchanged_except(what: str, key: str, where: str) -> str:
-    """That an update leaves labels or annotations as they were; one of them may change, but only where it belongs."""
-    return cel.same_but(*_maps(what), f"(k == {cel.text(key)} && {where})")
+def _unchanged_except(what: str, free: Mapping[str, str]) -> str:
+    """That an update leaves labels or annotations as they were; these may change, each only where it belongs."""
+    listed = " || ".join(f"k == {cel.text(key)} && {where}" for key, where in free.items())
+    return cel.same_but(*_maps(what), f"({listed})")
 
 
 def _build_for_agents() -> list[Manifest]:

@@ -27,7 +27,10 @@ from isolation.contract.names import (
     CORE_STEPS,
     DEFAULT_SCHEDULER,
     DIALECT,
+    GROUP,
     ONLINE,
+    PROMISES,
+    RESIZE,
     SHARED,
     UNISOLATED,
     WEIGHT,
@@ -356,6 +359,10 @@ def not_forged(pod: str, dialect: Dialect) -> list[Validation]:
             "an annotation is an allocation record, which only the scheduler writes; remove it",
         ),
         Validation(
+            f"!{carries(pod, 'annotations', (RESIZE,))}",
+            f"annotation {RESIZE} is for running pods; remove it, and request the amount",
+        ),
+        Validation(
             f"!{carries(pod, 'labels', (SHARED,))} || {asks(pod, dialect)} && "
             f"{pod}.metadata.labels[{text(SHARED)}] == 'true'",
             f"label {SHARED} is set by admission on pods that request {dialect.memory}; remove it",
@@ -402,6 +409,16 @@ def altered(dialect: Dialect) -> str:
     ]
     return " || ".join(
         f"object.metadata.?{what}[?{text(key)}] != oldObject.metadata.?{what}[?{text(key)}]" for what, key in kept
+    )
+
+
+def may_resize() -> Validation:
+    """That whoever asks for another amount of a running pod has the right to; Kubernetes' own `authorizer` says so."""
+    key = f"metadata.?annotations[?{text(RESIZE)}]"
+    right = f"authorizer.group({text(GROUP)}).resource({text(PROMISES)}).namespace(request.namespace)"
+    return Validation(
+        f"object.{key} == oldObject.{key} || {right}.name(request.name).check('resize').allowed()",
+        f"annotation {RESIZE} needs the right to resize {PROMISES}.{GROUP} in this namespace (docs/resize.md)",
     )
 
 

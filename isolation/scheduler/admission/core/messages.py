@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from isolation.contract.codec.pools import PublishedPool, PublishedPools, decode_pools
+from isolation.contract.codec.recommendations import Recommendations, decode_recommendations
 from isolation.contract.handover import Ours
 from isolation.contract.names import ACK
 from isolation.placement.card_sizes import CardKind, CardSizes, measure_cards
 from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, measure_nodes
+from isolation.scheduler.admission.core.right_sizing import Recommended
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Rules
 
 MOST_LINE: Final = 16 << 20
 """Bytes: a batch of names has less than 2 MiB, a fleet of 50,000 different nodes 4 MiB."""
+_FRESH_SECONDS: Final = 86_400.0
 _Message = TypeVar("_Message", bound=msgspec.Struct)
 
 
@@ -64,6 +67,8 @@ class ClusterUpdate(msgspec.Struct, frozen=True):
     """None: as before, or no dialect asks for parts of cards."""
     owned: dict[str, str] | None = None
     """`Offered.owned`; None: as before."""
+    right_sizing: str | None = None
+    """What the autoscaler recommends (`codec.recommendations`), empty where that is nothing; None: as before."""
 
 
 class ProcessReport(msgspec.Struct, frozen=True):
@@ -95,6 +100,8 @@ class ClusterView:
         self._shared: set[tuple[str, str]] = set()
         self._cards, self._sizes = CardSizes(), CardSizes()
         self.owned: dict[str, str] = {}
+        self._recommendations = Recommendations()
+        self._recommended = Recommended()
 
     def apply(self, update: ClusterUpdate) -> None:
         """Apply one update."""
@@ -105,6 +112,10 @@ class ClusterView:
             self.fleet = update.fleet
         if update.owned is not None:
             self.owned = update.owned
+        if update.right_sizing is not None:
+            text = update.right_sizing
+            self._recommendations = decode_recommendations(text) if text else Recommendations()
+            self._recommended = Recommended.of(self._recommendations.programs)
         if update.pools is not None:
             found = decode_pools(update.pools) if update.pools else PublishedPools()
             growing = (pool.fresh for pool in found.pools if pool.max_nodes)
@@ -114,6 +125,11 @@ class ClusterView:
         if update.cards is not None or update.pools is not None:
             coming = measure_cards(pool.fresh for pool in self.pools if pool.max_nodes)
             self._sizes = CardSizes(self._cards.kinds + coming.kinds, self._cards.dropped | coming.dropped)
+
+    def recommended(self, now: float) -> Recommended:
+        """For new pods; nothing in a dry run of the autoscaler, or after a day in which it published nothing."""
+        fresh = now - self._recommendations.at < _FRESH_SECONDS
+        return self._recommended if self._recommendations.applied and fresh else Recommended()
 
     def card_sizes(self, rules: Rules, *, compute: bool) -> frozenset[int] | None:
         """Sizes of cards that a pod with such rules could get; None: not known now."""

@@ -36,6 +36,8 @@ class NodeSize:
     """Offered by its largest card."""
     cards: int
     policy: ComputePolicy = ComputePolicy.FIXED
+    unheld: str = ""
+    """Why nothing there can hold what its mode promises; empty: something does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ UNKNOWN: Final = NodeSizes()
 def measure_node(node: Node) -> NodeSize:
     """The size of one node."""
     largest = max((card.allocatable_bytes for card in node.cards), default=0)
-    return NodeSize(node.mode, largest, len(node.cards), node.policy)
+    return NodeSize(node.mode, largest, len(node.cards), node.policy, node.unheld)
 
 
 def measure_nodes(nodes: Iterable[Node], *, may_grow: bool = False) -> NodeSizes:
@@ -73,6 +75,10 @@ def explain_misfit(
         return None
     kind = kind_of(request)
     here, pools = ([s for s in some if serves(kind, s.mode, s.policy)] for some in (existing.sizes, coming))
+    unheld = sorted({size.unheld for size in here if size.unheld})
+    here = [size for size in here if not size.unheld]
+    if unheld and not here and not pools:
+        return f"no node can hold this kind of GPU share: {unheld[0]}"
     each, count = request.card_bytes // unit_bytes, request.cards
     if not here and not pools:
         wanted = f"{dialect.mode_label}={' or '.join(sorted(MODES[kind]))}"

@@ -25,6 +25,8 @@ from isolation.contract.names import (
     IN_CONTAINER,
     PRELOAD,
     RESERVATION,
+    RESIZE,
+    RESIZE_STATUS,
     RUN_DIR,
     SHARED,
 )
@@ -166,8 +168,8 @@ def is_forbidden_capability(name: str) -> bool:
 
 
 def record_annotations(dialect: Dialect) -> tuple[str, ...]:
-    """Annotations with the allocation: the scheduler writes them, with the binding."""
-    return (ALLOCATION, dialect.allocation_annotation, RESERVATION)
+    """Annotations with the allocation: the scheduler writes them, with the binding or a resize."""
+    return (ALLOCATION, dialect.allocation_annotation, RESERVATION, RESIZE_STATUS)
 
 
 def asks_for_shares(spec: At, dialect: Dialect) -> bool:
@@ -198,6 +200,8 @@ def find_forged(metadata: At, dialect: Dialect, *, asks: bool) -> Iterator[str]:
     for key in record_annotations(dialect):
         if annotations[key]:
             yield f"annotation {key} is an allocation record, which only the scheduler writes; remove it"
+    if annotations[RESIZE]:
+        yield f"annotation {RESIZE} is for running pods; remove it, and request the amount"
     if label and not asks:
         yield f"label {SHARED} is set on a pod that does not request {dialect.memory}; remove it"
     elif label and label.text() != "true":

@@ -158,6 +158,7 @@ def _build_for_existing_pods(dialect: Dialect) -> list[Manifest]:
         f"allocation records, labels {SHARED} and {dialect.card_count}, and annotations "
         f"{', '.join(COMPUTE_ANNOTATIONS)} of a pod are immutable",
     )
+    resizes = cel.may_resize()
     many = Validation(f"!({cel.adds_annotations()})", cel.TOO_MANY_ANNOTATIONS)
     devices = Validation(f"!({cel.adds_runtime_annotations()})", cel.ASKS_RUNTIME)
     joining = cel.container_validations("object.spec.?ephemeralContainers.orValue([])", dialect)
@@ -168,7 +169,9 @@ def _build_for_existing_pods(dialect: Dialect) -> list[Manifest]:
         f"the binding carries allocation records, which only {SCHEDULER} writes; bind without them",
     )
     return [
-        build_policy("records", [resource_rule(POD_UPDATES, "UPDATE")], strangers, [kept, many, devices], **_SHARED),
+        build_policy(
+            "records", [resource_rule(POD_UPDATES, "UPDATE")], strangers, [kept, resizes, many, devices], **_SHARED
+        ),
         build_policy("ephemeral", [resource_rule([f"pods/{EPHEMERAL}"], "UPDATE")], {}, joining, **_SHARED),
         build_policy("bindings", [resource_rule(BINDINGS, "CREATE")], binds, [bound]),
     ]

@@ -46,6 +46,7 @@ from isolation.scheduler.admission.core.admission_review import (
 from isolation.scheduler.admission.core.compute import compute_annotations, find_compute_problems
 from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, explain_misfit, explain_wrong_mode
 from isolation.scheduler.admission.core.patch import patch_annotations, patch_difference, patch_label, patch_pod
+from isolation.scheduler.admission.core.right_sizing import Recommended, find_right_size_problems, size_pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,6 +79,7 @@ SCHEDULER_ACCOUNT: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{SCHEDULER
 
 
 _NO_OTHER: Final = Offered(frozenset({ACK.name}))
+_NOTHING_RECOMMENDED: Final = Recommended()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class ReviewContext:
     unit_bytes: int = GIB
     offered: Offered = _NO_OTHER
     """For pods in other dialects."""
+    recommended: Recommended = _NOTHING_RECOMMENDED
+    """What the autoscaler recommends for new pods that want it."""
 
 
 def review(body: bytes, context: ReviewContext) -> bytes:
@@ -137,6 +141,17 @@ def _review_new_pod(request: AdmissionRequest, context: ReviewContext) -> Admiss
     found = _translate(pod, request, context)
     if isinstance(found, AdmissionResponse):
         return found
+    sized = size_pod(
+        found.metadata,
+        found.spec,
+        request.namespace,
+        context.recommended,
+        unit_bytes=context.unit_bytes,
+        dialect=context.dialect,
+    )
+    if sized is not None:
+        warnings = (*found.warnings, *sized.warnings)
+        found = found._replace(metadata=sized.metadata, spec=sized.spec, warnings=warnings)
     metadata, spec = found.metadata, found.spec
     made = _review_template(metadata, spec, size, context)
     translated = (
@@ -193,6 +208,7 @@ def _review_template(metadata: At, spec: At, size: int, context: ReviewContext) 
     if asks:
         problems += pod_security.find_pod_problems(metadata, spec, frozenset({context.scheduler}), context.dialect)
         problems += find_compute_problems(metadata, spec)
+        problems += find_right_size_problems(metadata)
     if isinstance(request, Refusal):
         return _deny_all(problems, INVALID)
     if wrong := explain_wrong_mode(request, context.dialect):

@@ -62,7 +62,7 @@ void sim_refund(struct sim_device *device, enum hw_kind kind, uint64_t bytes)
 {
     hw_spin(sim_params()->alloc_ns);
     CARD_LOCKED(device);
-    hw_refund(device->card, device->client, kind, bytes);
+    hw_refund(&sim_hw, device->card, device->client, kind, bytes);
 }
 
 /* The process's entry in the card's books; made when first needed, with or without a context. */

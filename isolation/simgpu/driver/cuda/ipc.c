@@ -76,7 +76,7 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, struct handle handle, u
     if (!range)
         return CUDA_ERROR_MAP_FAILED;
     CARD_LOCKED(device);
-    if (hw_hold(device->card, device->client, handle.object, handle.generation)) {
+    if (hw_hold(&sim_hw, device->card, device->client, handle.object, handle.generation)) {
         sim_range_end(range);
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -149,7 +149,7 @@ API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
     uint64_t total;
     CARD_LOCKED(device);
     TRY(sim_device_error(device));
-    *free_bytes = hw_free_bytes(device->card, device->client, &total);
+    *free_bytes = hw_free_bytes(&sim_hw, device->card, device->client, &total);
     *total_bytes = total;
     return CUDA_SUCCESS;
 }

@@ -96,7 +96,7 @@ static CUresult back(struct sim_physical *physical)
     CARD_LOCKED(device);
     int object = hw_share(device->card, device->client, HW_VMM, whole);
     if (object < 0) {
-        hw_refund(device->card, device->client, HW_VMM, whole);
+        hw_refund(&sim_hw, device->card, device->client, HW_VMM, whole);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     physical->object = (uint64_t)object + 1;
@@ -306,7 +306,7 @@ API CUresult cuMemImportFromShareableHandle(uint64_t *handle, void *os_handle, i
     CARD_LOCKED(device);
     uint64_t generation = device->card->object[object].generation;
     if ((generation & 0xFFFFFFFF) != (name >> 24 & 0xFFFFFFFF) ||
-        hw_hold(device->card, device->client, object, generation)) {
+        hw_hold(&sim_hw, device->card, device->client, object, generation)) {
         free(physical);
         return CUDA_ERROR_INVALID_VALUE;
     }

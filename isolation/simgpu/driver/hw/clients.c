@@ -68,6 +68,7 @@ int hw_attach(struct hw *hw, struct hw_card *card)
     client->head = client->tail = tail;
     own_text("/proc/self/comm", "", client->name, sizeof client->name);
     own_text("/proc/self/cgroup", "0::", client->cgroup, sizeof client->cgroup);
+    hw_cgroup_own(client->groups, client->cgroup);
     client->process = hw->process;
     client->generation = hw->generation;
     client->pid = hw->file->process[hw->process].pid;
@@ -80,20 +81,21 @@ int hw_attach(struct hw *hw, struct hw_card *card)
     return index;
 }
 
-/* The limit that is set for a cgroup, or NULL. */
-struct hw_limit *hw_limit_of(struct hw_card *card, const char *name)
+/* The limit that is set for a control group, or NULL. */
+struct hw_limit *hw_limit_of(struct hw_card *card, uint64_t group)
 {
     for (int i = 0; i < HW_LIMITS; i++)
-        if (card->limit[i].used && strcmp(card->limit[i].name, name) == 0)
+        if (card->limit[i].used && card->limit[i].group == group)
             return &card->limit[i];
     return NULL;
 }
 
-/* 1 if the cgroup is the limit's or stands below it. */
-static int within(const char *cgroup, const char *limit)
+static int within(const struct hw_client *client, uint64_t group)
 {
-    size_t n = strlen(limit);
-    return n && strncmp(cgroup, limit, n) == 0 && (cgroup[n] == 0 || cgroup[n] == '/' || limit[n - 1] == '/');
+    for (int i = 0; i < HW_DEPTH && client->groups[i]; i++)
+        if (client->groups[i] == group)
+            return 1;
+    return 0;
 }
 
 /* Bytes that all processes under the limit have together. */
@@ -101,24 +103,36 @@ uint64_t hw_limit_used(const struct hw_card *card, const struct hw_limit *limit)
 {
     uint64_t used = 0;
     for (uint64_t i = 0; i < card->clients; i++)
-        if (card->client[i].total_bytes && within(card->client[i].cgroup, limit->name))
+        if (card->client[i].total_bytes && within(&card->client[i], limit->group))
             used += card->client[i].total_bytes;
     return used;
 }
 
-/* Bytes the client could still get, and (optionally) the total that it is shown. */
-uint64_t hw_free_bytes(const struct hw_card *card, const struct hw_client *client, uint64_t *total)
+/* Bytes the client could still get, and (optionally) the total that it is shown. dmem bounds a group by all above it;
+ * the driver's own limits do not nest: the nearest one counts. */
+uint64_t hw_free_bytes(const struct hw *hw, const struct hw_card *card, const struct hw_client *client,
+                       uint64_t *total)
 {
     uint64_t size = card->model.total_bytes - card->model.reserved_bytes;
     uint64_t free = size > card->used_bytes ? size - card->used_bytes : 0;
-    for (int i = 0; client && i < HW_LIMITS; i++) {
-        const struct hw_limit *limit = &card->limit[i];
-        if (!limit->used || !limit->hard_bytes || !within(client->cgroup, limit->name))
+    uint64_t mode = hw->file->params.memacct;
+    struct hw_answer answer;
+    if (client && hw_owned(hw)) {
+        int error = hw_ask(hw, card, HW_ROOM, 0, 0, -1, &answer);
+        if (total)
+            *total = error || answer.b > size ? size : answer.b;
+        return error ? 0 : answer.a < free ? answer.a : free;
+    }
+    for (int i = 0; client && mode && i < HW_DEPTH && client->groups[i]; i++) {
+        const struct hw_limit *limit = hw_limit_of((struct hw_card *)card, client->groups[i]);
+        if (!limit || limit->hard_bytes == HW_NO_LIMIT)
             continue;
         uint64_t used = hw_limit_used(card, limit);
         uint64_t room = limit->hard_bytes > used ? limit->hard_bytes - used : 0;
         free = room < free ? room : free;
         size = limit->hard_bytes < size ? limit->hard_bytes : size;
+        if (mode == 1)
+            break;
     }
     if (total)
         *total = size;
@@ -126,7 +140,7 @@ uint64_t hw_free_bytes(const struct hw_card *card, const struct hw_client *clien
 }
 
 /* When all memory of the dead is back, if that makes room for `bytes`; 0: it does not. */
-static uint64_t room_at(const struct hw_card *card, const struct hw_client *client, uint64_t bytes)
+static uint64_t room_at(const struct hw *hw, const struct hw_card *card, const struct hw_client *client, uint64_t bytes)
 {
     uint64_t coming = 0, back = 0;
     for (uint64_t i = 0; i < card->clients; i++) {
@@ -136,7 +150,7 @@ static uint64_t room_at(const struct hw_card *card, const struct hw_client *clie
         coming += dead->total_bytes;
         back = dead->back_ns > back ? dead->back_ns : back;
     }
-    return bytes <= hw_free_bytes(card, client, NULL) + coming ? back : 0;
+    return bytes <= hw_free_bytes(hw, card, client, NULL) + coming ? back : 0;
 }
 
 /* Return what the dead have.  A driver frees under its lock, so that whoever needs that memory waits for it; a clock
@@ -145,9 +159,9 @@ static void wait_for_the_dead(struct hw *hw, struct hw_card *card, struct hw_cli
 {
     uint64_t now = hw_now(hw);
     hw_reap(hw, card, now, 1);
-    if (bytes <= hw_free_bytes(card, client, NULL))
+    if (bytes <= hw_free_bytes(hw, card, client, NULL))
         return;
-    uint64_t back = room_at(card, client, bytes);
+    uint64_t back = room_at(hw, card, client, bytes);
     if (back <= now || back - now > LONGEST_WAIT_NS)
         return;
     while (!hw_stands(hw) && hw_now(hw) < back)
@@ -159,13 +173,19 @@ static void wait_for_the_dead(struct hw *hw, struct hw_card *card, struct hw_cli
  * Nobody is denied for the sake of the dead, however late their death is noticed. */
 int hw_charge(struct hw *hw, struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes)
 {
-    if (bytes > hw_free_bytes(card, client, NULL)) {
+    if (bytes > hw_free_bytes(hw, card, client, NULL)) {
         wait_for_the_dead(hw, card, client, bytes);
-        if (bytes > hw_free_bytes(card, client, NULL)) {
+        if (bytes > hw_free_bytes(hw, card, client, NULL)) {
             hw_put(card, &client->denied, client->denied + 1);
             hw_commit(card);
             return -ENOMEM;
         }
+    }
+    struct hw_answer answer;
+    if (hw_owned(hw) && hw_ask(hw, card, HW_CHARGE, bytes, 0, -1, &answer)) {
+        hw_put(card, &client->denied, client->denied + 1);
+        hw_commit(card);
+        return -ENOMEM;
     }
     hw_put(card, &client->bytes[kind], client->bytes[kind] + bytes);
     hw_put(card, &client->total_bytes, client->total_bytes + bytes);
@@ -178,9 +198,18 @@ int hw_charge(struct hw *hw, struct hw_card *card, struct hw_client *client, enu
     return 0;
 }
 
-/* Give `bytes` back to the card.  pre: they were charged to this client as this kind. */
-void hw_refund(struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes)
+/* Tell the owner of the hardware; what the dead had it takes back by itself. */
+void hw_give_back(const struct hw *hw, const struct hw_card *card, const struct hw_client *client, uint64_t bytes)
 {
+    struct hw_answer answer;
+    if (hw_owned(hw) && client->process == hw->process && client->generation == hw->generation)
+        hw_ask(hw, card, HW_REFUND, bytes, 0, -1, &answer);
+}
+
+/* Give `bytes` back to the card.  pre: they were charged to this client as this kind. */
+void hw_refund(struct hw *hw, struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes)
+{
+    hw_give_back(hw, card, client, bytes);
     hw_put(card, &client->bytes[kind], client->bytes[kind] - bytes);
     hw_put(card, &client->total_bytes, client->total_bytes - bytes);
     hw_put(card, &card->used_bytes, card->used_bytes - bytes);
@@ -203,7 +232,7 @@ static void settle(struct hw *hw, struct hw_card *card, struct hw_client *client
     hw_drop_all(hw, card, client);
     for (int kind = 0; kind < HW_KINDS; kind++)
         if (client->bytes[kind])
-            hw_refund(card, client, (enum hw_kind)kind, client->bytes[kind]);
+            hw_refund(hw, card, client, (enum hw_kind)kind, client->bytes[kind]);
     hw_put(card, &client->contexts, 0);
     hw_put(card, &client->managed_bytes, 0);
     hw_put(card, &client->state, HW_GONE);

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define HW_MAGIC 0x32474D4953555047ull
-#define HW_VERSION 6u
+#define HW_VERSION 8u
 #define HW_MAX_CARDS 64
 #define HW_MAX_PROCESSES 1024
 #define HW_CLIENTS 512  /* (process, card) pairs per card, the dead ones included */
@@ -30,6 +30,8 @@
 #define HW_LOG 1024
 #define HW_NAME 64
 #define HW_PATH 192
+#define HW_DEPTH 8        /* groups from a process's own upwards that are known of it */
+#define HW_NO_LIMIT UINT64_MAX /* NVML_DEVICE_MEMORY_LIMIT_MAX */
 
 /* Parameters of the simulation and their defaults; NVIDIA publishes few of these figures. */
 #define HW_PARAMS(X)                                                                            \
@@ -63,7 +65,9 @@
     X(nvml_no_bytes, 0)          /* 1: processes are listed, their bytes are not available */   \
     X(nvml_imports, 0)           /* 1: shared memory counts at each process that has it, not once */ \
     X(accounting, 0)             /* 1: NVML keeps accounts of processes, the gone included */    \
-    X(mps, 0)                    /* 1: NVML lists those who compute as clients of MPS, too */
+    X(mps, 0)                    /* 1: NVML lists those who compute as clients of MPS, too */   \
+    X(memacct, 2)                /* memory limits: 0 off, 1 the driver's own, 2 dmem (RmMemacctMode) */ \
+    X(owned, 0)                  /* 1: memory is had only from the process that owns the hardware */
 
 /* What NVML tells of a card's hardware once `inject` has set it; until then a default, or nothing. */
 #define HW_SETTINGS(X)                                                                         \
@@ -169,6 +173,7 @@ struct hw_client {
     } sample[HW_SAMPLES];
     char name[HW_NAME];
     char cgroup[HW_PATH];
+    uint64_t groups[HW_DEPTH]; /* numbers of its control group and of those above it */
     struct hw_item item[HW_QUEUE];
 };
 
@@ -181,8 +186,9 @@ struct hw_object { /* an allocation that other processes may hold */
 
 struct hw_limit {
     uint64_t used; /* the entry is taken */
+    uint64_t group; /* number of the control group */
     uint64_t soft_bytes, hard_bytes;
-    char name[HW_PATH]; /* cgroup */
+    char name[HW_PATH]; /* full path of its directory, where the limit was set */
 };
 
 struct hw_model { /* what a card is; written once by `create` */
@@ -200,6 +206,7 @@ struct hw_model { /* what a card is; written once by `create` */
     uint64_t mig;             /* 1: divided; only its instances compute */
     uint64_t parent;          /* card index + 1 of an instance's card */
     uint64_t gpu_instance, compute_instance;
+    uint64_t gpu_slices, compute_slices; /* of eight parts of the memory and seven of the SMs; 0: undivided */
 };
 
 struct hw_card {
@@ -305,15 +312,32 @@ void hw_uuid(const struct hw_model *model, char *text, size_t size);
 /* clients.c: clients and their bytes; the card's lock is held */
 int hw_attach(struct hw *hw, struct hw_card *card);
 int hw_charge(struct hw *hw, struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes);
-void hw_refund(struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes);
-uint64_t hw_free_bytes(const struct hw_card *card, const struct hw_client *client, uint64_t *total);
+void hw_refund(struct hw *hw, struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes);
+void hw_give_back(const struct hw *hw, const struct hw_card *card, const struct hw_client *client, uint64_t bytes);
+uint64_t hw_free_bytes(const struct hw *hw, const struct hw_card *card, const struct hw_client *client,
+                       uint64_t *total);
 void hw_reap(struct hw *hw, struct hw_card *card, uint64_t now, int force);
-struct hw_limit *hw_limit_of(struct hw_card *card, const char *name);
+struct hw_limit *hw_limit_of(struct hw_card *card, uint64_t group);
 uint64_t hw_limit_used(const struct hw_card *card, const struct hw_limit *limit);
+
+/* cgroup.c: control groups */
+int hw_cgroup_open(const char *path, uint64_t *id);
+int hw_cgroup_gone(const char *path, uint64_t id);
+void hw_cgroup_own(uint64_t ids[HW_DEPTH], const char *own);
+
+/* owner.c: the process that owns the hardware, where there is one */
+enum hw_question { HW_CHARGE = 1, HW_REFUND, HW_ROOM, HW_SET_LIMIT, HW_GET_LIMIT };
+struct hw_answer {
+    int64_t status; /* 0 or a negative errno */
+    uint64_t a, b, c;
+};
+int hw_owned(const struct hw *hw);
+int hw_ask(const struct hw *hw, const struct hw_card *card, enum hw_question what, uint64_t x, uint64_t y, int fd,
+           struct hw_answer *answer);
 
 /* share.c: exported allocations; the card's lock is held */
 int hw_share(struct hw_card *card, struct hw_client *client, enum hw_kind kind, uint64_t bytes);
-int hw_hold(struct hw_card *card, struct hw_client *client, uint64_t object, uint64_t generation);
+int hw_hold(struct hw *hw, struct hw_card *card, struct hw_client *client, uint64_t object, uint64_t generation);
 void hw_drop(struct hw *hw, struct hw_card *card, struct hw_client *client, uint64_t object);
 void hw_drop_all(struct hw *hw, struct hw_card *card, struct hw_client *client);
 void hw_sweep_exports(struct hw *hw, struct hw_card *card, int probe);

@@ -56,7 +56,7 @@ int hw_share(struct hw_card *card, struct hw_client *client, enum hw_kind kind, 
 }
 
 /* One more reference for the client; -ENOENT where the object is gone. */
-int hw_hold(struct hw_card *card, struct hw_client *client, uint64_t index, uint64_t generation)
+int hw_hold(struct hw *hw, struct hw_card *card, struct hw_client *client, uint64_t index, uint64_t generation)
 {
     if (index >= HW_OBJECTS)
         return -ENOENT;
@@ -67,6 +67,8 @@ int hw_hold(struct hw_card *card, struct hw_client *client, uint64_t index, uint
     uint64_t *entry = entry_of(object, index_of(card, client), &count);
     if (!entry)
         return -ENFILE;
+    if (hw_owned(hw) && object->owner != index_of(card, client))
+        return -ENOENT; /* the owner of the hardware knows who asked for memory, not who was handed it */
     hw_put(card, entry, index_of(card, client) << 32 | (count + 1));
     if (!object->owner) { /* only a descriptor kept it: now somebody has it again */
         hw_put(card, &object->owner, index_of(card, client));
@@ -109,6 +111,8 @@ static void end_if_unheld(struct hw *hw, struct hw_card *card, struct hw_object 
     if (held && !(owner && owner->state != HW_LIVE))
         return;
     if (owner) {
+        if (!held)
+            hw_give_back(hw, card, owner, object->bytes);
         hw_put(card, &owner->bytes[object->kind], owner->bytes[object->kind] - object->bytes);
         hw_put(card, &owner->total_bytes, owner->total_bytes - object->bytes);
     }

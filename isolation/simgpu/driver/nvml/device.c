@@ -39,7 +39,10 @@ API int nvmlDeviceGetIndex(struct nvml_device *device, unsigned *index)
 {
     LOOK(device);
     NEED(index);
-    *index = card->model.parent ? (unsigned)card->model.gpu_instance - 7 : device->card;
+    *index = device->card;
+    if (card->model.parent) /* its number among the instances of its card, which stand one after another */
+        for (*index = 0; nvml_hw.file->card[device->card - *index - 1].model.parent == card->model.parent;)
+            ++*index;
     return NVML_SUCCESS;
 }
 

@@ -78,7 +78,9 @@ API int nvmlDeviceGetAttributes_v2(struct nvml_device *device, struct attributes
 {
     LOOK(device);
     NEED(attributes);
-    *attributes = (struct attributes){.sms = (unsigned)card->model.sms, .copy = 1, .gpu_slices = 1,
-                                      .compute_slices = 1, .memory_mib = card->model.total_bytes >> 20};
+    unsigned gpu = (unsigned)card->model.gpu_slices, compute = (unsigned)card->model.compute_slices;
+    *attributes = (struct attributes){.sms = (unsigned)card->model.sms, .copy = compute ? compute : 1,
+                                      .gpu_slices = gpu ? gpu : 1, .compute_slices = compute ? compute : 1,
+                                      .memory_mib = card->model.total_bytes >> 20};
     return NVML_SUCCESS;
 }

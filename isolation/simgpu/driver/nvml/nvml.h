@@ -21,6 +21,7 @@ enum {
     NVML_GPU_IS_LOST = 15,
     NVML_INSUFFICIENT_RESOURCES = 23,
     NVML_VERSION_MISMATCH = 25,
+    NVML_UNKNOWN = 999,
 };
 
 enum { /* event types */

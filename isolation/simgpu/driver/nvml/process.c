@@ -4,7 +4,10 @@
 #define _GNU_SOURCE
 #include "nvml.h"
 
+#include <errno.h>
+#include <linux/capability.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Append the processes of one card. */
@@ -186,38 +189,117 @@ struct get_limits {
     unsigned long long soft, hard, used;
 };
 
-/* Limit what a cgroup and those below it may have on a card; both 0 takes the limit away. Root only. */
+/* Whether this process may administer the machine: root, with the capability that containers are not given. */
+static int may_administer(void)
+{
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct sets[2];
+    return geteuid() == 0 && syscall(SYS_capget, &head, sets) == 0 && (sets[0].effective >> CAP_SYS_ADMIN & 1);
+}
+
+/* The card can limit memory at all: "MIG handles are not supported". */
+static int limits_memory(const struct hw_card *card)
+{
+    const struct hw_params *params = &nvml_hw.file->params;
+    return params->cuda_version >= 13040 && params->memacct && !card->model.mig && !card->model.parent;
+}
+
+/* The status for a group that cannot be opened. */
+static int no_group(int error)
+{
+    return error == -ENOENT || error == -ENOTDIR || error == -ENOTSUP ? NVML_NOT_FOUND
+           : error == -EACCES || error == -EPERM                      ? NVML_NO_PERMISSION
+                                                                      : NVML_INVALID_ARGUMENT;
+}
+
+static int status_of(int error)
+{
+    return !error             ? NVML_SUCCESS
+           : error == -EPERM  ? NVML_NO_PERMISSION
+           : error == -ENOENT ? NVML_NOT_FOUND
+           : error == -ENOSPC ? NVML_INSUFFICIENT_RESOURCES
+                              : NVML_UNKNOWN;
+}
+
+static struct hw_limit *spare_limit(struct hw_card *card)
+{
+    for (int i = 0; i < HW_LIMITS; i++)
+        if (card->limit[i].used && hw_cgroup_gone(card->limit[i].name, card->limit[i].group))
+            hw_put(card, &card->limit[i].used, 0);
+    hw_commit(card);
+    for (int i = 0; i < HW_LIMITS; i++)
+        if (!card->limit[i].used)
+            return &card->limit[i];
+    return NULL;
+}
+
+/*
+ * Limit what a control group and those below it may have on a card. NVIDIA NVML API reference v615,
+ * nvmlSetMemoryLimits_v1_t: the name is the full path of the group's directory; soft 0 with hard MAX clears the limits,
+ * as does removing the group; root only. A hard limit of 0 is one of no bytes.
+ */
 API int nvmlDeviceSetMemoryLimits_v1(struct nvml_device *device, const struct set_limits *limits)
 {
     LOOK(device);
     NEED(limits && limits->name && *limits->name && strlen(limits->name) < HW_PATH);
-    if (nvml_hw.file->params.cuda_version < 13040 || card->model.mig || card->model.parent)
+    if (!limits_memory(card))
         return NVML_NOT_SUPPORTED;
-    if (geteuid())
+    if (!may_administer())
         return NVML_NO_PERMISSION;
-    NEED(!limits->hard || limits->soft <= limits->hard);
-    struct hw_limit *entry = hw_limit_of(card, limits->name);
-    for (int i = 0; !entry && i < HW_LIMITS; i++)
-        if (!card->limit[i].used)
-            entry = &card->limit[i];
+    NEED(limits->soft <= limits->hard);
+    uint64_t group;
+    int fd = hw_cgroup_open(limits->name, &group);
+    if (fd < 0)
+        return no_group(fd);
+    if (hw_owned(&nvml_hw)) {
+        struct hw_answer answer;
+        int error = hw_ask(&nvml_hw, card, HW_SET_LIMIT, limits->soft, limits->hard, fd, &answer);
+        close(fd);
+        return status_of(error);
+    }
+    close(fd);
+    int clear = !limits->soft && limits->hard == HW_NO_LIMIT;
+    struct hw_limit *entry = hw_limit_of(card, group);
+    if (!entry && clear)
+        return NVML_SUCCESS;
+    if (!entry)
+        entry = spare_limit(card);
     if (!entry)
         return NVML_INSUFFICIENT_RESOURCES;
     strcpy(entry->name, limits->name);
+    hw_put(card, &entry->group, group);
     hw_put(card, &entry->soft_bytes, limits->soft);
     hw_put(card, &entry->hard_bytes, limits->hard);
-    hw_put(card, &entry->used, limits->soft || limits->hard);
+    hw_put(card, &entry->used, !clear);
     return NVML_SUCCESS;
 }
 
+/* What a group is limited to, any user; without a limit soft 0 and hard MAX (nvmlGetMemoryLimits_v1_t). */
 API int nvmlDeviceGetMemoryLimits_v1(struct nvml_device *device, struct get_limits *limits)
 {
     LOOK(device);
     NEED(limits && limits->name);
-    if (nvml_hw.file->params.cuda_version < 13040)
+    if (!limits_memory(card))
         return NVML_NOT_SUPPORTED;
-    const struct hw_limit *entry = hw_limit_of(card, limits->name);
-    if (!entry)
-        return NVML_NOT_FOUND;
+    uint64_t group;
+    int fd = hw_cgroup_open(limits->name, &group);
+    if (fd < 0)
+        return no_group(fd);
+    if (hw_owned(&nvml_hw)) {
+        struct hw_answer answer;
+        int error = hw_ask(&nvml_hw, card, HW_GET_LIMIT, 0, 0, fd, &answer);
+        close(fd);
+        if (!error) {
+            limits->soft = answer.a;
+            limits->hard = answer.b;
+            limits->used = answer.c;
+        }
+        return status_of(error);
+    }
+    close(fd);
+    const struct hw_limit *entry = hw_limit_of(card, group);
+    const struct hw_limit none = {.group = group, .hard_bytes = HW_NO_LIMIT};
+    entry = entry ? entry : &none;
     limits->soft = entry->soft_bytes;
     limits->hard = entry->hard_bytes;
     limits->used = hw_limit_used(card, entry);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which figures are told, and which are not."""
+"""Which figures are reported, and which are not."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_figure_is_over_the_parts_selected(metric, parts, expected):
     assert {"web": expected} == of_pods(metric, picture(pod("web", HALF, OTHER)), parts)
 
 
-def test_an_idle_pod_has_a_figure_and_one_that_cannot_be_told_has_none():
+def test_an_idle_pod_has_a_figure_and_one_that_is_unknown_has_none():
     """
     0 is known; absence is not 0, and a sum with an unknown part is unknown.
     """
@@ -99,7 +99,7 @@ def test_an_idle_pod_has_a_figure_and_one_that_cannot_be_told_has_none():
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
-def test_a_figure_that_is_none_is_not_told(wrong):
+def test_a_figure_that_is_none_is_not_reported(wrong):
     """
     Whatever an exporter says.
     """
@@ -108,18 +108,18 @@ def test_a_figure_that_is_none_is_not_told(wrong):
 
 
 @pytest.mark.parametrize(
-    ("measured", "told"), [(955.0, True), (954.9, False), (None, False), (1000.9, True), (1002.0, False)]
+    ("measured", "reported"), [(955.0, True), (954.9, False), (None, False), (1000.9, True), (1002.0, False)]
 )
-def test_a_stale_figure_is_absent(measured, told):
+def test_a_stale_figure_is_absent(measured, reported):
     """
     Older than three scrapes, never measured, or measured in the future.
     """
     seen = picture(pod("old", HALF, measured=measured), pod("new", HALF))
-    assert (["old"] if told else []) + ["new"] == list(of_pods("gpu_mem_used_bytes", seen))
+    assert (["old"] if reported else []) + ["new"] == list(of_pods("gpu_mem_used_bytes", seen))
     assert ["old", "new"] == list(of_pods("gpu_mem_allocated_bytes", seen))
 
 
-def test_where_nothing_can_be_told_the_answer_says_why():
+def test_where_nothing_is_known_the_answer_says_why():
     """
     An error: an empty list would say nothing, and zeros would be lies.
     """

@@ -56,12 +56,12 @@ def test_each_waiting_pod_counts_for_one_pool():
     """
     The cheapest that could host it; none where its cards are too large for all; whole cards are no memory.
     """
-    pools = [pool("dear", size=40, price=3), pool("cheap", size=15, price=1), pool("also", size=15, price=1)]
+    pools = [pool("costly", size=40, price=3), pool("cheap", size=15, price=1), pool("also", size=15, price=1)]
     pods = [pod(ask(4, cards=1)), pod(ask(4)), pod(ask(20), namespace="x"), pod(ask(99)), pod(ask(whole=True))]
     assert (
         PendingPod("default", "", 99 * GIB),
         PendingPod("default", "also", 8 * GIB),
-        PendingPod("x", "dear", 20 * GIB),
+        PendingPod("x", "costly", 20 * GIB),
     ) == list_pending(seen(pools, pods))
 
 

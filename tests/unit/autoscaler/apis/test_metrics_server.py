@@ -153,7 +153,7 @@ def test_a_user_of_hundreds_of_groups_is_asked_about_with_all_of_them(stand):
 )
 def test_every_refusal_is_a_status_that_kubernetes_clients_read(stand, said, path, expected):
     """
-    Discovery is every user's; rights that cannot be told are no rights.
+    Discovery is every user's; rights that is unknown are no rights.
     """
     stand.rights.said = said
 

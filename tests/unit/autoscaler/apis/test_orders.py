@@ -52,7 +52,7 @@ class Story:
     async def ends(self, name):
         """A pod is gone, and everybody has heard."""
         self.api.put(PODS, a_pod(name), "DELETED")
-        await self.api.told()
+        await self.api.delivered()
 
 
 def test_an_order_goes_with_the_last_pod_that_it_is_for():
@@ -68,7 +68,7 @@ def test_an_order_goes_with_the_last_pod_that_it_is_for():
             steps.append(await turned())
             sizes.append(story.relay.commanded("a"))
         story.api.put(PODS, a_pod("p2"), "ADDED")
-        await story.api.told()
+        await story.api.delivered()
         return [*steps, await turned()], [*sizes, story.relay.commanded("a")]
 
     steps, sizes = story.played(play)

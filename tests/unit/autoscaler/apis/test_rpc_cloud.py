@@ -56,7 +56,7 @@ def code_of(pools, generation, method, manners=None, **fields):
 
 
 @both
-def test_groups_are_told_with_the_smallest_size_that_is_commanded(generation):
+def test_groups_are_reported_with_the_smallest_size_that_is_commanded(generation):
     """
     The floor is the pool's own, raised by a command, never above the largest.
     """

@@ -106,11 +106,11 @@ def test_what_we_know_of_a_pool_outweighs_what_sums_say(generation):
     The price decides between groups that both help; our own profile replaces a node without cards.
     """
     wanted = [pod(generation, 8, f"p{at}") for at in range(4)]
-    nodes = {"dear": fresh(generation, 2, 16), "cheap": fresh(generation, 2, 16, listed=False)}
-    ours = (Pool("dear", node("d", 2, 16), price=3.0), Pool("cheap", node("c", 2, 16), price=1.0))
+    nodes = {"costly": fresh(generation, 2, 16), "cheap": fresh(generation, 2, 16, listed=False)}
+    ours = (Pool("costly", node("d", 2, 16), price=3.0), Pool("cheap", node("c", 2, 16), price=1.0))
 
-    assert ["cheap"] == chosen(generation, {"dear": wanted, "cheap": wanted}, nodes, *ours)
-    assert ["cheap", "dear"] == sorted(chosen(generation, {"dear": wanted, "cheap": wanted}, nodes))
+    assert ["cheap"] == chosen(generation, {"costly": wanted, "cheap": wanted}, nodes, *ours)
+    assert ["cheap", "costly"] == sorted(chosen(generation, {"costly": wanted, "cheap": wanted}, nodes))
 
 
 @both

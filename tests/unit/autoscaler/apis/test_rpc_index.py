@@ -49,7 +49,7 @@ class Fleet:
         return len(self.nodes) + by
 
 
-def test_a_loop_of_calls_walks_the_fleet_once_and_every_change_is_told_at_once(monkeypatch):
+def test_a_loop_of_calls_walks_the_fleet_once_and_every_change_is_reported_at_once(monkeypatch):
     """
     Counted: machines read, whatever is asked; an order, an increase and the next look each show in the next answer.
     """
@@ -67,20 +67,20 @@ def test_a_loop_of_calls_walks_the_fleet_once_and_every_change_is_told_at_once(m
         async with channel_to(CloudProvider(state)) as channel:
             client = GENERATIONS[1].provider(channel)
 
-            async def told(at):
+            async def list_templates(at):
                 found = await client["NodeGroupForNode"](node={"providerID": f"fleet://n{at}", "name": f"n{at}"})
                 return found.nodeGroup.id, found.nodeGroup.minSize
 
             await client["Refresh"]()
-            first = [await told(at) for at in (*range(size), size + 1)]
+            first = [await list_templates(at) for at in (*range(size), size + 1)]
             cost = len(read)
             state.command("a", size + 1)
-            ordered = await told(0)
+            ordered = await list_templates(0)
             await client["NodeGroupIncreaseSize"](id="a", delta=1)
-            bought = await told(0)
+            bought = await list_templates(0)
             fleet.nodes = fleet.nodes[1:]
             await client["Refresh"]()
-            return first, cost, ordered, bought, await told(0), len(built)
+            return first, cost, ordered, bought, await list_templates(0), len(built)
 
     first, cost, ordered, bought, gone, indexes = asyncio.run(run())
     assert [("a", 0)] * size + [("", 0)] == first

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KEDA's external scaler through a real gRPC client: figures, and none where none can be told."""
+"""KEDA's external scaler through a real gRPC client: figures, and none where none can be reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from isolation.contract.protobuf import Wire
 from isolation.contract.quantity import GIB
 from isolation.kube.election import boottime
 
-# Typed anew, as KEDA declares them.
+# Typed again, as KEDA declares them.
 WIRE = Wire().package(
     "keda",
     {
@@ -94,13 +94,13 @@ def call(picture, method, metadata, *, now=110.0, namespace="demo", metric=None)
         (USED | {"selector": "app=none"}, 0.0),
     ],
 )
-def test_a_figure_is_told_as_it_is(metadata, value):
+def test_a_figure_is_reported_as_it_is(metadata, value):
     """
     Of pools by the namespace of the ScaledObject, of pods over those that its selector names.
     """
-    (told,) = call(PICTURE, "GetMetrics", metadata, metric=metadata["metric"]).metricValues
+    (value_given,) = call(PICTURE, "GetMetrics", metadata, metric=metadata["metric"]).metricValues
 
-    assert (metadata["metric"], value) == (told.metricName, told.metricValueFloat)
+    assert (metadata["metric"], value) == (value_given.metricName, value_given.metricValueFloat)
 
 
 def test_a_target_is_told_as_a_fraction_and_never_as_nothing():
@@ -135,15 +135,15 @@ def test_there_is_something_to_do_above_the_activation(activation, active):
     ],
     ids=["nothing", "stale", "ahead", "unmeasured", "unknown", "old exporter", "nobody", "no pool"],
 )
-def test_what_cannot_be_told_is_an_error_and_never_nothing(picture, metadata, now, method):
+def test_what_is_unknown_is_an_error_and_never_nothing(picture, metadata, now, method):
     """
     An outage of the monitoring must not look like an idle service: KEDA leaves the replicas as they are.
     """
     assert CODE.UNAVAILABLE == call(picture, method, metadata, now=now)[0]
 
 
-@pytest.mark.parametrize(("scrapes", "told"), [({}, CODE.UNAVAILABLE), ({"fresh_seconds": 180.0}, CODE.OK)])
-def test_how_old_a_figure_may_be_follows_how_often_is_scraped(scrapes, told):
+@pytest.mark.parametrize(("scrapes", "value_given"), [({}, CODE.UNAVAILABLE), ({"fresh_seconds": 180.0}, CODE.OK)])
+def test_how_old_a_figure_may_be_follows_how_often_is_scraped(scrapes, value_given):
     """
     A minute old: too old where nothing is said, not where Prometheus scrapes once a minute.
     """
@@ -162,7 +162,7 @@ def test_how_old_a_figure_may_be_follows_how_often_is_scraped(scrapes, told):
             asked = unary(WIRE["Ref"](name="chat", namespace="demo", scalerMetadata=PENDING), timeout=PATIENCE_SECONDS)
             return await asked.code()
 
-    assert told is asyncio.run(run())
+    assert value_given is asyncio.run(run())
 
 
 WRONG = pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_another_metric_than_the_triggers_is_refused():
 
 def test_a_stream_speaks_at_once_and_when_something_changes(monkeypatch):
     """
-    Silent while nothing can be told; streams beyond the bound are refused and leave the others alone.
+    Silent while nothing can be reported; streams beyond the bound are refused and leave the others alone.
     """
     monkeypatch.setattr(keda_scaler, "MOST_STREAMS", 1)
     board = LatestSnapshot(PICTURE)
@@ -251,13 +251,13 @@ def test_a_stream_speaks_at_once_and_when_something_changes(monkeypatch):
             )
             ref = WIRE["Ref"](name="chat", namespace="demo", scalerMetadata=PENDING)
             stream = open_stream(ref, timeout=PATIENCE_SECONDS)
-            told = [(await stream.read()).result]
+            value_given = [(await stream.read()).result]
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await open_stream(ref, timeout=PATIENCE_SECONDS).read()
             board.put(MetricsSnapshot())
             await asyncio.sleep(0.05)
             board.put(replace(PICTURE, waiting=()))
-            told.append((await stream.read()).result)
+            value_given.append((await stream.read()).result)
             stream.cancel()
 
             async def reopened():
@@ -265,7 +265,7 @@ def test_a_stream_speaks_at_once_and_when_something_changes(monkeypatch):
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     return await open_stream(ref, timeout=PATIENCE_SECONDS).read()
 
-            told.append((await soon(reopened)).result)
-            return told, refused.value.code()
+            value_given.append((await soon(reopened)).result)
+            return value_given, refused.value.code()
 
     assert ([True, False, False], CODE.RESOURCE_EXHAUSTED) == asyncio.run(run())

@@ -176,7 +176,7 @@ def test_an_order_that_is_being_carried_out_is_not_taken_back():
     assert [("grow", "a", 1)] == shelf.asked
 
 
-def test_an_order_that_our_loop_no_longer_confirms_is_not_told():
+def test_an_order_that_our_loop_no_longer_confirms_is_not_reported():
     """
     Whoever stood still does not know for whom it ordered; a turn later it is told again.
     """
@@ -219,8 +219,8 @@ def test_machines_that_are_not_to_be_had_stand_there_as_out_of_stock():
     shelf = Shelf(3, ["n1"], short="no T4 in zone a")
 
     async def play(_relay, client):
-        told = (await client["NodeGroupNodes"](id="a")).instances
-        missing = [one for one in told if one.status.errorInfo.errorCode]
+        instances = (await client["NodeGroupNodes"](id="a")).instances
+        missing = [one for one in instances if one.status.errorInfo.errorCode]
         nodes = [{"name": one.id, "providerID": one.id} for one in missing]
         await client["NodeGroupDeleteNodes"](id="a", nodes=nodes)
         return [(m.status.instanceState, m.status.errorInfo.instanceErrorClass) for m in missing]
@@ -229,7 +229,7 @@ def test_machines_that_are_not_to_be_had_stand_there_as_out_of_stock():
     assert ([("cancel", "a", 2)], 1) == (shelf.asked, shelf.state.target)
 
 
-def test_states_of_machines_are_told():
+def test_states_of_machines_are_reported():
     """
     Coming, running, leaving, and failed with the provider's word for it.
     """
@@ -238,8 +238,8 @@ def test_states_of_machines_are_told():
     shelf.state = replace(shelf.state, nodes=nodes)
 
     async def play(_relay, client):
-        told = (await client["NodeGroupNodes"](id="a")).instances
-        return {one.id: (one.status.instanceState, one.status.errorInfo.errorMessage) for one in told}
+        instances = (await client["NodeGroupNodes"](id="a")).instances
+        return {one.id: (one.status.instanceState, one.status.errorInfo.errorMessage) for one in instances}
 
     expected = {"i-coming": (2, ""), "i-running": (1, ""), "i-leaving": (3, ""), "i-failed": (2, "why")}
     assert expected == played(shelf, play)
@@ -254,8 +254,8 @@ def test_a_removed_machine_is_leaving_before_the_next_look():
     async def play(_relay, client):
         for _ in range(2):
             await client["NodeGroupDeleteNodes"](id="a", nodes=[{"name": "n1"}])
-        told = (await client["NodeGroupNodes"](id="a")).instances
-        return {one.id: one.status.instanceState for one in told}, (
+        instances = (await client["NodeGroupNodes"](id="a")).instances
+        return {one.id: one.status.instanceState for one in instances}, (
             await client["NodeGroupTargetSize"](id="a")
         ).targetSize
 
@@ -273,9 +273,9 @@ def test_a_removed_machine_is_leaving_before_the_next_look():
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_a_providers_failure_is_told_and_a_look_that_failed_changes_nothing(error, code):
+def test_a_providers_failure_is_reported_and_a_look_that_failed_changes_nothing(error, code):
     """
-    A Refresh that fails makes cluster-autoscaler leave out the loop; what was known is still told.
+    A Refresh that fails makes cluster-autoscaler leave out the loop; what was known is still reported.
     """
     shelf = Shelf(1, ["n1"])
 

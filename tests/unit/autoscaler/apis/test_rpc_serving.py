@@ -138,7 +138,7 @@ def test_a_new_certificate_is_served_without_a_restart(authority, tmp_path):
 
 
 @pytest.mark.parametrize("spoil", ["missing", "rubbish", "another's"])
-def test_files_that_are_no_pair_are_told_at_the_start(authority, spoil):
+def test_files_that_are_no_pair_are_reported_at_the_start(authority, spoil):
     """
     The library itself would take them and refuse every connection in silence.
     """
@@ -154,7 +154,7 @@ def test_files_that_are_no_pair_are_told_at_the_start(authority, spoil):
         asyncio.run(asked(GrpcPort("127.0.0.1", 0, CertificateFiles(pair.certificate, pair.key)), None))
 
 
-def test_a_port_that_is_taken_is_told():
+def test_a_port_that_is_taken_is_reported():
     """
     Two autoscalers on one port would each hear half of the questions.
     """

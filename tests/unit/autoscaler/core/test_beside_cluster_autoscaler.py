@@ -72,7 +72,7 @@ def test_an_allowed_scheduler_hides_pods_that_run_too():
 def test_who_fits_by_sums_is_not_bought_for():
     """Two cards of 16 with 8 free on each are 16 to it."""
     snapshot = Snapshot([a_node("n1", units="32")], [a_pod("a", "n1", units="8"), a_pod("b", "n1", units="8")])
-    assert [] == scale_up.unserved([a_pod("phantom", units="16")], snapshot)
+    assert [] == scale_up.unserved([a_pod("fragmented", units="16")], snapshot)
     assert ["more"] == [pod.name for pod in scale_up.unserved([a_pod("more", units="1")], snapshot)]
 
 

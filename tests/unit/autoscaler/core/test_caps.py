@@ -38,19 +38,19 @@ def test_the_fleet_grows_to_max_nodes_total_and_no_further():
     pools, limits = [pool("a", max_nodes=2), pool("b", price=2)], replace(LIMITS, max_nodes_total=5)
     grown, plan, memory = bought(limits, pools, standing=1)
     assert ["a", "a", "b", "b"] == grown
-    told = {why.reason for why in memory.demand.capped.values()}
-    assert all("b (the fleet is at max_nodes_total, 5 nodes)" in why for why in told)
+    reasons = {why.reason for why in memory.demand.capped.values()}
+    assert all("b (the fleet is at max_nodes_total, 5 nodes)" in why for why in reasons)
     assert ("no scale-up for 1 pending pods: the fleet is at max_nodes_total, 5 nodes",) == plan.capped
     assert 5 == len(bought(LIMITS, pools, standing=1)[0])
 
 
 def test_the_fleet_costs_no_more_than_max_cost_per_hour():
     """
-    What is too dear is left out, whatever its priority, and the cheaper pool goes on.
+    What is too slow is left out, whatever its priority, and the cheaper pool goes on.
     """
-    dear, cheap = replace(pool("dear", price=3.0), priority=5), pool("cheap", price=0.7)
-    grown, plan, _ = bought(replace(LIMITS, max_cost_per_hour=7.4), [dear, cheap])
-    assert ["dear", "dear", "cheap", "cheap"] == grown
+    costly, cheap = replace(pool("costly", price=3.0), priority=5), pool("cheap", price=0.7)
+    grown, plan, _ = bought(replace(LIMITS, max_cost_per_hour=7.4), [costly, cheap])
+    assert ["costly", "costly", "cheap", "cheap"] == grown
     assert ("no scale-up for 2 pending pods: one more node would exceed max_cost_per_hour, 7.4",) == plan.capped
 
 

@@ -49,18 +49,18 @@ def test_a_times_n_plus_k_pods_need_n_plus_one_nodes(beyond):
     assert nodes + (beyond > 0) == len(found.planned_nodes)
 
 
-def test_phantom_pod_that_fits_by_sum_only_gets_a_node():
+def test_fragmented_pod_that_fits_by_sum_only_gets_a_node():
     """
     Four cards with 4 GiB free each are 16 GiB in sum and no room for 5: a node is bought.
     """
     full = node("n", 4, 15)
     running = [pod(ask(11), on=on_card(full, index, 11)) for index in range(4)]
-    phantom = pod(ask(5))
+    fragmented = pod(ask(5))
 
-    found = compute_demand(seen([pool("p", 4)], [*running, phantom], [full]), LIMITS)
+    found = compute_demand(seen([pool("p", 4)], [*running, fragmented], [full]), LIMITS)
 
     assert ["p"] == bought(found)
-    assert Why.FRAGMENTED == found.refusals[phantom.uid].why
+    assert Why.FRAGMENTED == found.refusals[fragmented.uid].why
 
 
 def test_pod_with_room_on_a_standing_node_buys_nothing():
@@ -162,7 +162,7 @@ def test_largest_size_and_closed_pools_cap_the_purchase():
     assert "in backoff after a failed scale-up" in shut.capped[waiting[0].uid].reason
 
 
-def test_a_pool_that_cannot_be_told_is_not_said_to_be_full():
+def test_a_pool_that_is_unknown_is_not_said_to_be_full():
     """
     Its bounds are what stands because nobody can ask for more, not because its operator wanted so few.
     """
@@ -174,7 +174,7 @@ def test_a_pool_that_cannot_be_told_is_not_said_to_be_full():
 
 def test_pool_is_chosen_by_cost_for_what_it_serves():
     """
-    Many small pods go to one dear large node, a single one to a cheap small node.
+    Many small pods go to one slow large node, a single one to a cheap small node.
     """
     pools = [pool("large", 8, 15, price=6), pool("small", 1, 15, price=1)]
 

@@ -24,7 +24,7 @@ def reading(at, *names, state=MachineState.READY, pods=()):
     return seen([OURS], list(pods), nodes, machines=[Machine(name, OURS.name, state) for name in names], at=at)
 
 
-def told(flaps, at, step, within=HOUR, *, seen_then=None):
+def add(flaps, at, step, within=HOUR, *, seen_then=None):
     """One turn with one step that is taken at once."""
     flaps.observe(seen_then or reading(at, step.node), Plan(at, (step,)), within)
     return flaps.record(step, at)
@@ -43,7 +43,7 @@ def test_a_node_emptied_soon_after_it_became_usable_is_a_flap(within, later, exp
     flaps.observe(reading(0.0), Plan(0.0), within)
     flaps.observe(reading(100.0, "n1"), Plan(100.0), within)
 
-    assert expected == told(flaps, 100.0 + later, Drain("n1", (), "x"), within)
+    assert expected == add(flaps, 100.0 + later, Drain("n1", (), "x"), within)
 
 
 def test_a_node_that_stood_when_it_began_is_not_judged():
@@ -55,8 +55,8 @@ def test_a_node_that_stood_when_it_began_is_not_judged():
     flaps.observe(reading(10.0, "old", "new"), Plan(10.0), HOUR)
     both = reading(20.0, "old", "new")
 
-    assert told(flaps, 20.0, Drain("old", (), "x"), seen_then=both) is None
-    assert "gpu-a" == told(flaps, 30.0, Drain("new", (), "x"), seen_then=both)
+    assert add(flaps, 20.0, Drain("old", (), "x"), seen_then=both) is None
+    assert "gpu-a" == add(flaps, 30.0, Drain("new", (), "x"), seen_then=both)
 
 
 def test_a_name_that_is_used_again_is_another_node():
@@ -69,7 +69,7 @@ def test_a_name_that_is_used_again_is_another_node():
     flaps.observe(reading(4000.0), Plan(4000.0), HOUR)
     flaps.observe(reading(5000.0, "n1"), Plan(5000.0), HOUR)
 
-    assert "gpu-a" == told(flaps, 6000.0, Drain("n1", (), "x"))
+    assert "gpu-a" == add(flaps, 6000.0, Drain("n1", (), "x"))
 
 
 def test_a_drain_called_off_is_a_flap_once():
@@ -78,10 +78,10 @@ def test_a_drain_called_off_is_a_flap_once():
     """
     flaps = FlapDetector()
 
-    assert told(flaps, 0.0, CancelDrain("n1", "x")) is None
-    assert told(flaps, 10.0, Drain("n1", (), "x")) is None
-    assert "gpu-a" == told(flaps, 900.0, CancelDrain("n1", "x"))
-    assert told(flaps, 910.0, CancelDrain("n1", "x")) is None
+    assert add(flaps, 0.0, CancelDrain("n1", "x")) is None
+    assert add(flaps, 10.0, Drain("n1", (), "x")) is None
+    assert "gpu-a" == add(flaps, 900.0, CancelDrain("n1", "x"))
+    assert add(flaps, 910.0, CancelDrain("n1", "x")) is None
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_pod_moved_again_is_a_flap(born, later, expected):
 
     def evict(each, at):
         then = reading(at, "n1", pods=(first, second))
-        return told(flaps, at, Evict(each.uid, "n1", OWNER, "x"), seen_then=then)
+        return add(flaps, at, Evict(each.uid, "n1", OWNER, "x"), seen_then=then)
 
     assert evict(first, 100.0) is None
     assert expected == evict(second, 100.0 + later)
@@ -111,7 +111,7 @@ def test_buying_after_giving_back_is_no_flap():
     Other pods may come: what was given back could not know them.
     """
     flaps = FlapDetector()
-    assert told(flaps, 0.0, RemoveNode("n1", "empty")) is None
+    assert add(flaps, 0.0, RemoveNode("n1", "empty")) is None
 
     flaps.observe(reading(60.0), Plan(60.0), HOUR)
     assert flaps.record(ScaleUp("gpu-a", (), "x"), 60.0) is None

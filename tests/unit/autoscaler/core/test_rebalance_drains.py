@@ -26,14 +26,14 @@ from isolation.contract.quantity import gib
 
 def test_disruption_grows_with_what_must_be_loaded_with_priority_and_deletion_cost():
     """
-    A large pod is away for longer; who asked to go last is dear; all within bounds.
+    A large pod is away for longer; who asked to go last is slow; all within bounds.
     """
     light, heavy = pod(ask(1)), pod(ask(40))
-    dear = replace(light, priority=10**9)
+    costly = replace(light, priority=10**9)
 
     assert 30 + 2 == pytest.approx(disruption_seconds(light, LIMITS))
     assert disruption_seconds(light, LIMITS) < disruption_seconds(heavy, LIMITS)
-    assert 320 == pytest.approx(disruption_seconds(dear, LIMITS))
+    assert 320 == pytest.approx(disruption_seconds(costly, LIMITS))
     assert 3.2 == pytest.approx(disruption_seconds(light, LIMITS, -(2**31) + 1))
     assert 64 == pytest.approx(disruption_seconds(light, LIMITS, 2**27))
 

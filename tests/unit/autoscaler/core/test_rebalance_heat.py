@@ -40,7 +40,7 @@ def test_a_pod_leaves_a_card_that_has_been_hot_for_long():
     assert "97%" in move.reason
 
 
-def test_a_relieved_card_must_be_hot_anew_before_another_pod_leaves_it():
+def test_a_relieved_card_must_be_hot_again_before_another_pod_leaves_it():
     """
     Its figures are still those of before the move; a relief that the cluster would not have changes nothing.
     """
@@ -68,14 +68,14 @@ def test_a_relieved_card_must_be_hot_anew_before_another_pod_leaves_it():
 )
 def test_heat_moves_nobody_without_need_and_knowledge(heat, busy, rest):
     """
-    What cannot be told is neither hot nor quiet.
+    What is unknown is neither hot nor quiet.
     """
     observation, memory = hot(heat, busy, **rest)
 
     assert () == steps_of(observation, memory=memory)
 
 
-def test_a_card_that_was_not_measured_is_hot_from_anew():
+def test_a_card_that_was_not_measured_is_hot_again():
     """
     A gap in the measurements ends the spell.
     """

@@ -229,8 +229,10 @@ def test_the_page_has_these_rows_and_says_where_we_are_stricter():
     """
     table = PAGE.read_text().partition("| the pod is | cluster-autoscaler | gpushare |\n")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)
-    told = {what.replace("`", ""): (theirs, ours) for what, theirs, ours in rows}
-    assert {row.what: (row.theirs, row.ours if row.theirs == row.ours else f"**{row.ours}**") for row in ROWS} == told
+    documented = {what.replace("`", ""): (theirs, ours) for what, theirs, ours in rows}
+    assert {
+        row.what: (row.theirs, row.ours if row.theirs == row.ours else f"**{row.ours}**") for row in ROWS
+    } == documented
     assert {KEEPS} == {row.ours for row in ROWS if row.ours != row.theirs}
 
 

@@ -69,9 +69,9 @@ def test_what_cluster_autoscaler_buys_is_not_bought():
 
     assert ["ours"] == bought(theirs, ours, pods=[waits])[0]
     assert ["ours"] == bought(replace(theirs, buys=True, min_nodes=0, price=10), ours, pods=[waits])[0]
-    none, told = bought(theirs, pods=[waits])
+    none, bought_here = bought(theirs, pods=[waits])
     assert [] == none
-    assert "theirs (cluster-autoscaler buys its nodes)" in told.capped[waits.uid].reason
+    assert "theirs (cluster-autoscaler buys its nodes)" in bought_here.capped[waits.uid].reason
 
 
 @pytest.mark.parametrize(

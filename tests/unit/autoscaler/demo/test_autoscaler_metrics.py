@@ -38,21 +38,21 @@ def watched(seconds, seed=3):
     return world, loop_metrics
 
 
-def test_what_is_told_is_what_has_happened():
+def test_what_is_reported_is_what_has_happened():
     """Turns, purchases and cards by the ledger's own counts; pools as they stand; it leads, for nobody else does."""
     world, loop_metrics = watched(1800.0)
 
-    told = samples(loop_metrics.render())
+    values = samples(loop_metrics.render())
 
     counts = dict(world.cluster.accounting.counts)
-    steps = told[catalogue.STEPS.name]
+    steps = values[catalogue.STEPS.name]
     assert counts["nodes_added"] == steps["scale_up", "done"] > 0
     assert counts["nodes_drained"] == steps["drain", "done"]
-    assert 1800 / world.limits.scan_interval_seconds == pytest.approx(sum(told[catalogue.TURNS.name].values()), abs=3)
+    assert 1800 / world.limits.scan_interval_seconds == pytest.approx(sum(values[catalogue.TURNS.name].values()), abs=3)
     sizes = world.cluster.snapshot().sizes()
-    assert {(pool,): size for pool, size in sizes.items()} == told[catalogue.POOL_TARGET.name]
-    assert {(): 1.0} == told[catalogue.LEADS.name]
-    assert sum(told[catalogue.CARDS_BOUGHT.name].values()) >= steps["scale_up", "done"]
+    assert {(pool,): size for pool, size in sizes.items()} == values[catalogue.POOL_TARGET.name]
+    assert {(): 1.0} == values[catalogue.LEADS.name]
+    assert sum(values[catalogue.CARDS_BOUGHT.name].values()) >= steps["scale_up", "done"]
 
 
 def test_the_names_are_those_of_the_catalogue_and_promtool_likes_them():

@@ -80,7 +80,7 @@ def test_no_time_at_all_still_shows_the_beginning_and_the_end():
 
 
 def test_slow_machine_falls_behind_openly():
-    """A world that costs more than it is worth ends in time, slower, and the missing time is told."""
+    """A world that costs more than it is worth ends in time, slower, and the missing time is reported."""
     bench = Bench(cost=1 / 20)
 
     ran = bench.run(speed=60, seconds=30)

@@ -19,7 +19,7 @@ def of(ratio, *, promise="a"):
     return frame(nodes=[node(cards=[replace(card(uses=[one]), utilisation_ratio=ratio)], uses=[one])])
 
 
-def told(shown):
+def seconds_of(shown):
     """(busy seconds of the card, compute seconds of the container)."""
     (only,) = shown.nodes
     return only.cards[0].busy_seconds, only.containers[0].compute_seconds
@@ -29,18 +29,19 @@ def test_seconds_are_ratios_over_real_time():
     """They begin at 0 and never fall; a clock that goes back adds nothing."""
     seconds = ComputeSeconds()
     shown = [
-        told(seconds.add(of(ratio), at)) for ratio, at in ((0.5, 100.0), (0.5, 104.0), (0.25, 108.0), (1.0, 107.0))
+        seconds_of(seconds.add(of(ratio), at))
+        for ratio, at in ((0.5, 100.0), (0.5, 104.0), (0.25, 108.0), (1.0, 107.0))
     ]
     assert [(each, each) for each in (0.0, 2.0, 3.0, 3.0)] == shown
 
 
-def test_what_cannot_be_told_has_no_counter_and_another_promise_one_of_its_own():
+def test_what_is_unknown_has_no_counter_and_another_promise_one_of_its_own():
     """Cannot tell is absent; a replaced pod does not inherit."""
     seconds = ComputeSeconds()
-    assert (None, None) == told(seconds.add(of(None), 0.0))
+    assert (None, None) == seconds_of(seconds.add(of(None), 0.0))
     seconds.add(of(1.0), 1.0)
-    assert (9.0, 9.0) == told(seconds.add(of(1.0), 10.0))
-    assert (10.0, 0.0) == told(seconds.add(of(1.0, promise="b"), 11.0))
+    assert (9.0, 9.0) == seconds_of(seconds.add(of(1.0), 10.0))
+    assert (10.0, 0.0) == seconds_of(seconds.add(of(1.0, promise="b"), 11.0))
 
 
 def test_rates_of_the_demo_are_parts_of_a_card():

@@ -33,7 +33,7 @@ def page(reading):
 
 
 def machine(**more):
-    """One machine: a tenant within its promise, one over it, one of whom nothing can be told."""
+    """One machine: a tenant within its promise, one over it, one of whom nothing can be reported."""
     uses = [
         use("good", gib=4, used=3, core=0.3, denied=7, over_limit_episodes=0, allocation_source="run", policy="fixed"),
         use("stray", index=1, gib=4, used=6, over_limit_seconds=12.5, over_limit_episodes=1, allocation_source="run"),
@@ -47,15 +47,15 @@ def test_what_the_exporter_tells_comes_back_as_it_was():
     """Cards and containers as they were, and what could not be told stays untold."""
     reading = machine()
 
-    told = read_page(page(reading))
+    parsed = read_page(page(reading))
 
-    assert reading.node == told.node
-    for expected, actual in zip(reading.containers, told.containers, strict=True):
+    assert reading.node == parsed.node
+    for expected, actual in zip(reading.containers, parsed.containers, strict=True):
         for name in ("pod", "container", "promise", "index", "allocated_bytes", "used_bytes", "used_core_ratio"):
             assert getattr(expected, name) == getattr(actual, name), name
         for name in ("denied", "over_limit_seconds", "over_limit_episodes", "allocated_core_ratio", "policy"):
             assert getattr(expected, name) == getattr(actual, name), name
-    for expected, actual in zip(reading.cards, told.cards, strict=True):
+    for expected, actual in zip(reading.cards, parsed.cards, strict=True):
         for name in ("uuid", "index", "model", "total_bytes", "reserved_bytes", "used_bytes", "allocated_bytes"):
             assert getattr(expected, name) == getattr(actual, name), name
         for name in ("utilisation_ratio", "healthy", "breaches", "unattributed_bytes"):
@@ -84,19 +84,19 @@ def test_a_page_that_is_cut_or_spoilt_ends_nothing(cut, flip):
     raw = page(machine())
     raw = raw[: cut % len(raw)] + flip + raw[(cut + len(flip)) % len(raw) :]
 
-    told = read_page(raw)
+    parsed = read_page(raw)
 
-    assert told is None or told.cards
+    assert parsed is None or parsed.cards
 
 
-def test_figures_that_are_no_numbers_are_not_told():
+def test_figures_that_are_no_numbers_are_not_reported():
     """NaN and infinities are neither shown nor written into JSON."""
     raw = page(machine()).replace(b" 0.5\n", b" NaN\n").replace(b" 70.0\n", b" +Inf\n")
 
-    told = read_page(raw)
+    parsed = read_page(raw)
 
-    assert (None, None) == (told.cards[0].utilisation_ratio, told.cards[0].power_watts)
-    json.dumps(report.build_document(StackStatus((), (), told, None), WHERE), allow_nan=False)
+    assert (None, None) == (parsed.cards[0].utilisation_ratio, parsed.cards[0].power_watts)
+    json.dumps(report.build_document(StackStatus((), (), parsed, None), WHERE), allow_nan=False)
 
 
 ACTIVE = {
@@ -144,10 +144,10 @@ def test_alerts_and_their_words_are_bounded():
     """A rule gone wild fills neither memory nor the screen."""
     long = {**ACTIVE, "annotations": {"summary": "x" * 10_000}}
 
-    told = read_alerts(json.dumps([long] * (MOST_ALERTS + 50)).encode())
+    parsed = read_alerts(json.dumps([long] * (MOST_ALERTS + 50)).encode())
 
-    assert MOST_ALERTS == len(told)
-    assert {300} == {len(one.summary) for one in told}
+    assert MOST_ALERTS == len(parsed)
+    assert {300} == {len(one.summary) for one in parsed}
 
 
 def tenant(name, gib):
@@ -159,12 +159,12 @@ def test_the_last_word_names_who_is_over_and_what_fires():
     """For people: refusals added up, those over their promise, alerts by whom they are about."""
     tenants = (tenant("good", 4), tenant("stray", 4), tenant("unseen", 3))
     alert = read_alerts(json.dumps([ACTIVE]).encode())
-    told = StackStatus(tenants, (), machine(), alert)
+    parsed = StackStatus(tenants, (), machine(), alert)
 
     expected = "this machine: 7 allocations beyond a promise refused; over promise: stray"
-    assert f"{expected}; firing alerts: GpushareContainerMemoryOverLimit stray" == report.render_summary(told)
-    assert expected == report.render_summary(replace(told, alerts=None))
-    assert report.render_summary(replace(told, node=None, alerts=())).endswith(
+    assert f"{expected}; firing alerts: GpushareContainerMemoryOverLimit stray" == report.render_summary(parsed)
+    assert expected == report.render_summary(replace(parsed, alerts=None))
+    assert report.render_summary(replace(parsed, node=None, alerts=())).endswith(
         "over promise: none; firing alerts: none"
     )
 
@@ -173,9 +173,9 @@ def test_the_document_says_null_where_nothing_is_known():
     """For programs: 0 is a measurement, null is none."""
     tenants = (tenant("stray", 4), tenant("unseen", 3), tenant("absent", 1))
 
-    told = report.build_document(StackStatus(tenants, (), machine(), None), WHERE)
+    parsed = report.build_document(StackStatus(tenants, (), machine(), None), WHERE)
 
-    used = [(one["used_bytes"], one["over_bytes"], one["denied"]) for one in told["tenants"]]
+    used = [(one["used_bytes"], one["over_bytes"], one["denied"]) for one in parsed["tenants"]]
     assert [(6 * GIB, 2 * GIB, None), (None, None, None), (None, None, None)] == used
-    assert told["alerts"] is None
+    assert parsed["alerts"] is None
     assert report.build_document(StackStatus(tenants, (), None, None), WHERE)["cards"] is None

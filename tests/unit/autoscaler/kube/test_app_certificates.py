@@ -19,7 +19,7 @@ from isolation.host.reloading_tls import CertificateFiles
 HERE = Address("127.0.0.1", 0)
 
 
-def told(certificates):
+def page_of(certificates):
     """By port."""
     return {door: end for (door,), end in certificates()[CERTIFICATE_ENDS].items()}
 
@@ -47,17 +47,17 @@ def test_the_end_is_that_of_the_pair_in_force(tmp_path):
         }
     )
     first = end_of(one.certificate)
-    assert {"grpc": first} == told(of)
+    assert {"grpc": first} == page_of(of)
 
     whole = one.certificate.read_bytes()
     write(one.certificate, two.certificate.read_bytes())
-    assert {"grpc": first} == told(of)
+    assert {"grpc": first} == page_of(of)
     one.certificate.unlink()
-    assert {"grpc": first} == told(of)
+    assert {"grpc": first} == page_of(of)
 
     authority = tmp_path / "x.crt"
     write(one.certificate, whole + authority.read_bytes())
-    assert {"grpc": min(first, end_of(authority))} == told(of)
+    assert {"grpc": min(first, end_of(authority))} == page_of(of)
 
 
 FILES = (Path("c"), Path("k"))

@@ -68,7 +68,7 @@ def test_everything_that_may_be_said_is_read():
     )  # fmt: skip
 
 
-def test_what_a_turn_has_read_is_told_until_the_turns_after_it():
+def test_what_a_turn_has_read_is_reported_until_the_turns_after_it():
     """
     With scrapes quicker than turns a figure is older than three scrapes before the next turn reads another.
     """

@@ -18,7 +18,7 @@ from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, Plan, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.state import AutoscalerState, Backoff
-from autoscaler.kube.core.telemetry_rows import Reading, rows_of
+from autoscaler.kube.core.telemetry_rows import TelemetryReading, rows_of
 from autoscaler.kube.metrics_server import measured_app, serving
 from autoscaler.kube.telemetry.metrics import Telemetry
 from isolation.contract import metrics
@@ -33,7 +33,7 @@ SHARED = (
     metrics.POOL_LARGEST,
     metrics.PENDING,
     metrics.PENDING_LONGEST,
-    metrics.PHANTOMS,
+    metrics.FRAGMENTED_PODS,
     metrics.EVENTS,
 )
 """What the embedded cluster shows under the same names."""
@@ -121,12 +121,12 @@ def test_no_name_stands_in_two_chapters():
 
 def test_one_reading_as_gauges():
     """
-    Sizes by state with their zeros, what each waiting pod was told, back-off left, what is lost.
+    Sizes by state with their zeros, what each waiting pod was reported, back-off left, what is lost.
     """
     turn = seen_with(waiting=(8, 8, 20))
     _, memory = decide(turn, Limits(), AutoscalerState(closed={POOL: Backoff(turn.at + 40, 300.0)}))
     picture = MetricsSnapshot(0.0, {}, summarize_pools(turn), list_pending(turn))
-    rows = rows_of(Reading(turn, memory, Limits(), picture, targets={POOL: 3}, left=7))
+    rows = rows_of(TelemetryReading(turn, memory, Limits(), picture, targets={POOL: 3}, left=7))
     by_name = {spec.name: values for spec, values in rows.items()}
 
     assert 1.0 == by_name["gpushare_pool_nodes"][POOL, "ready"]
@@ -188,7 +188,7 @@ def test_what_was_not_done_is_no_flap():
     assert {} == flaps(telemetry)
 
 
-def test_what_the_process_costs_is_told():
+def test_what_the_process_costs_is_reported():
     """
     Under the names that dashboards for any process know.
     """

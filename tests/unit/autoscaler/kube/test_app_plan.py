@@ -13,7 +13,7 @@ from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.state import AutoscalerState, Backoff
-from autoscaler.kube.core.telemetry_rows import Reading
+from autoscaler.kube.core.telemetry_rows import TelemetryReading
 from autoscaler.kube.plan_view import Beside, as_json, make_prospect, show
 
 
@@ -21,7 +21,7 @@ def prospect(*pods, memory=None, unanswered=None, **beside):
     """Of a pool of two cards of 15 GiB a node, from zero."""
     turn = seen([pool("gpu-a", 2)], list(pods), at=1000.0)
     plan, after = decide(turn, Limits(), memory or AutoscalerState())
-    reading = Reading(turn, after, Limits(), MetricsSnapshot(), unanswered=unanswered or {})
+    reading = TelemetryReading(turn, after, Limits(), MetricsSnapshot(), unanswered=unanswered or {})
     return make_prospect(reading, plan.steps, Beside(**beside))
 
 
@@ -65,7 +65,7 @@ def test_what_keeps_it_from_acting_stands_first():
     assert "40 s" in text
 
 
-def test_a_strangers_text_neither_colours_nor_breaks_the_table():
+def test_untrusted_text_neither_colours_nor_breaks_the_table():
     """
     Mark-up and control characters in a reason are shown as they are, or as a space.
     """
@@ -78,7 +78,7 @@ def test_a_strangers_text_neither_colours_nor_breaks_the_table():
     assert "unsupported" in text
 
 
-def test_a_pool_that_cannot_be_told_has_no_bounds():
+def test_a_pool_that_is_unknown_has_no_bounds():
     """
     Neither one whose nodes are known nor one of which nothing was ever seen is shown as bound to 0 nodes.
     """

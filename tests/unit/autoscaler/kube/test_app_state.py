@@ -69,7 +69,7 @@ class Maps:
 @given(MEMORIES, st.integers(0, 1 << 40))
 def test_what_is_written_is_read_back(memory, epoch):
     """
-    Everything that outlives a turn, but the last answer to waiting pods, which the next turn gives anew.
+    Everything that outlives a turn, but the last answer to waiting pods, which the next turn gives again.
     """
     machine = Machine("n", "p", MachineState.BOOTING, 17.0)
     found = decode(encode(ControllerState(memory, {"n": machine}, epoch=epoch)), NOW)
@@ -123,7 +123,7 @@ def test_what_is_broken_is_said(text):
 
 def test_a_fleet_too_large_for_a_config_map_keeps_what_matters_most():
     """
-    Who cannot deliver and who was moved is kept in any case; who waits for which machine is found anew.
+    Who cannot deliver and who was moved is kept in any case; who waits for which machine is found again.
     """
     homes = {f"{i:06}-{'x' * 300}": Nomination("late", (0,)) for i in range(4_000)}
     late = {"late": Machine("late", "p", MachineState.BOOTING, 2.0)}
@@ -159,7 +159,7 @@ def test_nobodys_write_is_overwritten_unseen():
 
 def test_two_that_find_nothing_do_not_both_begin():
     """
-    Of two that would create it, the second is told; one that was deleted meanwhile is a conflict too.
+    Of two that would create it, the second is reported; one that was deleted meanwhile is a conflict too.
     """
 
     async def story():
@@ -209,7 +209,7 @@ def test_after_a_conflict_both_memories_count():
 
 def test_what_was_written_over_and_what_was_lost_keep_it_still_for_a_while():
     """
-    A conflict is read anew and both count; what cannot be believed is begun anew, with no drain for a while; a server
+    A conflict is read again and both count; what cannot be believed is replaced, with no drain for a while; a server
     that does not answer is asked again, and nothing is done meanwhile.
     """
     late = {"late": Machine("late", "p", MachineState.BOOTING, 2.0)}

@@ -49,7 +49,7 @@ def test_words_that_are_not_understood_are_a_problem(data, part):
 
 
 class Answers:
-    """An API server that answers as it is told, one answer after the other; the last one stays."""
+    """An API server that answers as it is reported, one answer after the other; the last one stays."""
 
     def __init__(self, *answers):
         self._answers = list(answers)
@@ -150,7 +150,7 @@ def facts(**more):
     ],
     ids=range(13),
 )
-def test_the_first_reason_that_stands_is_told(given, expected):
+def test_the_first_reason_that_stands_is_reported(given, expected):
     """
     The switch overrules the option; whoever does not lead, or has not read what was remembered, does nothing.
     """

@@ -31,7 +31,7 @@ POOL = pool("gpu-a", 2)
 
 
 class World:
-    """Two pods wait for whole nodes; each step is answered as it is told, then done."""
+    """Two pods wait for whole nodes; each step is answered as it is reported, then done."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -146,21 +146,21 @@ class Wholesale(World):
         pytest.param((), Inhibition(Cause.STANDBY, "lost"), 0, (0, 0, 0, 0), id="nothing may be done"),
     ],
 )
-def test_purchases_done_as_one_are_told_one_by_one(answers, hold, calls, became):
+def test_purchases_done_as_one_are_reported_one_by_one(answers, hold, calls, became):
     """
     Done, refused, broken off: each step counts as what became of it.
     """
     world = Wholesale(*answers)
     cycle, _ = reconciled(world, lambda: hold)
 
-    told = tuple(len(some) for some in (cycle.done, cycle.refused, cycle.failed, cycle.inhibited))
+    counts = tuple(len(some) for some in (cycle.done, cycle.refused, cycle.failed, cycle.inhibited))
     assert calls == len(world.applied)
-    assert became == told
+    assert became == counts
 
 
 def test_a_step_that_breaks_off_ends_the_turn():
     """
-    What follows was planned on a cluster that could be told.
+    What follows was planned on a cluster that could be reported.
     """
     world = World(UnreachableError("no route"))
     cycle, memory = reconciled(world)
@@ -171,7 +171,7 @@ def test_a_step_that_breaks_off_ends_the_turn():
 
 def test_a_refused_step_does_not_stop_the_others():
     """
-    A pool that somebody else changed is looked at anew in the next turn; the second purchase goes on.
+    A pool that somebody else changed is looked at again in the next turn; the second purchase goes on.
     """
     world = World(Refusal(Why.NOT_READY, "somebody was faster"))
     cycle, _ = reconciled(world)
@@ -199,16 +199,16 @@ def test_only_a_refused_eviction_makes_its_owner_rest():
 
 @pytest.mark.parametrize(
     ("priorities", "max_nodes", "expected"),
-    [((0, 0), 9, ["cheap", "cheap"]), ((0, 5), 9, ["dear", "dear"]), ((0, 5), 1, ["cheap", "dear"])],
+    [((0, 0), 9, ["cheap", "cheap"]), ((0, 5), 9, ["costly", "costly"]), ((0, 5), 1, ["cheap", "costly"])],
     ids=["price-alone", "priority-first", "the-next-one-when-full"],
 )
 def test_a_pool_of_a_higher_priority_is_asked_first(priorities, max_nodes, expected):
     """
     Whatever it costs; when it may not grow any more, the other one takes over.
     """
-    sources = [PoolSource(name, "scale", At({})) for name in ("cheap", "dear")]
+    sources = [PoolSource(name, "scale", At({})) for name in ("cheap", "costly")]
     config = Config(tuple(PoolConfig(s.pool, s, priority=p) for s, p in zip(sources, priorities, strict=True)))
-    pools = [pool("cheap", price=1.0), pool("dear", price=9.0, max_nodes=max_nodes)]
+    pools = [pool("cheap", price=1.0), pool("costly", price=9.0, max_nodes=max_nodes)]
     turn_ = seen(pools, [pod(ask(12)), pod(ask(12))])
 
     plan, _ = decide(replace(turn_, pools=config.ranked(turn_.pools)), LIMITS, AutoscalerState())

@@ -13,7 +13,7 @@ from autoscaler.kube.backends import KnownPools, open_backends, open_usage
 from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.usage_http import Exporters, Prometheus
-from autoscaler.providers.registry import ConfigError
+from autoscaler.providers.registry import ProviderConfigError
 from isolation.contract.model import Mode
 from isolation.kube.access import Access
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_ordered_is_said(settings, part):
     """
     With the pool's name.
     """
-    with pytest.raises(ConfigError, match="pool a: ") as raised:
+    with pytest.raises(ProviderConfigError, match="pool a: ") as raised:
         wired(f"pools: [{{name: a, provider: externalgrpc, settings: {settings}}}]\n", ProviderGroups(()))
     assert part in str(raised.value)
 
@@ -79,7 +79,7 @@ def test_two_pools_on_one_source_are_seen_through_the_order():
     """
     Each would buy what the other gives back.
     """
-    with pytest.raises(ConfigError, match="same source as pool"):
+    with pytest.raises(ProviderConfigError, match="same source as pool"):
         wired(ORDERED.replace("{name: gpu-b}", "{name: gpu-a}"), ProviderGroups(()))
 
 

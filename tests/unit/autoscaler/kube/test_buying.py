@@ -41,7 +41,7 @@ def test_a_pool_that_will_not_sell_rests_and_is_asked_again_later():
 @pytest.mark.parametrize(
     "trouble", [ChangedError("somebody else"), UnreachableError("no answer")], ids=["changed", "lost"]
 )
-def test_a_purchase_of_unknown_outcome_is_looked_at_anew(trouble):
+def test_a_purchase_of_unknown_outcome_is_looked_at_again(trouble):
     """
     The pool does not rest: the next reading tells what became of it.
     """
@@ -88,7 +88,7 @@ def test_a_pod_for_which_nodes_come_in_vain_is_not_bought_for_without_end():
             if machines.target > len(machines.nodes):
                 machines.nodes.append(f"n{number}")
                 api.put("/api/v1/nodes", a_node(f"n{number}"), "ADDED")
-                await api.told()
+                await api.delivered()
         return (
             machines.target,
             dict(stand.world.unanswered()),

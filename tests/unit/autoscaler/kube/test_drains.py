@@ -49,10 +49,10 @@ def test_a_mark_that_cannot_be_put_gives_the_homes_back():
         await stand.world.observe()
         return await stand.world.apply(drained()), stand.world.conditions()
 
-    refused, doubts = run(api, Machines("n1", "n2"), story)
+    refused, conditions = run(api, Machines("n1", "n2"), story)
     assert refused is not None
     assert {} == api.kinds[RESERVATIONS_PATH]
-    assert [ConditionKind.CONFLICT] == [doubt.kind for doubt in doubts]
+    assert [ConditionKind.CONFLICT] == [condition.kind for condition in conditions]
 
 
 def test_a_node_that_somebody_has_cordoned_is_not_marked():
@@ -136,7 +136,7 @@ def a_story_of_hearsay(hidden, *more):
         stand.seconds = LIMITS.node_delete_delay_after_taint_seconds + 1
         await stand.heard()
         plan, memory = await reconcile(stand.world, LIMITS, AutoscalerState())
-        said = [doubt.text for doubt in stand.world.conditions()]
+        said = [condition.text for condition in stand.world.conditions()]
         await stand.heard()
         after, _ = await reconcile(stand.world, LIMITS, memory)
         return plan.steps, said, after.steps, stand.machines.nodes

@@ -43,7 +43,7 @@ def test_an_evictions_answer_is_understood(answer, refused, kind):
 
     async def story(stand):
         (found,) = await evicted(stand, answer)
-        return found, {doubt.kind for doubt in stand.world.conditions()}
+        return found, {condition.kind for condition in stand.world.conditions()}
 
     found, kinds = run(api, Machines("n1", "n2"), story)
     assert refused is (found is not None)
@@ -60,7 +60,7 @@ def test_an_eviction_without_an_answer_is_not_a_refusal():
     async def story(stand):
         with pytest.raises(SilentError):
             await evicted(stand, SilentError("no answer"))
-        return [doubt.kind for doubt in stand.world.conditions()]
+        return [condition.kind for condition in stand.world.conditions()]
 
     assert [ConditionKind.NOT_READ] == run(api, Machines("n1", "n2"), story)
 
@@ -78,7 +78,7 @@ def test_after_a_failure_of_the_server_nobody_is_evicted_for_a_while():
         held = await stand.world.apply(Evict("p1", "n1", "o", "to n2"))
         stand.seconds += LIMITS.max_pool_backoff_seconds + 1
         await stand.world.apply(Evict("p1", "n1", "o", "to n2"))
-        return before, held, [doubt.kind for doubt in stand.world.conditions()]
+        return before, held, [condition.kind for condition in stand.world.conditions()]
 
     before, held, kinds = run(api, Machines("n1", "n2"), story)
     assert [] == before
@@ -111,7 +111,7 @@ def test_nobody_is_evicted_without_a_home_that_stands():
             await stand.world.apply(drained())
             await stand.heard()
             await trouble(stand)
-            await stand.api.told()
+            await stand.api.delivered()
             return await stand.world.apply(Evict("p1", "n1", "o", "to n2"))
 
         refused = run(api, Machines("n1", "n2"), story)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.kube.annotations import Drain, NodeNote, read_drain
+from autoscaler.kube.annotations import DrainRecord, NodeNote, read_drain
 from autoscaler.kube.observe.machines import MachineInputs, join_machines
 from autoscaler.providers.base import Instance, InstanceState, PoolState
 from isolation.contract.model import Card, Mode, Node, Taint
@@ -159,7 +159,7 @@ def test_ages_survive_a_restart_by_what_objects_say():
     """
     Nothing is remembered: a node is as old as its object, a drain as old as its mark.
     """
-    marked = {"n2": NodeNote(created=100.0, drain=Drain(700.0, "why"))}
+    marked = {"n2": NodeNote(created=100.0, drain=DrainRecord(700.0, "why"))}
 
     fleet = look(PoolState("a", 2, running("n1", "n2")), [node(), node("n2")], notes=marked)
 
@@ -168,7 +168,7 @@ def test_ages_survive_a_restart_by_what_objects_say():
 
 def test_a_pool_whose_provider_cannot_tell_keeps_its_machines():
     """
-    What was coming is still coming, its nodes are what they say; nothing is lost or bought anew.
+    What was coming is still coming, its nodes are what they say; nothing is lost or bought again.
     """
     before = {
         one.name: one
@@ -196,11 +196,11 @@ def test_nodes_of_nobodys_pool_take_pods_and_are_never_given_back():
     ("text", "expected"),
     [
         pytest.param("", None, id="none"),
-        pytest.param('{"since": 5, "why": "idle"}', Drain(5.0, "idle"), id="ours"),
-        pytest.param("{", Drain(0.0), id="no JSON"),
-        pytest.param("[]", Drain(0.0), id="no mapping"),
-        pytest.param('{"since": NaN}', Drain(0.0), id="no number"),
-        pytest.param('{"since": 1e300}', Drain(0.0), id="never"),
+        pytest.param('{"since": 5, "why": "idle"}', DrainRecord(5.0, "idle"), id="ours"),
+        pytest.param("{", DrainRecord(0.0), id="no JSON"),
+        pytest.param("[]", DrainRecord(0.0), id="no mapping"),
+        pytest.param('{"since": NaN}', DrainRecord(0.0), id="no number"),
+        pytest.param('{"since": 1e300}', DrainRecord(0.0), id="never"),
     ],
 )
 def test_a_mark_that_cannot_be_read_is_an_overdue_drain(text, expected):
@@ -214,4 +214,4 @@ def test_a_mark_reads_back_as_it_was_written():
     """
     With its time and its reason.
     """
-    assert Drain(12.5, 'so "it" is') == read_drain(Drain(12.5, 'so "it" is').text())
+    assert DrainRecord(12.5, 'so "it" is') == read_drain(DrainRecord(12.5, 'so "it" is').text())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the turn at scale stands on: a part of a fleet measured alone, a mixture learnt anew, steps taken together."""
+"""What the turn at scale stands on: a part of a fleet measured alone, a mixture learnt again, steps taken together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_fragments_of_some_nodes_are_those_of_a_fleet_of_them(names):
     assert before == whole.fragments()
 
 
-def test_a_mixture_learnt_anew_knows_nothing_else_and_no_order():
+def test_a_mixture_learnt_again_knows_nothing_else_and_no_order():
     """
     Whatever was learnt before is gone; the same requests in another order are the same mixture.
     """

@@ -9,7 +9,7 @@ import pytest
 from autoscaler.core.pools import Pool
 from autoscaler.kube.annotations import Notes, PodNote, Spread
 from autoscaler.kube.observe.pods import MOST_KINDS, find_guarded, movable, waiting
-from autoscaler.kube.watches import Budget, Expression, _budget
+from autoscaler.kube.watches import Expression, PodBudget, _budget
 from isolation.contract.model import NAME_FIELD, Card, Mode, Node, Placement, Pod, Request, Requirement
 from isolation.contract.quantity import GIB
 
@@ -61,9 +61,9 @@ def test_budgets_guard_by_what_they_have_left_and_two_of_them_guard_for_good():
     """
     web, tier = (("app", "web"),), (Expression("tier", "Exists", frozenset()),)
     budgets = [
-        Budget("default", "left", 1, web),
-        Budget("other", "none", 0, web),
-        Budget("default", "tier", 3, expressions=tier),
+        PodBudget("default", "left", 1, web),
+        PodBudget("other", "none", 0, web),
+        PodBudget("default", "tier", 3, expressions=tier),
     ]
     pods = [pod("free"), pod("two", labels={"app": "web", "tier": "x"}), pod("none", namespace="other")]
 
@@ -198,14 +198,14 @@ def test_a_budgets_selector_is_kubernetes_own(expression, expected):
     """
     As label selectors are; in doubt the budget is about the pod.
     """
-    assert expected is Budget("default", "b", 0, expressions=(expression,)).covers({"app": "web"})
+    assert expected is PodBudget("default", "b", 0, expressions=(expression,)).covers({"app": "web"})
 
 
 def test_a_tenant_with_a_thousand_budgets_keeps_its_own_pods_from_moving_and_costs_nobody_time():
     """
     None of them is held against any pod.
     """
-    budgets = [Budget("default", f"b{number}", 1, (("app", str(number)),)) for number in range(1000)]
+    budgets = [PodBudget("default", f"b{number}", 1, (("app", str(number)),)) for number in range(1000)]
 
     found = find_guarded([pod("mine"), pod("theirs", namespace="other")], budgets)
 

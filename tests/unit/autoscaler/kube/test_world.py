@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is read before anything is done: no right, no reading, wrong clocks, wrong books, a kind that is not there.
+What is read before anything is done: no right, no reading, wrong clocks, wrong state, a kind that is not there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_without_the_right_to_act_no_write_leaves(step):
     assert [] == api.writes
 
 
-def test_a_reservation_whose_time_is_over_is_deleted_and_a_strangers_is_not():
+def test_a_reservation_whose_time_is_over_is_deleted_and_another_ones_is_not():
     """
     Ours by its annotation; anybody else's is its maker's to delete.
     """

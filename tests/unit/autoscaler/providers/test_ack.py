@@ -134,7 +134,7 @@ async def served(cloud):
         await runner.cleanup()
 
 
-def told(cloud, story):
+def run_story(cloud, story):
     """What a story with the provider came to."""
 
     async def run():
@@ -148,7 +148,7 @@ def test_a_pool_of_many_pages_is_read_whole():
     """
     Names and IDs as the cluster knows them.
     """
-    states = told(NodePools(230), lambda provider: provider.pools())
+    states = run_story(NodePools(230), lambda provider: provider.pools())
 
     assert (230, 230, 0) == (states[0].target, len(states[0].nodes), states[0].missing)
     assert ("cn-hangzhou.i-bp0001", "cn-hangzhou.192.168.0.1") == (states[0].nodes[0].id, states[0].nodes[0].node)
@@ -167,7 +167,7 @@ def test_a_pool_grows_by_its_desired_size_and_gives_back_the_named_node():
         gone = [await provider.remove("a", [name]) for _ in range(2)]
         return target, name, gone, (await provider.pools())[0]
 
-    target, name, gone, state = told(cloud, story)
+    target, name, gone, state = run_story(cloud, story)
 
     assert (3, [(name,), (name,)]) == (target, gone)
     assert (2, 2) == (state.target, len(state.standing))
@@ -185,7 +185,7 @@ def test_a_pool_without_a_desired_size_is_asked_for_more_and_no_number_is_overwr
         return await provider.grow("a", 1), (await provider.pools())[0].target, await provider.cancel("a", 1)
 
     assert 2 == len(cloud.nodes)
-    assert (3, 3, 3) == told(cloud, story)
+    assert (3, 3, 3) == run_story(cloud, story)
     assert not [path for method, path in cloud.said if method == "PUT"]
 
 
@@ -206,7 +206,7 @@ def test_what_is_out_of_stock_is_said_and_can_be_given_up():
         cloud.nodes = [node for node in cloud.nodes if node["state"] != "removing"]
         return coming, failed, bad, (await provider.pools())[0]
 
-    coming, failed, bad, after = told(cloud, story)
+    coming, failed, bad, after = run_story(cloud, story)
 
     assert (1, "") == (coming.missing, coming.short)
     assert "NoStock" in failed.short
@@ -225,7 +225,7 @@ def test_a_wish_that_nobody_fills_can_be_taken_back():
         await provider.grow("a", 3)
         return await provider.cancel("a", 1), await provider.cancel("a", 9)
 
-    assert (3, 1) == told(cloud, story)
+    assert (3, 1) == run_story(cloud, story)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_pool_that_is_not_ours_to_change_now_is_left_alone(about, error, remed
     cloud.__dict__.update(about)
 
     with pytest.raises(error, match=remedy):
-        told(cloud, lambda provider: provider.grow("a", 1, seen=2))
+        run_story(cloud, lambda provider: provider.grow("a", 1, seen=2))
 
     assert {"GET"} == {method for method, _ in cloud.said}
 
@@ -262,7 +262,7 @@ def test_a_pool_that_is_not_ours_to_change_now_is_left_alone(about, error, remed
         (503, "ServiceUnavailable", UnreachableError),
     ],
 )
-def test_the_services_errors_are_told_apart(status, code, expected):
+def test_the_services_errors_are_distinguished(status, code, expected):
     """
     Never, not now, not known.
     """
@@ -270,7 +270,7 @@ def test_the_services_errors_are_told_apart(status, code, expected):
     cloud.error = (status, code)
 
     with pytest.raises(expected):
-        told(cloud, lambda provider: provider.grow("a", 1))
+        run_story(cloud, lambda provider: provider.grow("a", 1))
 
 
 def test_a_service_that_does_not_answer_has_a_deadline(monkeypatch):
@@ -282,7 +282,7 @@ def test_a_service_that_does_not_answer_has_a_deadline(monkeypatch):
     cloud.slow = 3600.0
 
     with pytest.raises(UnreachableError):
-        told(cloud, lambda provider: provider.grow("a", 1))
+        run_story(cloud, lambda provider: provider.grow("a", 1))
 
 
 def test_nobody_there_is_unreachable():
@@ -305,4 +305,4 @@ def test_the_template_is_learnt_and_not_guessed():
     """
     ACK names instance types, not their cards.
     """
-    assert told(NodePools(1), lambda provider: provider.template("a")) is None
+    assert run_story(NodePools(1), lambda provider: provider.template("a")) is None

@@ -308,7 +308,7 @@ def test_what_is_done_of_several_is_said_though_the_rest_fails(cloud):
     ],
     ids=str,
 )
-def test_the_services_errors_are_told_apart(cloud, code, status, expected):
+def test_the_services_errors_are_distinguished(cloud, code, status, expected):
     """
     Not known, look again, never, not now.
     """

@@ -156,7 +156,7 @@ def test_a_memory_that_is_none_is_refused_with_the_reason(text, said):
 )
 def test_one_bad_profile_costs_the_others_nothing(field, value):
     """
-    It is left out and named; the pool is learnt anew from its next node.
+    It is left out and named; the pool is learnt again from its next node.
     """
     good = json.loads(encode(learn({}, [node()])))
     good["pools"]["bad"] = good["pools"]["a"] | {field: value}

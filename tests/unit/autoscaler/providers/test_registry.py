@@ -13,7 +13,7 @@ from autoscaler.providers.base import DeniedError, Instance, InstanceState, Miss
 from autoscaler.providers.core.node_description import aws_template, capi_template
 from autoscaler.providers.core.stock import is_out_of_stock, shorten_error
 from autoscaler.providers.naming import NodeNames
-from autoscaler.providers.registry import ConfigError, PoolSource, Providers, open_providers
+from autoscaler.providers.registry import PoolSource, ProviderConfigError, Providers, open_providers
 from isolation.contract.codec.cursor import At
 from isolation.contract.model import Mode
 from isolation.contract.quantity import GIB
@@ -85,7 +85,7 @@ def test_everything_that_is_wrong_with_a_configuration_is_said_at_once():
     """
     One line for each, each with what to write instead.
     """
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ProviderConfigError) as caught:
         open_providers(
             sources(
                 ("a", "azure", {}),
@@ -144,7 +144,7 @@ def test_scale_pools_need_no_sdk():
     assert providers._by_pool["a"] is not providers._by_pool["b"]
 
 
-def test_what_cannot_be_told_is_neither_empty_nor_gone():
+def test_what_is_unknown_is_neither_empty_nor_gone():
     """
     An unreachable provider's pools are named with the reason; a pool that it forgot, too.
     """
@@ -182,9 +182,9 @@ def test_nodes_are_named_by_their_provider_id():
     assert "aws:///z/i-1" in cloud.removed[0]
 
 
-def test_a_machine_whose_node_cannot_be_told_is_not_taken_for_one_without():
+def test_a_machine_whose_node_is_unknown_is_not_taken_for_one_without():
     """
-    It would be given up as one that never came: the pool cannot be told at all.
+    It would be given up as one that never came: the pool is unknown at all.
     """
     cloud = Shelf(PoolState("a", 1, (Instance("i-1"),)))
     reading = asyncio.run(Providers({"a": cloud}, Names(UnreachableError("no list"))).read())
@@ -193,7 +193,7 @@ def test_a_machine_whose_node_cannot_be_told_is_not_taken_for_one_without():
     assert ["a"] == list(reading.failed)
 
 
-def test_nodes_are_listed_anew_when_a_machine_is_not_known_and_not_each_time():
+def test_nodes_are_listed_again_when_a_machine_is_not_known_and_not_each_time():
     """
     Over all pages; what is known is not asked again, what is unknown not more than every few seconds.
     """

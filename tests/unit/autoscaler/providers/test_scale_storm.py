@@ -91,7 +91,7 @@ class Server:
                 }
                 for name, about in self.machines.items()
             ]
-            return json.dumps({"metadata": {}, "items": items}).encode()
+            return json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
 
 
 STEPS = st.lists(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
+from support.damage import damaged, places
 
 from isolation.contract.codec import (
     CodecError,
@@ -92,22 +93,6 @@ JUNK = (
     *("", "x", "8", "1e99", "\x00\x1b[31m", "\ud800", "9" * 5000, "[" * 5000),
     *([], {}, [None], [{}], {"a": None}, {1: 2}, [[]], (1,), b"x", object()),
 )
-
-
-def places(value, path=()):
-    """Every path in a value."""
-    yield path
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from places(inner, (*path, key))
-
-
-def damaged(value, path, junk):
-    """A copy with one place replaced."""
-    if not path:
-        return junk
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = damaged(value[path[0]], path[1:], junk)
-    return copy
 
 
 def everything_damaged(value):

@@ -10,7 +10,7 @@ import pytest
 from isolation.contract.codec import CodecError, request_of
 from isolation.contract.codec.rules import NOWHERE, pinned
 from isolation.contract.model import NAME_FIELD, Node, Refusal, Requirement, Rules, Toleration
-from isolation.placement.node_rules import RequestKind, find_barrier
+from isolation.placement.node_rules import Needs, RequestKind, find_barrier
 
 MODEL, GFD = "aliyun.accelerator/nvidia_name", "nvidia.com/gpu.product"
 
@@ -59,7 +59,7 @@ def test_an_empty_term_matches_no_node(terms):
     """Kubernetes: a null or empty term matches nothing, which is not the same as no term."""
     rules = request(**affinity(*terms)).rules
     assert ((NOWHERE,),) == rules.terms
-    assert find_barrier(RequestKind.NOTHING, rules, Node("n1")) is not None
+    assert find_barrier(Needs(RequestKind.NOTHING, rules), Node("n1")) is not None
 
 
 def test_an_empty_term_beside_another_is_simply_never_the_one():

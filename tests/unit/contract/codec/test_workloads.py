@@ -73,7 +73,7 @@ def test_replicas_are_alike_and_share_their_owner():
     assert "ns/web-0" == one.key
 
 
-def test_a_bare_pod_has_no_owner():
+def test_a_pod_without_a_controller_has_no_owner():
     """Nothing to keep apart."""
     (pod,) = pods_of(workload("Pod", template()["spec"], "v1"))
     assert ("", "web", ("main",)) == (pod.request.owner, pod.key, pod.containers)

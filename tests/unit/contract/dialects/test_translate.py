@@ -14,7 +14,7 @@ from support.dialect_pods import CASES, KOORD, QGPU, asking, hami, kai
 
 from isolation.contract.codec import CodecError, request_of
 from isolation.contract.dialects import SYSTEMS, Offered, translate
-from isolation.contract.model import Request
+from isolation.contract.model import Card, Request
 from isolation.contract.names import (
     ASKED,
     AVOID_UUIDS,
@@ -89,6 +89,10 @@ REFUSED = {
     ),
     "hami-requests-only": (hami(lambda p: main_of(p)["resources"].pop("limits")), "set"),
     "hami-no-cards": (hami(gpu="0"), "of 1 or more"),
+    "hami-zero-alone": (hami(gpu=None, gpucores=None, gpumem="0"), "nvidia.com/gpumem is 0"),
+    "hami-percent-0": (hami(**{"gpumem": None, "gpumem-percentage": "0"}), "request 1 to 100"),
+    "hami-gibibytes": (hami(gpumem="4Gi"), "counts 1 MiB each, so write 2048 for 2 GiB"),
+    "hami-priority-alone": (hami(gpu=None, gpumem=None, gpucores=None, priority="0"), "needs nvidia.com/gpu"),
     "hami-65-cards": (hami(gpu="65"), "at most 64"),
     "hami-core-101": (hami(gpucores="101"), "at most 100"),
     "hami-huge": (hami(gpumem="9" * 39), "more than any machine has"),
@@ -111,9 +115,14 @@ REFUSED = {
         asking({f"{QGPU}memory": "4"}, annotated("tke.cloud.tencent.com/app-class", "fast")),
         "online or offline",
     ),
+    "vgpu-manager-links": (
+        asking({"nvidia.com/vgpu-number": "2"}, annotated("nvidia.com/device-topology-mode", "link-strict")),
+        "demands links",
+    ),
     "kai-both": (kai(**{"gpu-fraction": "0.5", "gpu-memory": "1"}), "keep one"),
     "kai-fraction-2": (kai(**{"gpu-fraction": "2"}), "above 0 and up to 1"),
     "kai-fraction-0": (kai(**{"gpu-fraction": "0.0"}), "above 0"),
+    "kai-devices-alone": (kai(**{"gpu-fraction-num-devices": "2"}), "needs gpu-fraction or gpu-memory"),
     "kai-empty": (kai(**{"gpu-fraction": ""}), "is empty"),
     "kai-no-container": (kai(**{"gpu-memory": "1", "gpu-fraction-container-name": "x"}), "no container"),
     "kai-devices-forged": (
@@ -214,6 +223,87 @@ def test_pods_in_our_words_and_whole_cards_are_left_alone():
         found = translate(pod, offered(15))
         assert found.spec.value is pod["spec"]
         assert found.metadata.value is pod["metadata"]
+
+
+NOTHING = {
+    "hami": hami(gpu="0", gpumem="0", gpucores="0"),
+    "volcano": asking({"volcano.sh/vgpu-number": "0", "volcano.sh/vgpu-memory": "0"}),
+    "gpu-manager": asking({"tencent.com/vcuda-core": "0", "tencent.com/vcuda-memory": "0"}),
+    "qgpu": asking({f"{QGPU}core": "0"}),
+    "koordinator": asking({f"{KOORD}-core": "0", f"{KOORD}-memory": "0"}),
+    "vgpu-manager": asking({"nvidia.com/vgpu-number": "0"}),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_zero_of_everything_is_a_pod_without_cards(name):
+    """
+    As charts write it that switch GPUs off: the amounts go, and nothing else changes.
+    """
+    found = translate(NOTHING[name], offered(15))
+    assert found.refusal is None
+    request = request_of(found.metadata.value, found.spec.value)
+    assert isinstance(request, Request)
+    assert not request.shared
+    assert not request.whole
+    assert {"cpu", "memory"} >= main_of({"spec": found.spec.value})["resources"].get("limits", {}).keys()
+
+
+def test_an_amount_of_zero_beside_a_count_is_one_that_is_not_named():
+    """
+    All of a card's memory, or the percentage of it, or no share of compute.
+    """
+    assert (1, 15, 30, False) == became(hami(gpumem="0"))
+    assert (1, 7, 30, False) == became(hami(**{"gpumem": "0", "gpumem-percentage": "50"}))
+    assert (1, 4, 0, False) == became(asking({f"{QGPU}core": "0", f"{QGPU}memory": "4"}))
+    assert (1, 8, 0, False) == became(asking({f"{KOORD}-core": "0", f"{KOORD}-memory": "8Gi"}))
+
+
+def test_an_empty_name_in_a_list_of_cards_is_left_out():
+    """
+    In HAMi it would be in the name of every card.
+    """
+    notes = translate(hami(annotated("nvidia.com/use-gputype", "A100, H100,")), offered(15)).metadata.value
+    assert "A100,H100" == notes["annotations"][USE_MODELS]
+
+
+@pytest.mark.parametrize(
+    ("part", "cards"),
+    [
+        ("NVIDIA-NVIDIA L4", {"NVIDIA L4", "NVIDIA-L4"}),
+        ("NVIDIA-Tesla T4", {"Tesla T4", "Tesla-T4"}),
+        ("l4", {"NVIDIA L4", "NVIDIA-L4"}),
+        ("A100", set()),
+    ],
+)
+def test_a_card_model_is_found_by_any_name_that_its_system_has_for_it(part, cards):
+    """
+    HAMi puts `NVIDIA-` before the driver's name, node labels have hyphens for spaces.
+    """
+    found = translate(hami(annotated("nvidia.com/use-gputype", part)), offered(15))
+    rules = request_of(found.metadata.value, found.spec.value).rules.cards
+    models = {"NVIDIA L4", "NVIDIA-L4", "Tesla T4", "Tesla-T4"}
+    assert cards == {name for name in models if rules.allow(Card("GPU-a", 0, GIB, model=name))}
+
+
+def test_what_has_no_effect_is_said():
+    """
+    Every annotation by which these systems choose or limit what gpushare does not.
+    """
+    notes = {"gpu-fraction": "0.5", "gpu-fraction.limit": "1", "gpu-sm-percentage": "30"}
+    assert 2 == sum("has no effect" in text for text in translate(kai(**notes), offered(15)).warnings)
+    pod = asking({"nvidia.com/vgpu-number": "2"}, annotated("nvidia.com/device-topology-mode", "link"))
+    assert ["annotation nvidia.com/device-topology-mode has no effect: the links between cards are not considered"] == [
+        *translate(pod, offered(15)).warnings
+    ]
+
+
+def test_the_ceiling_of_a_pod_of_whole_cards_is_not_taken_over():
+    """
+    They are the vendor's, and nothing of them is limited.
+    """
+    pod = asking({"tencent.com/vcuda-core": "100"}, annotated("tencent.com/vcuda-core-limit", "100"))
+    assert CORE_LIMIT not in translate(pod, offered(15)).metadata.value["annotations"]
 
 
 NAMES = sorted({name for one in SYSTEMS.values() for name in (*one.resources, *one.implied)} | {MEM, CORE})

@@ -22,7 +22,7 @@ LEGEND = re.compile(r"\{\{(\w+)\}\}")
 BY_UID = pytest.mark.parametrize("uid", DASHBOARDS)
 
 
-def told(uid, expr):
+def labels_of(uid, expr):
     """As a server would be asked."""
     values = queries.defaults(DASHBOARDS[uid]) | queries.windows("5m", "6h")
     return read(queries.filled(expr, values), KNOWN)
@@ -31,7 +31,7 @@ def told(uid, expr):
 @pytest.mark.parametrize(("uid", "one"), QUERIES, ids=[f"{uid}-{q.panel}-{q.letter}" for uid, q in QUERIES])
 def test_query_is_sound(uid, one):
     """Names and labels exist, counters are under a rate, sides of a join can match, nothing is divided by 0."""
-    assert () == told(uid, one.expr).problems
+    assert () == labels_of(uid, one.expr).problems
 
 
 @BY_UID
@@ -40,7 +40,7 @@ def test_legends_name_labels_of_the_result(uid):
     wrong = [
         (one.panel, one.legend)
         for one in queries.asked(DASHBOARDS[uid])
-        if not set(LEGEND.findall(one.legend)) <= set(told(uid, one.expr).labels or ())
+        if not set(LEGEND.findall(one.legend)) <= set(labels_of(uid, one.expr).labels or ())
     ]
     assert [] == wrong
 
@@ -54,9 +54,11 @@ def test_many_series_have_a_legend_each(uid):
             continue
         for target in panel["targets"]:
             labels = (
-                set(told(uid, target["expr"]).labels or ()) - set(promql.TARGET_LABELS) - {"uuid", "mode", "source"}
+                set(labels_of(uid, target["expr"]).labels or ())
+                - set(promql.TARGET_LABELS)
+                - {"uuid", "mode", "source"}
             )
-            if "instance" in (found := told(uid, target["expr"]).labels or ()) and not labels:
+            if "instance" in (found := labels_of(uid, target["expr"]).labels or ()) and not labels:
                 labels = {"instance"} & set(found)
             shown = set(LEGEND.findall(target["legendFormat"]))
             if target["legendFormat"] == "__auto" or (labels and not shown):
@@ -76,7 +78,7 @@ def test_columns_of_a_table_have_its_keys(uid):
                     wrong += [
                         (panel.title, column.title, sorted(labels ^ keys))
                         for column in panel.columns
-                        if (labels := told(uid, column.expr).labels or set()) != keys
+                        if (labels := labels_of(uid, column.expr).labels or set()) != keys
                     ]
     assert [] == wrong
 
@@ -133,7 +135,7 @@ def test_every_metric_of_the_catalogue_is_shown_somewhere():
         "gpushare_autoscaler_config_last_reload_success_timestamp_seconds": "whether it succeeded is shown",
         "gpushare_autoscaler_grpc_request_duration_seconds": "answers come from memory; the calls are shown",
     }
-    shown = set().union(*(told(uid, one.expr).names for uid, one in QUERIES))
+    shown = set().union(*(labels_of(uid, one.expr).names for uid, one in QUERIES))
     missing = {
         name
         for name in promql.CATALOGUE

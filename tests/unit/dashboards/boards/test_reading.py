@@ -77,7 +77,7 @@ def test_long_ranges_ask_recorded_series():
 
 
 def test_firing_alerts_are_on_the_first_page_with_their_runbooks():
-    """Also those of which no job is told."""
+    """Also those of which no job is reported."""
     (panel,) = (panel for panel in asked.panels(DASHBOARDS["gpushare-overview"]) if panel["title"] == "Alerts")
     assert "/docs/runbooks/${__value.text}.md" in json.dumps(panel)
     assert "job=~" not in panel["targets"][0]["expr"]

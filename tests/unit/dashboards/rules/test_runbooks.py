@@ -119,7 +119,7 @@ def test_the_example_for_alertmanager_is_one(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
     assert 0 == done.returncode, done.stderr
-    assert "4 inhibit rules" in done.stdout
+    assert "5 inhibit rules" in done.stdout
     assert set(re.findall(r"Gpushare\w+", example)) <= {alert.name for alert in ALERTS}
 
 

@@ -39,8 +39,8 @@ def test_cards_nodes_and_namespaces_hold_what_the_pods_hold(parts):
     """
     pods = [pod(f"p{at}", "n-0", gib, (index,)) for at, (index, gib, _) in enumerate(parts)]
     fleet = Fleet((node("n-0", 8),), tuple(pods))
-    told = usage(fleet, [tenant(one, 1) for one, (_, _, known) in zip(pods, parts, strict=True) if known])
-    cards, sums = summarize_cards(fleet, told), summarize_pods(fleet, told)
+    used_now = usage(fleet, [tenant(one, 1) for one, (_, _, known) in zip(pods, parts, strict=True) if known])
+    cards, sums = summarize_cards(fleet, used_now), summarize_pods(fleet, used_now)
     whole = sum(gib for _, gib, _ in parts) * GIB
     assert whole == sum(card.promised for card in cards)
     assert [whole] == [one.promised for one in summarize_nodes(cards)]
@@ -90,11 +90,11 @@ def test_unknown_use_is_a_question_mark_and_null_never_nothing():
     """
     pods = (pod("a", "n-0", 4), pod("b", "n-1", 4))
     fleet = Fleet((node("n-0", 1), node("n-1", 1)), pods)
-    told = usage(fleet, [tenant(pods[0], 3)], without=("n-1",))
-    known, unknown = top_document(fleet, told, TopOptions())["items"]
+    used_now = usage(fleet, [tenant(pods[0], 3)], without=("n-1",))
+    known, unknown = top_document(fleet, used_now, TopOptions())["items"]
     assert (int(3.25 * GIB), None) == (known["used_bytes"], unknown["used_bytes"])
     assert None is unknown["over_promise_bytes"]
-    lines = top_lines(fleet, told, TopOptions(), TextOutput())
+    lines = top_lines(fleet, used_now, TopOptions(), TextOutput())
     assert "used 3.2+ of 32.0 GiB" in lines[0]
     assert "?" in lines[3]
     assert "?" in top_lines(fleet, NOTHING, TopOptions(), TextOutput())[0]
@@ -105,10 +105,10 @@ def test_whole_cards_are_known_when_all_or_none_are_taken_or_somebody_tells():
     No record says which whole card a pod has: one pod of two on a node of four is not put on any card.
     """
 
-    def promised(count, told=NOTHING):
+    def promised(count, used_now=NOTHING):
         whole = FleetPod("team", "w", "w", "n-0", CardRequest(count, 0, 0, whole=True))
         fleet = Fleet((node("n-0", 4, mode=Mode.EXCLUSIVE),), (whole,) if count else ())
-        return [card.promised for card in summarize_cards(fleet, told)]
+        return [card.promised for card in summarize_cards(fleet, used_now)]
 
     assert [0] * 4 == promised(0)
     assert [16 * GIB] * 4 == promised(4)
@@ -131,20 +131,22 @@ def test_over_promise_is_counted_by_container_and_card():
     """
     one = pod("a", "n-0", 4, (0, 1))
     fleet = Fleet((node("n-0", 2),), (one,))
-    told = usage(fleet, [tenant(one, 6, 0), tenant(one, 1, 1)])
-    (total,) = summarize_pods(fleet, told)
+    used_now = usage(fleet, [tenant(one, 6, 0), tenant(one, 1, 1)])
+    (total,) = summarize_pods(fleet, used_now)
     assert (8 * GIB, 7 * GIB, 2 * GIB) == (total.promised, total.used, total.over)
-    assert "1 over promise" in top_lines(fleet, told, TopOptions(), TextOutput())[0]
+    assert "1 over promise" in top_lines(fleet, used_now, TopOptions(), TextOutput())[0]
 
 
 def test_one_machine_by_its_exporter_alone_shows_what_the_cluster_would():
     """
     The same cards with the same promises and the same use, without an API server.
     """
-    fleet, told = fleet_of_cards(8)
-    alone = build_fleet(told)
-    by_cluster = [(c.card.uuid, c.promised, c.memory.used, c.memory.over) for c in summarize_cards(fleet, told)]
-    assert by_cluster == [(c.card.uuid, c.promised, c.memory.used, c.memory.over) for c in summarize_cards(alone, told)]
+    fleet, used_now = fleet_of_cards(8)
+    alone = build_fleet(used_now)
+    by_cluster = [(c.card.uuid, c.promised, c.memory.used, c.memory.over) for c in summarize_cards(fleet, used_now)]
+    assert by_cluster == [
+        (c.card.uuid, c.promised, c.memory.used, c.memory.over) for c in summarize_cards(alone, used_now)
+    ]
 
 
 @pytest.mark.parametrize("sort", ["name", "allocated", "used", "free", "stranded"])
@@ -152,9 +154,9 @@ def test_a_list_that_is_sorted_has_its_largest_first(sort):
     """
     Whatever is sorted by, ties go by name.
     """
-    fleet, told = fleet_of_cards(64)
+    fleet, used_now = fleet_of_cards(64)
     column = {"name": None, "allocated": 3, "used": 4, "free": 5, "stranded": 8}[sort]
-    lines = top_lines(fleet, told, TopOptions(sort=sort), TextOutput())[2:66]
+    lines = top_lines(fleet, used_now, TopOptions(sort=sort), TextOutput())[2:66]
     found = [line.split()[column] if column is not None else line.split()[:2] for line in lines]
     if column is None:
         assert sorted(found) == found
@@ -169,14 +171,14 @@ def test_the_exporters_own_pages_are_read(name):
     What the exporter's golden pages say of cards and promises is what `gpushare top --local` shows.
     """
     page = (GOLDEN / "exporter" / f"{name}.txt").read_bytes()
-    told = build_usage(parse_page(page, FAMILIES))
-    cards, text = summarize_cards(build_fleet(told), told), page.decode()
+    used_now = build_usage(parse_page(page, FAMILIES))
+    cards, text = summarize_cards(build_fleet(used_now), used_now), page.decode()
     assert text.count("\ngpushare_card_memory_total_bytes{") == len(cards)
     allocated = re.findall(r"^gpushare_card_memory_allocated_bytes\{.*\} (\S+)$", text, re.MULTILINE)
     assert sum(map(float, allocated)) == sum(card.promised for card in cards)
     used = re.findall(r"^gpushare_card_memory_used_bytes\{.*\} (\S+)$", text, re.MULTILINE)
     assert sum(map(float, used)) == sum(card.memory.used or 0 for card in cards)
-    lines = top_lines(build_fleet(told), told, TopOptions(), TextOutput())
+    lines = top_lines(build_fleet(used_now), used_now, TopOptions(), TextOutput())
     check(f"views/exporter-{name}.txt", "\n".join(lines) + "\n")
 
 

@@ -35,9 +35,9 @@ def explain_pod(tmp_path, nodes, pod, others=()):
     objects |= {f"/api/v1/nodes/{one['metadata']['name']}": one for one in nodes}
     with serving(api(objects)) as (url, _):
         words = ["explain", "team/w", "--kubeconfig", kubeconfig(url, tmp_path)]
-        told, shown = inside(*words, "-o", "json"), inside(*words)
-    assert (0, 0) == (told.returncode, shown.returncode)
-    return json.loads(told.stdout), " ".join(shown.stdout.split())
+        document, shown = inside(*words, "-o", "json"), inside(*words)
+    assert (0, 0) == (document.returncode, shown.returncode)
+    return json.loads(document.stdout), " ".join(shown.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_a_node_that_only_has_to_come_back_is_named_with_all_that_is_wrong(tmp_p
     """
     The taints that Kubernetes gives such a node go with it; and nobody says that there is room on it before.
     """
-    told, _ = explain_pod(tmp_path, [node], pod_json("w", "", 8))
-    assert told["pending"]["placement"] is None
-    texts = [one["text"] for one in told["pending"]["remedies"]]
+    document, _ = explain_pod(tmp_path, [node], pod_json("w", "", 8))
+    assert document["pending"]["placement"] is None
+    texts = [one["text"] for one in document["pending"]["remedies"]]
     assert f"node n is {wrong}; when it is usable again, the pod fits n (card 0)" in texts
 
 
@@ -65,10 +65,10 @@ def test_no_help_leads_to_a_node_without_its_agent(tmp_path):
     There the scheduler binds no share, however small.
     """
     away = sick("away", agent="stopping")
-    told, shown = explain_pod(
+    document, shown = explain_pod(
         tmp_path, [away, node_json("full", 1, 16)], pod_json("w", "", 12), [pod_json("x", "full", 8)]
     )
-    texts = {one["kind"]: one["text"] for one in told["pending"]["remedies"]}
+    texts = {one["kind"]: one["text"] for one in document["pending"]["remedies"]}
     assert "request 8 GiB (aliyun.com/gpu-mem: 8): fits full (card 0)" == texts["smaller"]
     assert "away: its node agent is stopping" in shown
 
@@ -77,9 +77,11 @@ def test_a_node_of_the_pool_without_a_taint_stands_for_a_new_one(tmp_path):
     """
     Though another of its likes, earlier by name, has one that the pod does not tolerate.
     """
-    told, _ = explain_pod(tmp_path, [sick("a", DEDICATED), sick("b")], pod_json("w", "", 12), [pod_json("x", "b", 8)])
+    document, _ = explain_pod(
+        tmp_path, [sick("a", DEDICATED), sick("b")], pod_json("w", "", 12), [pod_json("x", "b", 8)]
+    )
     assert ["a new node like b (1 x A100, cgpu): the pod fits"] == [
-        one["text"] for one in told["pending"]["remedies"] if one["kind"] == "pool"
+        one["text"] for one in document["pending"]["remedies"] if one["kind"] == "pool"
     ]
 
 
@@ -87,8 +89,8 @@ def test_where_nothing_helps_it_is_said_what_was_tried(tmp_path):
     """
     And not that only another kind of node would do: the pod could tolerate this one's taint.
     """
-    told, shown = explain_pod(tmp_path, [sick("a", DEDICATED)], pod_json("w", "", 8))
-    assert [] == told["pending"]["remedies"]
+    document, shown = explain_pod(tmp_path, [sick("a", DEDICATED)], pod_json("w", "", 8))
+    assert [] == document["pending"]["remedies"]
     assert "a: taint dedicated=x:NoSchedule is not tolerated" in shown
     assert "No remedy found. Tried: a smaller request," in shown
     assert "Resolve the reasons above, or add a node of another kind" in shown
@@ -100,8 +102,8 @@ def test_a_node_short_of_cpu_does_not_fit_in_the_table_either(tmp_path):
     """
     limits = {ACK.memory: "8", "cpu": "500"}
     pod = pod_json("w", "", 8, containers=[{"name": "main", "resources": {"limits": limits, "requests": limits}}])
-    told, shown = explain_pod(tmp_path, [sick("n")], pod)
-    assert "cpu" == told["pending"]["why"]
+    document, shown = explain_pod(tmp_path, [sick("n")], pod)
+    assert "cpu" == document["pending"]["why"]
     assert "100 % nodes short of CPU" in shown
 
 
@@ -111,8 +113,8 @@ def test_a_pod_that_has_ended_holds_nothing(tmp_path, phase):
     Whatever its record says: no cards, no faults, no advice.
     """
     pod = pod_json("w", "n", 8) | {"status": {"phase": phase}}
-    told, shown = explain_pod(tmp_path, [sick("n")], pod)
-    assert (None, None, []) == (told["bound"], told["pending"], told["problems"])
+    document, shown = explain_pod(tmp_path, [sick("n")], pod)
+    assert (None, None, []) == (document["bound"], document["pending"], document["problems"])
     assert f"team/w: ended ({phase}) on node n: its cards are released" in shown
     assert "record" not in shown
     assert "annotation" not in shown
@@ -123,8 +125,8 @@ def test_of_a_pod_that_asks_nothing_of_cards_nothing_is_claimed(tmp_path):
     No room, no advice: who places it knows.
     """
     pod = {"metadata": {"name": "w", "namespace": "team", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}
-    told, shown = explain_pod(tmp_path, [sick("n")], pod | {"status": {"phase": "Pending"}})
-    assert told["pending"] is None
+    document, shown = explain_pod(tmp_path, [sick("n")], pod | {"status": {"phase": "Pending"}})
+    assert document["pending"] is None
     assert "requests no cards: see its scheduler and its Events for why it is pending" in shown
 
 
@@ -141,7 +143,7 @@ def test_shares_that_nobody_recorded_take_no_whole_cards():
     assert [(0, True, 16 * GIB)] * 2 == [(one.promised, one.partly, one.free) for one in found]
 
 
-def test_every_reason_why_an_exporter_is_not_heard_is_told(tmp_path):
+def test_every_reason_why_an_exporter_is_not_heard_is_reported(tmp_path):
     """
     Each with its own nodes; a page that tells of no cards is one of them.
     """
@@ -152,12 +154,12 @@ def test_every_reason_why_an_exporter_is_not_heard_is_told(tmp_path):
         (200, page), (200, b"<html>"), (503, b'{"message": "connection refused"}'), (500, b"boom"),
     ])}  # fmt: skip
     with serving(api({"/api/v1/nodes": nodes, "/api/v1/pods": [], OURS: pods} | proxy)) as (url, _):
-        told = json.loads(inside("top", "-o", "json", "--kubeconfig", kubeconfig(url, tmp_path)).stdout)
+        document = json.loads(inside("top", "-o", "json", "--kubeconfig", kubeconfig(url, tmp_path)).stdout)
     assert [
         "memory in use on n0, n1 is unknown: the exporter reports no cards; see its log",
         "memory in use on n2 is unknown: 503 : connection refused",
         "memory in use on n3 is unknown: 500 : boom",
-    ] == told["notes"]
+    ] == document["notes"]
 
 
 @pytest.mark.parametrize(

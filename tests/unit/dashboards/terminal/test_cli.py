@@ -194,10 +194,10 @@ def test_json_and_yaml_say_the_same(by, tmp_path):
     """
     with serving(cluster()) as (url, _):
         words = ["top", "--by", by, "--kubeconfig", kubeconfig(url, tmp_path)]
-        told = json.loads(inside(*words, "-o", "json").stdout)
-        assert told == yaml.safe_load(inside(*words, "-o", "yaml").stdout)
-    assert (1, by) == (told["format"], told["by"])
-    assert None is told["items"][0]["used_bytes"]
+        document = json.loads(inside(*words, "-o", "json").stdout)
+        assert document == yaml.safe_load(inside(*words, "-o", "yaml").stdout)
+    assert (1, by) == (document["format"], document["by"])
+    assert None is document["items"][0]["used_bytes"]
 
 
 def test_breaches_by_namespace_ended_ones_and_exit_codes():
@@ -205,12 +205,12 @@ def test_breaches_by_namespace_ended_ones_and_exit_codes():
     Open ones alone unless asked; over promise by the figures even where no record tells; --exit-code tells scripts.
     """
     with serving(exporter(PAGE, BREACHES)) as (url, _):
-        told = json.loads(inside("breaches", "--local", url, "-o", "json").stdout)["items"]
+        document = json.loads(inside("breaches", "--local", url, "-o", "json").stdout)["items"]
         assert {("denied", 2), ("over_limit", 2)} == {
-            (k, sum(b["kind"] == k for b in told)) for k in {b["kind"] for b in told}
+            (k, sum(b["kind"] == k for b in document)) for k in {b["kind"] for b in document}
         }
         everything = json.loads(inside("breaches", "--local", url, "-o", "json", "--ended").stdout)["items"]
-        assert (4, 5) == (len(told), len(everything))
+        assert (4, 5) == (len(document), len(everything))
         mine = inside("breaches", "--local", url, "-n", "other")
         assert "source library: reported by the container" in mine.stdout
         assert "1 open breach" in mine.stdout
@@ -237,12 +237,12 @@ def test_prometheus_is_asked_instead_of_exporters(tmp_path):
     with serving(cluster()) as (url, asked):
         words = ["top", "-o", "json", "--kubeconfig", kubeconfig(url, tmp_path)]
         with serving(lambda *_: (200, json.dumps(answer).encode())) as (prometheus, _):
-            told = json.loads(inside(*words, "--prometheus", prometheus).stdout)
-        assert [5_000_000_000, None] == [card["used_bytes"] for card in told["items"]]
+            document = json.loads(inside(*words, "--prometheus", prometheus).stdout)
+        assert [5_000_000_000, None] == [card["used_bytes"] for card in document["items"]]
         with serving(lambda *_: (200, json.dumps(refusal).encode())) as (prometheus, _):
-            told = json.loads(inside(*words, "--prometheus", prometheus).stdout)
-        assert [None, None] == [card["used_bytes"] for card in told["items"]]
-        assert "query is too long" in told["notes"][0]
+            document = json.loads(inside(*words, "--prometheus", prometheus).stdout)
+        assert [None, None] == [card["used_bytes"] for card in document["items"]]
+        assert "query is too long" in document["notes"][0]
         assert [] == [path for path, _ in asked if "proxy" in path]
 
 
@@ -260,9 +260,9 @@ def test_with_prometheus_only_nodes_with_open_breaches_are_asked(tmp_path):
     more |= {f"{proxy}/metrics": (200, b""), f"{proxy}/breaches": BREACHES}
     with serving(cluster(**more)) as (url, asked), serving(lambda *_: (200, answer)) as (prometheus, _):
         words = ["breaches", "--kubeconfig", kubeconfig(url, tmp_path), "--prometheus", prometheus, "-o", "json"]
-        told = json.loads(inside(*words).stdout)
-    assert {"denied"} == {one["kind"] for one in told["items"]}
-    assert {"n-1"} == {one["node"] for one in told["items"]}
+        document = json.loads(inside(*words).stdout)
+    assert {"denied"} == {one["kind"] for one in document["items"]}
+    assert {"n-1"} == {one["node"] for one in document["items"]}
     assert {f"{proxy}/metrics", f"{proxy}/breaches"} == {path for path, _ in asked if "proxy" in path}
 
 

@@ -244,14 +244,14 @@ def test_the_story_in_words_and_as_data():
     """
     pod = pod_json("p", "", 20)
     subject = parse_pod(pod, {}, GIB)
-    told = Explanation(subject, find_faults(subject), waits([node_json("n-0", 2, 10)], [], pod))
-    lines = explain_lines(told, 0.0, TextOutput(80), wide=False)
+    explanation = Explanation(subject, find_faults(subject), waits([node_json("n-0", 2, 10)], [], pod))
+    lines = explain_lines(explanation, 0.0, TextOutput(80), wide=False)
     assert "team/p: pending" == lines[0]
     assert [] == [line for line in lines if len(line) > 80]
     assert "What would help" in lines
-    document = explain_document(told)
+    document = explain_document(explanation)
     assert "card_too_small" == document["pending"]["why"]
-    assert [one.text for one in told.waits.remedies] == [one["text"] for one in document["pending"]["remedies"]]
+    assert [one.text for one in explanation.waits.remedies] == [one["text"] for one in document["pending"]["remedies"]]
     assert json.loads(json.dumps(document)) == document
 
 

@@ -183,14 +183,14 @@ def test_no_credentials_go_to_an_exporter_or_prometheus(tmp_path):
     """
     answer = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}}).encode()
     objects = {"/api/v1/nodes": [node_json("n-0")], "/api/v1/pods": []}
-    with serving(lambda *_: (200, answer)) as (prometheus, asked), serving(api(objects)) as (url, told):
+    with serving(lambda *_: (200, answer)) as (prometheus, asked), serving(api(objects)) as (url, document):
         config = kubeconfig(url, tmp_path)
         said = json.loads(config.read_text())
         said["users"][0]["user"] = {"token": "sesame"}
         config.write_text(json.dumps(said))
         done = inside("top", "--kubeconfig", config, "--prometheus", prometheus.replace("http://", "http://me:pass@"))
     assert (0, "") == (done.returncode, done.stderr)
-    assert {"Bearer sesame"} == {headers.get("Authorization") for _, headers in told}
+    assert {"Bearer sesame"} == {headers.get("Authorization") for _, headers in document}
     assert ["Basic bWU6cGFzcw=="] == [headers.get("Authorization") for _, headers in asked]
     assert "pass" not in done.stdout
 
@@ -219,6 +219,6 @@ def test_exporters_that_hang_keep_nothing_back(tmp_path, monkeypatch):
     with serving(answers) as (url, _):
         done = inside("top", "-o", "json", "--kubeconfig", kubeconfig(url, tmp_path))
         over.set()
-    told = json.loads(done.stdout)
-    assert [None] * 20 == [card["used_bytes"] for card in told["items"]]
-    assert ["memory in use on n-0, n-1, n-10 and 17 more is unknown: no answer within 0 s"] == told["notes"]
+    document = json.loads(done.stdout)
+    assert [None] * 20 == [card["used_bytes"] for card in document["items"]]
+    assert ["memory in use on n-0, n-1, n-10 and 17 more is unknown: no answer within 0 s"] == document["notes"]

@@ -44,13 +44,13 @@ def small():
     """One node, two cards, a pod over its promise and one that waits."""
     busy, over = pod("bert", gib=5, cards=(0,), core=30), pod("stray", gib=4, cards=(1,))
     fleet = Fleet((node("n-0"),), (busy, over, pod("waits", "", 8)))
-    told = usage(fleet, [tenant(busy, 3, core_used=0.25, core=0.3), tenant(over, 6, denied=7.0)])
+    measured = usage(fleet, [tenant(busy, 3, core_used=0.25, core=0.3), tenant(over, 6, denied=7.0)])
     cards = tuple(
         replace(card, figures={**card.figures, "power": 100.0, "power_limit": 250.0, "temperature": 91.0})
-        for card in told.cards
+        for card in measured.cards
     )
     return ReadingSummary(
-        Reading(fleet, replace(told, cards=cards)), parse_processes(json.dumps(PROCESSES).encode(), "n-0")
+        Reading(fleet, replace(measured, cards=cards)), parse_processes(json.dumps(PROCESSES).encode(), "n-0")
     )
 
 
@@ -280,7 +280,7 @@ def test_history_is_bounded_and_forgets_what_has_gone():
 
 
 def test_compute_is_the_mean_between_two_readings_where_exporters_count_seconds():
-    """A tenant busy 3 s of 15 uses 20 %, whatever the last cycle's gauge says; a counter begun anew keeps the gauge."""
+    """A tenant busy 3 s of 15 uses 20 %, whatever the last cycle's gauge says; a restarted counter keeps the gauge."""
 
     def at(seconds, busy, computed, **more):
         card = CardUsage("n", "GPU-1", 0, figures={"utilisation": 0.0, "busy_seconds": busy} | more)

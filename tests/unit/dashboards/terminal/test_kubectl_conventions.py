@@ -110,8 +110,8 @@ def test_what_does_not_go_together(words, message):
 
 def test_rows_alone():
     """--no-headers: one line for each card, nothing else on standard output."""
-    fleet, told = fleet_of_cards(8)
-    with serving(exporter(page_of(told), {"version": 1, "breaches": []})) as (url, _):
+    fleet, usage = fleet_of_cards(8)
+    with serving(exporter(page_of(usage), {"version": 1, "breaches": []})) as (url, _):
         found = rows("top", "--no-headers", "--local", url)
         assert [str(card.index) for card in fleet.nodes[0].cards] == [row[1] for row in found]
         assert [] == [row for row in rows("breaches", "--no-headers", "--local", url) if row[0] == "AGE"]
@@ -121,8 +121,8 @@ def test_rows_alone():
 @pytest.mark.processes
 def test_watching_in_a_pipe_ends_with_its_reader():
     """-w: again and again, until nobody reads."""
-    _, told = fleet_of_cards(8)
-    with serving(exporter(page_of(told))) as (url, asked):
+    _, usage = fleet_of_cards(8)
+    with serving(exporter(page_of(usage))) as (url, asked):
         command = f"{sys.executable} -m gpushare top -w 0.5 --no-headers --local {url}"
         script = f"{command} | head -9 | wc -l; echo ${{PIPESTATUS[0]}}"
         more = {"capture_output": True, "text": True, "cwd": ROOT, "env": environment(), "timeout": 60}

@@ -190,9 +190,9 @@ def test_plain_lines():
     lines.show(small_fleet(), NOTES, machine())
     lines.show(small_fleet(), NOTES, machine())
 
-    told = out.getvalue().splitlines()
-    assert 1 == told.count("exporter http://127.0.0.1:9445/metrics")
+    lines = out.getvalue().splitlines()
+    assert 1 == lines.count("exporter http://127.0.0.1:9445/metrics")
     assert (
         "this machine: serve 3.2 of 4.0 GiB; greedy 3.2 of 4.0 GiB, 1,234 denied; "
         "stray 6.2 of 4.0 GiB, 2.2 GiB OVER its promise; blind ? of 2.0 GiB; broken down; late starting"
-    ) == told[-1]
+    ) == lines[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.admission_pods import COUNT, SHARED, annotated, good, plain, pod, spec
-from support.admission_reviews import asked, told, world
+from support.admission_reviews import asked, respond, world
 
 SYSTEM = "system:serviceaccount:gpushare-system:"
 RECORDS = ("gpushare.dev/allocation", "gpushare.dev/consumed-reservation", "scheduler.framework.gpushare.allocation")
@@ -24,13 +24,13 @@ def test_records_and_labels_that_count_are_kept_by_all_but_us(where, key, sub):
     one["metadata"][where], two["metadata"][where] = {key: "1"}, {key: "2"}
     changes = [(bare, one), (one, two), (one, bare)]
 
-    strangers = [told(asked(new, "UPDATE", old, sub=sub), world())["allowed"] for old, new in changes]
+    strangers = [respond(asked(new, "UPDATE", old, sub=sub), world())["allowed"] for old, new in changes]
     ours = [
-        told(asked(new, "UPDATE", old, sub=sub, user=SYSTEM + name), world())["allowed"]
+        respond(asked(new, "UPDATE", old, sub=sub, user=SYSTEM + name), world())["allowed"]
         for old, new in changes
         for name in ("gpushare-scheduler", "gpushare-node", "gpushare-autoscaler")
     ]
-    same = told(asked(one, "UPDATE", one, sub=sub), world())["allowed"]
+    same = respond(asked(one, "UPDATE", one, sub=sub), world())["allowed"]
 
     assert ([False] * 3, [True] * 9, True) == (strangers, ours, same)
 
@@ -47,7 +47,7 @@ def test_nobody_asks_the_container_runtime_for_devices_once_a_pod_is_admitted(ke
     bare, one, two, other = pod(), good(annotated(key, "1")), good(annotated(key, "2")), plain(annotated(key, "1"))
 
     answers = [
-        told(asked(new, "UPDATE", old, sub=sub), world())
+        respond(asked(new, "UPDATE", old, sub=sub), world())
         for old, new in ((bare, one), (one, two), (one, one), (one, bare), (plain(), other))
     ]
 
@@ -72,7 +72,7 @@ def test_a_debugging_container_keeps_the_rules_in_pods_with_shares(container, al
     shared, other = good(spec(ephemeralContainers=[container])), plain(spec(ephemeralContainers=[container]))
 
     answers = [
-        told(asked(new, "UPDATE", old, sub="ephemeralcontainers"), world())["allowed"]
+        respond(asked(new, "UPDATE", old, sub="ephemeralcontainers"), world())["allowed"]
         for old, new in ((pod(), shared), (plain(), other))
     ]
 
@@ -92,7 +92,7 @@ def test_pods_with_shares_are_bound_by_our_scheduler_alone(resource, sub):
     known = {"shares": True, "plain": False}
     seen = world(is_shared=lambda namespace, name: known.get(name) if namespace == "default" else None)
     answers = {
-        (name, user): told(asked(bound(name=name), resource=resource, sub=sub, user=user), seen)
+        (name, user): respond(asked(bound(name=name), resource=resource, sub=sub, user=user), seen)
         for name in ("shares", "plain", "new")
         for user in ("someone", SYSTEM + "gpushare-scheduler", SYSTEM + "gpushare-node")
     }
@@ -110,5 +110,5 @@ def test_records_in_a_binding_are_our_schedulers_alone(where):
     kind, key = where
     forged = bound(**{kind: {key: "true"}})
 
-    assert not told(asked(forged, sub="binding"), world())["allowed"]
-    assert told(asked(forged, sub="binding", user=SYSTEM + "gpushare-scheduler"), world())["allowed"]
+    assert not respond(asked(forged, sub="binding"), world())["allowed"]
+    assert respond(asked(forged, sub="binding", user=SYSTEM + "gpushare-scheduler"), world())["allowed"]

@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 from support.admission_pods import beside, main_of, patched, plain, spec, workload
-from support.admission_reviews import asked, told, world
+from support.admission_reviews import asked, respond, world
 from support.dialect_pods import CASES, hami
 
 from isolation.contract.codec import request_of
@@ -36,12 +36,12 @@ def test_the_patch_makes_the_canonical_pod_and_a_second_pass_nothing(name):
     As the API server applies it.
     """
     pod, expected = CASES[name]
-    answer = told(asked(pod), EVERY)
+    answer = respond(asked(pod), EVERY)
     assert answer["allowed"], answer["message"]
     made = patched(pod, answer["patch"])
     got = request_of(made["metadata"], made["spec"])
     assert expected == (got.cards, got.card_bytes // GIB, got.card_core, got.whole)
-    again = told(asked(made), EVERY)
+    again = respond(asked(made), EVERY)
     assert again["allowed"]
     assert [] == again["patch"]
 
@@ -50,14 +50,14 @@ def test_a_template_is_warned_about_and_never_changed():
     """
     Also where its pods would be refused: who else reads it is not known.
     """
-    good = told(asked(workload("Deployment", hami()), resource="deployments.apps"), EVERY)
+    good = respond(asked(workload("Deployment", hami()), resource="deployments.apps"), EVERY)
     assert (True, []) == (good["allowed"], good["patch"])
     assert "translated when they are created" in good["warnings"][0]
-    bad = told(asked(workload("Deployment", hami(gpu="0")), resource="deployments.apps"), EVERY)
+    bad = respond(asked(workload("Deployment", hami(gpu="0")), resource="deployments.apps"), EVERY)
     assert (True, []) == (bad["allowed"], bad["patch"])
     assert "will be refused" in bad["warnings"][0]
     privileged = hami(lambda pod: main_of(pod).update(securityContext={"privileged": True}))
-    worse = told(asked(workload("Deployment", privileged), resource="deployments.apps"), EVERY)
+    worse = respond(asked(workload("Deployment", privileged), resource="deployments.apps"), EVERY)
     assert "remove privileged" in worse["warnings"][0]
 
 
@@ -66,7 +66,7 @@ def test_a_translated_pod_keeps_every_rule_of_a_pod_with_shares():
     With what was translated, since the message may speak of canonical names.
     """
     for change, words in ((spec(hostPID=True), "hostPID"), (spec(nodeName="n"), "nodeName"), (spec(), "")):
-        answer = told(asked(hami(change)), EVERY)
+        answer = respond(asked(hami(change)), EVERY)
         assert answer["allowed"] is (not words)
         assert words in answer["message"]
         assert not words or "translated from HAMi" in answer["message"]
@@ -77,8 +77,8 @@ def test_large_pods_are_refused_before_they_are_translated():
     By number of containers, like all pods with shares; without foreign words they are nobody's business.
     """
     many = hami(*(beside("containers") for _ in range(300)))
-    assert "300 containers" in told(asked(many), EVERY)["message"].replace("301", "300")
-    assert told(asked(plain(*(beside("containers") for _ in range(300)))), EVERY)["allowed"]
+    assert "300 containers" in respond(asked(many), EVERY)["message"].replace("301", "300")
+    assert respond(asked(plain(*(beside("containers") for _ in range(300)))), EVERY)["allowed"]
 
 
 @pytest.mark.parametrize("where", ["containers", "metadata", "resources", "limits", "annotations"])
@@ -98,7 +98,7 @@ def test_nothing_of_a_wrong_shape_is_admitted_with_foreign_words(where, value):
         pod["spec"]["initContainers"] = [{"name": "i", "resources": value}]
     else:
         main_of(pod)["resources"]["requests"] = value
-    answer = told(asked(pod), EVERY)
+    answer = respond(asked(pod), EVERY)
     if answer["allowed"]:
         text = json.dumps(patched(pod, answer["patch"])["spec"])
         assert not any(f'"{name}"' in text for name in SYSTEMS["hami"].resources)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from support.admission_cases import GOOD, REFUSED
 from support.admission_pods import COUNT, MEM, amount, good, labelled, main_of, patched, pod, spec, workload
 from support.budget import examples
+from support.damage import damaged, places
 
 from isolation.contract.codec import request_of
 from isolation.contract.model import Mode, Request
@@ -68,23 +69,7 @@ def full_pod() -> dict:
     return made
 
 
-def places(value, path=()):
-    """Every path in a value."""
-    yield path
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from places(inner, (*path, key))
-
-
-def damaged(value, path, junk):
-    """A copy with one place replaced."""
-    if not path:
-        return junk
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = damaged(value[path[0]], path[1:], junk)
-    return copy
-
-
-def told(review_of) -> dict:
+def respond(review_of) -> dict:
     """The response to a review or to raw bytes: always one, always well-formed."""
     body = review_of if isinstance(review_of, bytes) else json.dumps(review_of).encode()
     answer = json.loads(review(body, WORLD))
@@ -117,7 +102,7 @@ def check_sound(made: dict, response: dict) -> None:
     assert not after["spec"].get("nodeName")
     assert after["spec"].get("hostPID") in (None, False)
     assert all((c.get("securityContext") or {}).get("privileged") in (None, False) for c in containers)
-    again = told(enveloped(after))
+    again = respond(enveloped(after))
     assert (True, False) == (again["allowed"], "patch" in again)
 
 
@@ -129,7 +114,7 @@ def test_a_damaged_recorded_review_is_answered():
     for sound in recorded():
         for path in places(sound):
             for junk in JUNK if "managedFields" not in path else JUNK[:2]:
-                response = told(damaged(sound, path, junk))
+                response = respond(damaged(sound, path, junk))
                 if len(path) > 1 and path[:2] != ("request", "uid"):
                     assert sound["request"]["uid"] == response["uid"]
 
@@ -139,11 +124,11 @@ def test_a_damaged_pod_is_refused_or_still_sound():
     Every place of a pod that has everything, by every junk: never a wrong allow.
     """
     made = full_pod()
-    assert told(enveloped(made))["allowed"]
+    assert respond(enveloped(made))["allowed"]
     for path in places(made):
         for junk in JUNK:
             broken = damaged(made, path, junk)
-            response = told(enveloped(broken))
+            response = respond(enveloped(broken))
             if response["allowed"] and isinstance(broken, dict):
                 check_sound(broken, response)
 
@@ -157,13 +142,13 @@ def test_a_damaged_workload_is_answered(kind):
         kind, ("podtemplates", "")
     )
     sound = workload(kind, full_pod(), labels={COUNT: "2"})
-    assert told(enveloped(sound, resource, group))["allowed"]
+    assert respond(enveloped(sound, resource, group))["allowed"]
     for path in places(sound):
         for junk in JUNK[::3]:
             broken = damaged(sound, path, junk)
-            told(enveloped(broken, resource, group))
-            told(enveloped(broken, resource, group, operation="UPDATE", oldObject=sound))
-            told(enveloped(sound, resource, group, operation="UPDATE", oldObject=broken))
+            respond(enveloped(broken, resource, group))
+            respond(enveloped(broken, resource, group, operation="UPDATE", oldObject=sound))
+            respond(enveloped(sound, resource, group, operation="UPDATE", oldObject=broken))
 
 
 def test_a_damaged_update_or_binding_is_answered():
@@ -175,9 +160,9 @@ def test_a_damaged_update_or_binding_is_answered():
         for junk in JUNK[::3]:
             broken = damaged(made, path, junk)
             for sub in ("", "status", "ephemeralcontainers"):
-                told(enveloped(broken, operation="UPDATE", oldObject=made, subResource=sub))
-                told(enveloped(made, operation="UPDATE", oldObject=broken, subResource=sub))
-            told(enveloped(broken, subResource="binding"))
+                respond(enveloped(broken, operation="UPDATE", oldObject=made, subResource=sub))
+                respond(enveloped(made, operation="UPDATE", oldObject=broken, subResource=sub))
+            respond(enveloped(broken, subResource="binding"))
 
 
 LEAF = st.one_of(
@@ -195,7 +180,7 @@ def test_bytes_out_of_nowhere_are_answered_and_denied(body):
     """
     Nothing that is no review is ever allowed.
     """
-    assert not told(body)["allowed"]
+    assert not respond(body)["allowed"]
 
 
 CHANGES = [change for _, change in GOOD] + [case.change for case in REFUSED]
@@ -214,7 +199,7 @@ def test_any_mixture_of_changes_is_refused_or_sound(changes, data):
         path = data.draw(st.sampled_from(list(places(made))))
         if path:
             made = damaged(made, path, data.draw(ANYTHING))
-    response = told(enveloped(made))
+    response = respond(enveloped(made))
     if response["allowed"]:
         check_sound(made, response)
 
@@ -228,7 +213,7 @@ def test_two_wrongs_make_no_right(cases):
     made = pod()
     for case in cases:
         case.change(made)
-    assert not told(enveloped(made))["allowed"]
+    assert not respond(enveloped(made))["allowed"]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +252,7 @@ def test_bodies_that_are_no_review_are_denied(body):
     """
     However long or deep.
     """
-    assert not told(body)["allowed"]
+    assert not respond(body)["allowed"]
 
 
 def test_a_deep_object_is_answered_at_every_depth():
@@ -282,7 +267,7 @@ def test_a_deep_object_is_answered_at_every_depth():
         old = json.loads(text)["request"]["object"]
         both = body.replace('"userInfo"', f'"oldObject": {json.dumps(old)}, "userInfo"')
         for one in (body, both, body.replace('"operation": "UPDATE"', '"operation": "CREATE"')):
-            told(one.encode())
+            respond(one.encode())
 
 
 def test_the_last_of_two_equal_keys_is_the_one_that_is_judged():
@@ -291,7 +276,7 @@ def test_the_last_of_two_equal_keys_is_the_one_that_is_judged():
     """
     body = json.dumps(enveloped(pod())).replace('"schedulerName"', '"hostPID": false, "hostPID": true, "schedulerName"')
 
-    assert not told(body.encode())["allowed"]
+    assert not respond(body.encode())["allowed"]
 
 
 MANY = {
@@ -343,7 +328,7 @@ def test_three_megabytes_of_anything_do_not_hold_up_the_others(what):
     body = json.dumps(enveloped(made)).encode()
 
     reading = min(cpu_seconds(lambda: json.loads(body)) for _ in range(3))
-    tries = (cpu_seconds(lambda: told(body)) for _ in range(3))
+    tries = (cpu_seconds(lambda: respond(body)) for _ in range(3))
     assert any(took < 5 * reading for took in tries), (reading, len(body))
 
 
@@ -358,7 +343,7 @@ def test_what_would_be_large_in_memory_is_refused_before_it_is_read(inner):
     body = json.dumps(enveloped(made)).replace('"x": null', f'"x": {text}').encode()
     tracemalloc.start()
     try:
-        response = told(body)
+        response = respond(body)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

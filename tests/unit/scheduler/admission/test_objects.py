@@ -50,6 +50,7 @@ def test_the_module_prints_one_file_or_says_which_there_are():
         capture_output=True,
         text=True,
         cwd=ROOT,
+        timeout=300,
     )
     assert "policies.yaml" in run.stdout
     assert "== 'volcano'" in render("policies.yaml", "volcano")

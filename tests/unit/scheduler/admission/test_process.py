@@ -54,7 +54,7 @@ class Picture:
 
     def __init__(self):
         self.store, self.lacking = Store(unit_bytes=GIB), "nodes"
-        self.pools = SimpleNamespace(text="")
+        self.pools = self.right_sizing = SimpleNamespace(text="")
 
     def missing(self):
         """As the test says."""
@@ -66,10 +66,10 @@ async def admission(authority, **settings):
     """A process that serves; the supervisor, its port, what it knows the cluster by, and its metrics."""
     pair = authority.issue("server", hosts=("127.0.0.1",))
     informers, metrics = Picture(), Metrics()
-    told = SchedulerSettings(certificate=pair.certificate, key=pair.key, **settings)
+    chosen = SchedulerSettings(certificate=pair.certificate, key=pair.key, **settings)
     sock = open_listener(HERE)
-    feed = ClusterFeed(informers, may_grow=False, foreign=bool(told.systems.on))
-    made = AdmissionProcess(told, feed, sock, metrics)
+    feed = ClusterFeed(informers, may_grow=False, foreign=bool(chosen.systems.on))
+    made = AdmissionProcess(chosen, feed, sock, metrics)
     running = asyncio.create_task(made.run())
     try:
         await soon(lambda: not made.problem())
@@ -263,7 +263,7 @@ async def slowest_of(session, authority, port, number):
 
 
 @pytest.mark.parametrize("attack", strangers.ATTACKS)
-def test_honest_reviews_are_answered_whatever_strangers_send(attack, authority):
+def test_regular_reviews_are_answered_whatever_attackers_send(attack, authority):
     """
     Each before the API server gives up, by the same process, which stays small.
     """

@@ -27,7 +27,7 @@ from support.admission_pods import (
     spec,
     workload,
 )
-from support.admission_reviews import asked, told, world
+from support.admission_reviews import asked, respond, world
 
 from isolation.scheduler.admission.core.webhook import review
 
@@ -39,10 +39,10 @@ def test_a_pod_that_breaks_a_rule_is_refused_with_what_to_change(case):
     """
     Every rule, each by itself, under the uid of the question.
     """
-    answer = told(asked(case.made()), world())
+    answer = respond(asked(case.made()), world())
 
     assert (False, "u-1", []) == (answer["allowed"], answer["uid"], answer["patch"])
-    assert case.told in answer["message"]
+    assert case.message in answer["message"]
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
@@ -50,10 +50,10 @@ def test_a_template_is_refused_for_the_same_reasons(case):
     """
     Whoever applies a Deployment learns it there and not from pods that never come.
     """
-    answer = told(asked(workload("Deployment", case.made()), resource="deployments.apps"), world())
+    answer = respond(asked(workload("Deployment", case.made()), resource="deployments.apps"), world())
 
     assert not answer["allowed"]
-    assert case.told in answer["message"]
+    assert case.message in answer["message"]
 
 
 @pytest.mark.parametrize(("name", "change"), GOOD, ids=lambda part: part if isinstance(part, str) else "")
@@ -62,11 +62,11 @@ def test_what_is_admitted_stays_admitted_and_unchanged(name, change):
     The pod with our additions asks for nothing more; nothing but additions is made.
     """
     made = good(change)
-    answer = told(asked(made), world())
+    answer = respond(asked(made), world())
     assert (True, "") == (answer["allowed"], answer["message"]), name
     after = patched(made, answer["patch"])
 
-    again = told(asked(after), world())
+    again = respond(asked(after), world())
 
     assert (True, []) == (again["allowed"], again["patch"])
     assert ("gpushare-scheduler", "true") == (after["spec"]["schedulerName"], after["metadata"]["labels"][SHARED])
@@ -86,7 +86,7 @@ def test_the_affinity_says_how_large_a_card_must_be(change, units, cards):
     """
     Units on one card, of the pod's effective request, and the number of cards where there are several.
     """
-    terms = _terms(patched(good(change), told(asked(good(change)), world())["patch"]))
+    terms = _terms(patched(good(change), respond(asked(good(change)), world())["patch"]))
 
     needs = {need["key"]: need["values"] for term in terms for need in term["matchExpressions"]}
     assert {"gpushare.dev/card-units": [units]} | ({"gpushare.dev/card-count": [cards]} if cards else {}) == needs
@@ -117,7 +117,7 @@ def test_containers_that_name_no_seccomp_profile_get_the_runtimes_own(whole, own
         if own is not None:
             container["securityContext"] = dict(own)
 
-    after = patched(made, told(asked(made), world())["patch"])["spec"]
+    after = patched(made, respond(asked(made), world())["patch"])["spec"]
 
     found = [one.get("securityContext", {}) for one in (*after["initContainers"], *after["containers"])]
     assert [expected] * len(found) == [one.get("seccompProfile") for one in found]
@@ -140,7 +140,7 @@ def test_every_alternative_gets_the_affinity_and_one_that_matches_nothing_still_
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": before}}
     made = pod(affinity={"nodeAffinity": required})
 
-    after = _terms(patched(made, told(asked(made), world())["patch"]))
+    after = _terms(patched(made, respond(asked(made), world())["patch"]))
 
     need = {"key": "gpushare.dev/card-units", "operator": "Gt", "values": ["1"]}
     assert [
@@ -166,13 +166,13 @@ def test_other_affinity_is_kept(before, kept):
     """
     made = pod(affinity=before)
 
-    after = patched(made, told(asked(made), world())["patch"])["spec"]["affinity"]
+    after = patched(made, respond(asked(made), world())["patch"])["spec"]["affinity"]
 
     assert set(before[kept] or {}) <= set(after[kept])
     assert "nodeAffinity" in after
 
 
-def test_all_reasons_are_told_at_once():
+def test_all_reasons_are_reported_at_once():
     """
     Nobody mends one only to learn of the next; a thousand do not fill the screen.
     """
@@ -180,7 +180,7 @@ def test_all_reasons_are_told_at_once():
     made["spec"]["hostPID"] = True
     main_of(made)["env"] = [{"name": f"LD_{i}", "value": "x"} for i in range(1000)]
 
-    message = told(asked(made), world())["message"]
+    message = respond(asked(made), world())["message"]
 
     assert all(part in message for part in ("does not divide", "hostPID", "LD_1", "more"))
     assert len(message) <= 2000
@@ -208,7 +208,7 @@ def test_a_runtime_that_may_not_be_isolated_is_a_remark():
     """
     Only the node can tell what a runtime class is.
     """
-    answer = told(asked(good(spec(runtimeClassName="kata"))), world())
+    answer = respond(asked(good(spec(runtimeClassName="kata"))), world())
 
     assert answer["allowed"]
     assert "only with runc and crun" in answer["warnings"][0]
@@ -218,23 +218,23 @@ def test_the_number_of_cards_written_as_an_amount_is_a_remark():
     """
     It is a label: as an amount it would silently give one card.
     """
-    answer = told(asked(good(amount(COUNT, "2"))), world())
+    answer = respond(asked(good(amount(COUNT, "2"))), world())
 
     assert answer["allowed"]
     assert "set it as a label of the pod" in answer["warnings"][0]
-    assert "warnings" not in told(asked(good(labelled(COUNT, "2"))), world())
+    assert "warnings" not in respond(asked(good(labelled(COUNT, "2"))), world())
 
 
 def test_an_existing_scheduler_keeps_its_pods():
     """
     Where it asks our extender, its name is the one that is set and accepted.
     """
-    stays = told(asked(pod()), world(scheduler="default-scheduler"))["patch"]
-    other = told(asked(pod()), world(scheduler="volcano"))["patch"]
+    stays = respond(asked(pod()), world(scheduler="default-scheduler"))["patch"]
+    other = respond(asked(pod()), world(scheduler="volcano"))["patch"]
 
     assert "/spec/schedulerName" not in {change["path"] for change in stays}
     assert {"op": "add", "path": "/spec/schedulerName", "value": "volcano"} in other
-    assert told(asked(good(spec(schedulerName="volcano"))), world(scheduler="volcano"))["allowed"]
+    assert respond(asked(good(spec(schedulerName="volcano"))), world(scheduler="volcano"))["allowed"]
 
 
 @pytest.mark.skipif(not RECORDED, reason="the recorded payloads (../shared/samples) are not here")
@@ -244,7 +244,7 @@ def test_recorded_reviews_are_answered():
     """
     for file in RECORDED:
         body = json.loads(file.read_text())["body"]
-        answer = told(json.dumps(body).encode(), world())
+        answer = respond(json.dumps(body).encode(), world())
         assert (body["request"]["uid"], True) == (answer["uid"], answer["allowed"]), file.name
         made = "CREATE" == body["request"]["operation"] and "subResource" not in body["request"]
         assert made == bool(answer["patch"]), file.name

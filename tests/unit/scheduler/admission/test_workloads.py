@@ -17,7 +17,7 @@ from support.admission_pods import (
     template_of,
     workload,
 )
-from support.admission_reviews import asked, told, world
+from support.admission_reviews import asked, respond, world
 from support.builders import node
 
 from isolation.contract.codec.pools import PublishedPool, encode_pools
@@ -35,11 +35,11 @@ def test_every_kind_of_workload_is_looked_into(kind):
     sound, bad = workload(kind, pod()), workload(kind, good(spec(hostPID=True)))
 
     answers = [
-        told(asked(sound, resource=resource), world()),
-        told(asked(bad, resource=resource), world()),
-        told(asked(bad, "UPDATE", sound, resource=resource), world()),
-        told(asked(bad, "UPDATE", bad, resource=resource), world()),
-        told(asked(None, "DELETE", bad, resource=resource), world()),
+        respond(asked(sound, resource=resource), world()),
+        respond(asked(bad, resource=resource), world()),
+        respond(asked(bad, "UPDATE", sound, resource=resource), world()),
+        respond(asked(bad, "UPDATE", bad, resource=resource), world()),
+        respond(asked(None, "DELETE", bad, resource=resource), world()),
     ]
 
     assert [True, False, False, True, True] == [answer["allowed"] for answer in answers]
@@ -53,30 +53,30 @@ def test_a_count_on_the_workload_alone_reaches_its_pods(kind):
     """
     resource = f"{TEMPLATED[kind][1]}.{TEMPLATED[kind][0].rpartition('/')[0]}".rstrip(".")
     made = workload(kind, pod("8"), labels={COUNT: "4"})
-    answer = told(asked(made, resource=resource), world())
+    answer = respond(asked(made, resource=resource), world())
     own = workload(kind, good(labelled(COUNT, "2")), labels={COUNT: "4"})
     uneven = workload(kind, pod("8"), labels={COUNT: "3"})
     del template_of(uneven)["metadata"]["labels"]
     bare = workload(kind, pod("8"), labels={COUNT: "4"})
     del template_of(bare)["metadata"]
-    bare_answer = told(asked(bare, resource=resource), world())
+    bare_answer = respond(asked(bare, resource=resource), world())
 
     assert "4" == template_of(patched(made, answer["patch"]))["metadata"]["labels"][COUNT]
     assert "4" == template_of(patched(bare, bare_answer["patch"]))["metadata"]["labels"][COUNT]
     assert "copied to the pod template" in answer["warnings"][0]
-    assert [] == told(asked(own, resource=resource), world())["patch"]
-    assert "does not divide" in told(asked(uneven, resource=resource), world())["message"]
+    assert [] == respond(asked(own, resource=resource), world())["patch"]
+    assert "does not divide" in respond(asked(uneven, resource=resource), world())["message"]
 
 
 def test_a_daemon_set_of_shares_for_all_nodes_is_a_remark():
     """
     Its pods for nodes without cards would wait for ever; with a selector it is what it says.
     """
-    everywhere = told(asked(workload("DaemonSet", pod()), resource="daemonsets.apps"), world())
+    everywhere = respond(asked(workload("DaemonSet", pod()), resource="daemonsets.apps"), world())
     chosen = workload("DaemonSet", good(spec(nodeSelector={"cards": "yes"})))
 
     assert "add a nodeSelector" in everywhere["warnings"][0]
-    assert "warnings" not in told(asked(chosen, resource="daemonsets.apps"), world())
+    assert "warnings" not in respond(asked(chosen, resource="daemonsets.apps"), world())
 
 
 FLEET = [node(cards=4, size=15), node(cards=1, size=79), node(cards=2, size=23, mode=Mode.CORE_MEM)]
@@ -96,9 +96,9 @@ def test_what_no_node_could_ever_hold_is_refused_unless_the_fleet_may_grow(chang
     """
     A pool that is empty now may bring larger cards: there it is a remark, since a refused pod makes no pool grow.
     """
-    closed = told(asked(good(change)), world(fleet=measure_nodes(FLEET)))
-    open_ = told(asked(good(change)), world(fleet=measure_nodes(FLEET, may_grow=True)))
-    unknown = told(asked(good(change)), world(fleet=NodeSizes()))
+    closed = respond(asked(good(change)), world(fleet=measure_nodes(FLEET)))
+    open_ = respond(asked(good(change)), world(fleet=measure_nodes(FLEET, may_grow=True)))
+    unknown = respond(asked(good(change)), world(fleet=NodeSizes()))
 
     assert (False, True, True) == (closed["allowed"], open_["allowed"], unknown["allowed"])
     assert told_so in closed["message"]
@@ -112,7 +112,7 @@ def test_shares_where_all_nodes_serve_whole_cards_are_refused():
     """
     exclusive = world(fleet=measure_nodes([node(mode=Mode.EXCLUSIVE), node(cards=0, mode=Mode.NONE)]))
 
-    assert "label a node ack.node.gpu.schedule=cgpu or share" in told(asked(pod()), exclusive)["message"]
+    assert "label a node ack.node.gpu.schedule=cgpu or share" in respond(asked(pod()), exclusive)["message"]
 
 
 def test_a_node_that_has_not_named_its_cards_yet_may_have_any():
@@ -121,7 +121,7 @@ def test_a_node_that_has_not_named_its_cards_yet_may_have_any():
     """
     starting = world(fleet=measure_nodes([node(cards=0, mode=Mode.CGPU), node(cards=1, size=15)]))
 
-    assert told(asked(good(amount(MEM, "80"))), starting)["allowed"]
+    assert respond(asked(good(amount(MEM, "80"))), starting)["allowed"]
 
 
 POOLS = [node(cards=1, size=96), node(cards=2, size=47, mode=Mode.CORE_MEM), node(cards=8, size=15)]
@@ -146,7 +146,7 @@ def test_what_a_pool_may_bring_is_known_once_it_is_published(change, told_so, ma
     """
     Cards that are up do not hide those that an empty pool has; what neither could ever hold is refused, naming both.
     """
-    answer = told(
+    answer = respond(
         asked(good(change)), world(fleet=measure_nodes(FLEET, may_grow=may_grow), growth=measure_nodes(POOLS))
     )
 
@@ -159,12 +159,12 @@ def test_in_an_empty_cluster_the_pools_alone_decide():
     """Without a node nothing was known; nodes of a pool whose cards nobody knows yet leave it open."""
     large, compute = good(amount(MEM, "97")), good(labelled(COUNT, "1", amount(MEM, "50")))
     amount("aliyun.com/gpu-core.percentage", "5")(compute)
-    refused = [told(asked(one), world(fleet=NodeSizes(), growth=measure_nodes(POOLS))) for one in (large, compute)]
+    refused = [respond(asked(one), world(fleet=NodeSizes(), growth=measure_nodes(POOLS))) for one in (large, compute)]
     bare = measure_nodes([*POOLS, node(cards=0, mode=Mode.CGPU)])
 
     assert [False, False] == [one["allowed"] for one in refused]
     assert "none on existing nodes and 96" in refused[0]["message"]
-    assert told(asked(large), world(fleet=NodeSizes(), growth=bare))["allowed"]
+    assert respond(asked(large), world(fleet=NodeSizes(), growth=bare))["allowed"]
 
 
 def _published(*pools, complete=True):
@@ -190,15 +190,15 @@ def test_a_weight_by_variable_becomes_an_annotation():
     """Of the pod, once; where the pod says the same by annotation nothing is added."""
     one = pod()
     one["spec"]["containers"][0]["env"] = [{"name": "ALIYUN_COM_GPU_SCHD_WEIGHT", "value": "3"}]
-    both = patched(one, told(asked(one), world())["patch"])
+    both = patched(one, respond(asked(one), world())["patch"])
 
     assert {"gpushare.dev/weight": "3"} == both["metadata"]["annotations"]
-    assert [] == told(asked(both), world())["patch"]
+    assert [] == respond(asked(both), world())["patch"]
 
 
 def test_a_mode_without_a_backend_is_refused_with_what_to_write():
     """ACK's mps: the pod would wait for ever."""
-    answer = told(asked(pod(nodeSelector={"ack.node.gpu.schedule": "mps"})), world())
+    answer = respond(asked(pod(nodeSelector={"ack.node.gpu.schedule": "mps"})), world())
     assert (False, True) == (answer["allowed"], "mode mps has no backend in gpushare yet" in answer["message"])
 
 
@@ -207,7 +207,7 @@ def test_an_offline_pod_needs_a_node_that_makes_it_yield():
     shy = pod()
     shy["metadata"]["annotations"] = {"gpushare.dev/online": "false"}
     fleets = [measure_nodes([node(policy=policy)]) for policy in (ComputePolicy.FIXED, ComputePolicy.PRIORITY)]
-    fixed, priority = (told(asked(shy), world(fleet=fleet)) for fleet in fleets)
+    fixed, priority = (respond(asked(shy), world(fleet=fleet)) for fleet in fleets)
 
     assert "gpushare.dev/compute-policy=priority" in fixed["message"]
     assert (False, True) == (fixed["allowed"], priority["allowed"])

@@ -32,11 +32,11 @@ REVIEW = {
     "namespace": "default",
     "userInfo": {"username": "x"},
     "resource": {"group": "", "version": "v1", "resource": "pods"},
-    "object": share_pod("honest"),
+    "object": share_pod("clients"),
 }
 
 
-class Honest:
+class LegitimateClients:
     """Seconds by who asked: `filter`, `bind`, `review`, `probe`."""
 
     def __init__(self, ours: Replica, admission: int, context: ssl.SSLContext) -> None:

@@ -10,7 +10,7 @@ import json
 import pytest
 from e2e.doctor_answers import examined
 from e2e.manifest_answers import answers, until_gone
-from e2e.manifest_house import ADDRESS, INSIDE
+from e2e.manifest_installation import ADDRESS, INSIDE
 from e2e.manifest_stand import APISERVICES, NODE, VERSIONS, installed, standing
 
 from isolation.contract.names import AUTOSCALER, SCHEDULER, SYSTEM_NAMESPACE
@@ -30,14 +30,14 @@ async def look(plane):
     return (await asyncio.to_thread(examined, plane.kubeconfig))[0]
 
 
-async def led(house):
+async def led(installation):
     """The autoscaler acts, and says so."""
     for _ in range(3000):
         page = await answers(f"http://{ADDRESS}:9448/metrics")
         if "gpushare_autoscaler_leader 1.0" in page and "gpushare_autoscaler_config_last_reload_successful" in page:
             return
         await asyncio.sleep(0.1)
-    raise AssertionError(house.words())
+    raise AssertionError(installation.words())
 
 
 def test_the_overlay_for_ack_is_whole(plane, tmp_path):
@@ -47,25 +47,27 @@ def test_the_overlay_for_ack_is_whole(plane, tmp_path):
 
     async def story():
         given = {"overlay": "ack", "components": ("cluster-api",), "pairs": ()}
-        async with installed(plane, tmp_path, **given) as house, house.process(AUTOSCALER):
-            await led(house)
+        async with installed(plane, tmp_path, **given) as installation, installation.process(AUTOSCALER):
+            await led(installation)
             label = {"metadata": {"labels": {"ack.aliyun.com": "c1"}}}
-            await house.client.call("PATCH", f"/api/v1/nodes/{NODE}", label, kind="merge")
-            told = await look(plane)
-            await house.client.delete(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}")  # the next one is of another shape
-            await until_gone(house.client)
-            return told
+            await installation.client.call("PATCH", f"/api/v1/nodes/{NODE}", label, kind="merge")
+            findings = await look(plane)
+            await installation.client.delete(
+                f"/api/v1/namespaces/{SYSTEM_NAMESPACE}"
+            )  # the next one is of another shape
+            await until_gone(installation.client)
+            return findings
 
-    told = asyncio.run(story())
-    assert {} == {check: said for check, said in told.items() if said[0] in {"problem", "unknown"}}
-    assert "ACK" in told["cluster.ack"][1]
-    assert "dry run" in told["cluster.autoscaler_config"][1]
+    findings = asyncio.run(story())
+    assert {} == {check: said for check, said in findings.items() if said[0] in {"problem", "unknown"}}
+    assert "ACK" in findings["cluster.ack"][1]
+    assert "dry run" in findings["cluster.autoscaler_config"][1]
     assert not {
         "cluster.admission",
         "cluster.scheduler_leader",
         "cluster.webhook_certificate",
         "cluster.allocations",
-    } & set(told)
+    } & set(findings)
 
 
 def test_what_runs_out_or_goes_away_is_told_where_all_was_well(plane, tmp_path):
@@ -75,24 +77,24 @@ def test_what_runs_out_or_goes_away_is_told_where_all_was_well(plane, tmp_path):
     """
 
     async def story():
-        async with installed(plane, tmp_path) as house, house.process(SCHEDULER):
-            await house.served(SCHEDULER)
-            async with house.process(AUTOSCALER):
-                await led(house)
+        async with installed(plane, tmp_path) as installation, installation.process(SCHEDULER):
+            await installation.served(SCHEDULER)
+            async with installation.process(AUTOSCALER):
+                await led(installation)
                 for version in VERSIONS:
-                    await house.client.until(
+                    await installation.client.until(
                         lambda api: any(c["status"] == "True" for c in api.get("status", {}).get("conditions", ())),
                         f"{APISERVICES}/{version}.metrics.k8s.io",
                     )
                 well = await look(plane)
                 pair = plane.serving_pair("short", ("short.svc",))
                 short = {"data": {"tls.crt": base64.b64encode(pair.certificate.read_bytes()).decode()}}
-                await house.client.call("PATCH", GRPC, short, kind="merge")
+                await installation.client.call("PATCH", GRPC, short, kind="merge")
                 words = {"data": {"enabled": "perhaps"}}
-                await house.client.call("PATCH", f"{INSIDE}/configmaps/{AUTOSCALER}", words, kind="merge")
+                await installation.client.call("PATCH", f"{INSIDE}/configmaps/{AUTOSCALER}", words, kind="merge")
                 short = await look(plane)
-                await house.client.delete(GRPC)
-            await house.client.until(
+                await installation.client.delete(GRPC)
+            await installation.client.until(
                 lambda api: any(c["status"] == "False" for c in api.get("status", {}).get("conditions", ())),
                 f"{APISERVICES}/{VERSIONS[0]}.metrics.k8s.io",
             )

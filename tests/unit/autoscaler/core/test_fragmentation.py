@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phantom pods: what node sums promise and no card can keep."""
+"""fragmented pod pods: what node sums promise and no card can keep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FULL = node("p-1", 4, 15, pool="p")
 RUNNING = [pod(ask(14), on=on_card(FULL, index, 14)) for index in range(4)]
 
 
-def test_room_in_sum_only_makes_a_phantom():
+def test_room_in_sum_only_makes_a_fragmented_pod():
     """
     Four cards with 1 GiB free each are 4 GiB in sum and no room for a pod of 2.
     """
@@ -43,7 +43,7 @@ def test_room_in_sum_only_makes_a_phantom():
         pytest.param(replace(ask(2), cpu_milli=10**9), id="sums over nodes see that CPU is short"),
     ],
 )
-def test_other_pods_are_no_phantoms(request_):
+def test_other_pods_are_not_fragmented(request_):
     """
     Only the sum over cards misleads.
     """
@@ -52,7 +52,7 @@ def test_other_pods_are_no_phantoms(request_):
     assert () == find_fragmented(seen([pool("p", 4)], [*RUNNING, waiting], [FULL]), [waiting])
 
 
-def test_room_by_card_on_any_node_makes_no_phantom():
+def test_room_by_card_on_any_node_makes_no_fragmented_pod():
     """
     The scheduler has only to get there.
     """
@@ -83,7 +83,7 @@ def test_nodes_that_take_no_pods_and_homes_that_are_kept_count_as_taken():
 )
 def test_engine_agrees_about_every_card(held, wanted):
     """
-    No pod that the engine would place is a phantom; one that it refuses is one exactly if the sums have the room.
+    No pod that the engine would place is fragmented; one that it refuses is, exactly if the sums have the room.
     """
     free, running = [15] * 4, []
     for index, size in held:

@@ -78,7 +78,7 @@ def need_free(host: str, *ports: int) -> None:
                 pytest.skip(f"port {port} is in use on this machine")
 
 
-class House:
+class Installation:
     """One installation."""
 
     def __init__(self, plane: ControlPlane, client: ApiClient, folder: Path) -> None:

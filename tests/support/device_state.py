@@ -2,10 +2,10 @@
 """
 What a kubelet's device manager knows and decides, without sockets, threads and time.
 
-    books = DeviceBooks(random.Random(1))
-    books.offer("aliyun.com/gpu-mem", healthy={"1GiB-0", "1GiB-1"}, unhealthy=set())
-    calls = books.admit(uid, inits, apps, active)   # a generator: yields Allocate, is sent the plugin's answers
-    books.pods[uid][container][resource] -> the IDs it believes in
+    state = DeviceState(random.Random(1))
+    state.offer("aliyun.com/gpu-mem", healthy={"1GiB-0", "1GiB-1"}, unhealthy=set())
+    calls = state.admit(uid, inits, apps, active)   # a generator: yields Allocate, is sent the plugin's answers
+    state.pods[uid][container][resource] -> the IDs it believes in
 
 It keeps the manners of kubelet 1.36 (k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/manager.go, observed in a
 running one):
@@ -59,7 +59,7 @@ class Rejected(Exception):  # noqa: N818 (the kubelet's word)
     """The pod has failed for good."""
 
 
-class DeviceBooks:
+class DeviceState:
     """See the module."""
 
     def __init__(self, dice: random.Random) -> None:

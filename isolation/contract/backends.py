@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What can enforce promises on a node, what each way holds, and which one a node uses.
+
+Pure. A node mode asks for abilities, not for a product. A choice (`Backend`) is made of one or more parts: the kernel
+limits memory, and the library limits compute and managed memory beside it. Whether a backend works on a machine is
+found out elsewhere; here it is a reason, or none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from isolation.contract.model import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_T = TypeVar("_T", bound=StrEnum)
+
+
+class Memory(StrEnum):
+    """How a memory limit holds."""
+
+    HARD = "hard"
+    """An allocation beyond the promise fails."""
+    SOFT = "soft"
+    """It may succeed while others do not need the memory; then the process is ended."""
+    NONE = "none"
+
+
+class ComputeLimit(StrEnum):
+    """How a compute limit holds."""
+
+    EXACT = "exact"
+    """The share of GPU time that was granted."""
+    CEILING = "ceiling"
+    """Never more than granted; less where neighbours use the same multiprocessors."""
+    NONE = "none"
+
+
+class Counts(StrEnum):
+    """What is counted as memory."""
+
+    ALL = "all"
+    """All device memory, whoever allocates it and however; managed memory is not device memory."""
+    CUDA = "cuda"
+    """What is allocated through the CUDA driver API, managed memory included."""
+    NOTHING = "nothing"
+
+
+class Faults(StrEnum):
+    """Whom a fault of one container hits."""
+
+    OWN = "own"
+    SHARED = "shared"
+    """Every container on the card."""
+
+
+class Bypass(StrEnum):
+    """How a program gets around a limit; the text is for people."""
+
+    UNLOADED = "a program that does not load the library (static, musl, own loader, raw driver calls)"
+    MANAGED = "managed memory"
+    ENVIRONMENT = "a program that changes its environment"
+
+
+Ways = frozenset[frozenset[Bypass]]
+"""Ways around a limit; each is everything that a program must do at once. Empty: none is known."""
+_NO_WAY: Final[Ways] = frozenset()
+_ANY_WAY: Final[Ways] = frozenset({frozenset()})
+"""Nothing has to be done: there is no limit."""
+
+
+def _ways(*ways: Bypass) -> Ways:
+    return frozenset(frozenset({one}) for one in ways)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a node mode promises."""
+
+    memory: bool = False
+    """No allocation beyond the promise."""
+    compute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a backend holds. `a + b`: both at work in the same container."""
+
+    memory: Memory = Memory.NONE
+    compute: ComputeLimit = ComputeLimit.NONE
+    memory_bypass: Ways = _ANY_WAY
+    compute_bypass: Ways = _ANY_WAY
+    counts: Counts = Counts.NOTHING
+    faults: Faults = Faults.OWN
+
+    def __add__(self, other: Abilities) -> Abilities:
+        return Abilities(
+            memory=_first(Memory, self.memory, other.memory),
+            compute=_first(ComputeLimit, self.compute, other.compute),
+            memory_bypass=_both(self.memory_bypass, other.memory_bypass),
+            compute_bypass=_both(self.compute_bypass, other.compute_bypass),
+            counts=_first(Counts, self.counts, other.counts),
+            faults=Faults.SHARED if Faults.SHARED in {self.faults, other.faults} else Faults.OWN,
+        )
+
+    def lacks(self, need: Need) -> str:
+        """What of it is not held, for people; empty: all is."""
+        if need.memory and self.memory is not Memory.HARD:
+            return f"no hard memory limit (memory: {self.memory})"
+        if need.compute and self.compute is ComputeLimit.NONE:
+            return "no compute limit"
+        return ""
+
+
+NEEDS: Final = MappingProxyType({Mode.CGPU: Need(memory=True), Mode.CORE_MEM: Need(memory=True, compute=True)})
+"""Modes that are not here promise nothing."""
+
+
+def need_of(mode: Mode) -> Need:
+    """What a node of that mode must hold."""
+    return NEEDS.get(mode, Need())
+
+
+class Part(StrEnum):
+    """One enforcer."""
+
+    LIBRARY = "library"
+    KERNEL = "kernel"
+    MPS = "mps"
+    MIG = "mig"
+
+
+ABILITIES: Final = MappingProxyType(
+    {
+        Part.LIBRARY: Abilities(
+            Memory.HARD, ComputeLimit.EXACT, _ways(Bypass.UNLOADED), _ways(Bypass.UNLOADED), Counts.CUDA
+        ),
+        # NVIDIA, "MPS v3 Memory Partitioning": all device memory; managed memory only as system memory.
+        Part.KERNEL: Abilities(Memory.HARD, memory_bypass=_ways(Bypass.MANAGED), counts=Counts.ALL),
+        # NVIDIA, "Multi-Process Service": limits of the server and of each client, by variables of the client.
+        Part.MPS: Abilities(
+            Memory.HARD,
+            ComputeLimit.CEILING,
+            _ways(Bypass.ENVIRONMENT),
+            _ways(Bypass.ENVIRONMENT),
+            Counts.CUDA,
+            Faults.SHARED,
+        ),
+        # Of an instance against its neighbours: shares inside it are the library's.
+        Part.MIG: Abilities(),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What a node may use, by the name that stands in its label, in options and in metrics."""
+
+    name: str
+    parts: tuple[Part, ...] = ()
+    automatic: bool = True
+    """Whether a node uses it without being told to."""
+    compute: bool = True
+    """False: its parts' compute limits are not to be relied on together."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """What its parts hold together."""
+        held: Abilities = reduce(lambda a, b: a + b, (ABILITIES[part] for part in self.parts), Abilities())
+        if self.compute:
+            return held
+        return Abilities(held.memory, memory_bypass=held.memory_bypass, counts=held.counts, faults=held.faults)
+
+    @property
+    def sentence(self) -> str:
+        """What it holds, for people."""
+        held = self.abilities
+        if not self.parts:
+            return "nothing is enforced"
+        memory = f"memory {held.memory}, counting {_COUNTED[held.counts]}, bypassed by {_text(held.memory_bypass)}"
+        compute = f"compute {held.compute}"
+        if held.compute is not ComputeLimit.NONE:
+            compute += f", bypassed by {_text(held.compute_bypass)}"
+        faults = (
+            "faults stay in the container" if held.faults is Faults.OWN else "faults hit every container of the card"
+        )
+        return f"{' and '.join(self.parts)}: {memory}; {compute}; {faults}"
+
+
+NONE: Final = Backend("none", automatic=False)
+LIBRARY: Final = Backend("library", (Part.LIBRARY,))
+KERNEL: Final = Backend("kernel", (Part.KERNEL, Part.LIBRARY))
+MIG: Final = Backend("mig", (Part.MIG, Part.LIBRARY), compute=False)
+MPS: Final = Backend("mps", (Part.MPS, Part.LIBRARY), automatic=False)
+"""A fault of one client hits all, so only where an operator says so."""
+BACKENDS: Final = MappingProxyType({one.name: one for one in (KERNEL, MIG, LIBRARY, MPS, NONE)})
+"""The best first."""
+AUTO: Final = "auto"
+"""In place of a name: the best that works and holds what the node's mode promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a node uses, or why it can promise nothing."""
+
+    backend: Backend | None
+    reason: str = ""
+    """Why there is none, or why a better one is not used; empty: the best there is."""
+
+
+def choose(wanted: str, need: Need, unavailable: Mapping[str, str]) -> Choice:
+    """
+    What a node uses.
+
+    `wanted`: a name or `AUTO`; `unavailable`: why a backend does not work here, by name; empty text or no entry: it
+    does. A backend that was named is never replaced by another one.
+    """
+    if wanted != AUTO:
+        named = BACKENDS.get(wanted)
+        if named is None:
+            return Choice(None, f"backend {wanted[:63]!r} is unknown: use one of {AUTO}, {', '.join(BACKENDS)}")
+        why = unavailable.get(wanted, "") or named.abilities.lacks(need)
+        return Choice(None, f"backend {wanted} cannot be used here: {why}") if why else Choice(named)
+    if need == Need():
+        return Choice(NONE)
+    passed: list[str] = []
+    for one in BACKENDS.values():
+        if not one.automatic:
+            continue
+        why = unavailable.get(one.name, "") or one.abilities.lacks(need)
+        if not why:
+            return Choice(one, "; ".join(passed))
+        passed.append(f"{one.name}: {why}")
+    return Choice(None, f"nothing here holds what the node's mode promises ({'; '.join(passed)})")
+
+
+_COUNTED: Final = MappingProxyType(
+    {
+        Counts.ALL: "all device memory",
+        Counts.CUDA: "what the CUDA driver API allocates",
+        Counts.NOTHING: "nothing",
+    }
+)
+
+
+def _first(kind: type[_T], one: _T, other: _T) -> _T:
+    """The stronger one: members stand in that order."""
+    return next(member for member in kind if member in {one, other})
+
+
+def _both(one: Ways, other: Ways) -> Ways:
+    """Who gets around both has done something of each; a way that contains another one is no way of its own."""
+    pairs = frozenset(a | b for a in one for b in other)
+    return frozenset(way for way in pairs if not any(less < way for less in pairs))
+
+
+def _text(ways: Ways) -> str:
+    return ", or ".join(sorted(" with ".join(sorted(way)) for way in ways)) or "nothing known"

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A node with one backend, and containers as a runtime starts them: created, in their control group, the guard run as
+its hook, then the program.
+
+    with stand("kernel", tmp_path) as node:
+        container = node.start("a", 2 * GIB, code)     # the guard ran; the program waits
+        answer = container.release()                   # ... and runs to its end
+
+With "kernel" the cards belong to the process that owns the hardware (`gpushare simgpu own`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from support.cdi_process import Boxed
+from support.cgroups import groups, remove, unified
+from support.simbox import boxes
+from support.waiting import PATIENCE_SECONDS
+
+from isolation.contract.host_allocation import Tenant
+from isolation.contract.model import Card, Slice
+from isolation.host.machine import NvmlMachine
+from isolation.host.memory_limits import MemoryLimits
+from isolation.node.backend import KernelBackend, LibraryBackend
+from isolation.node.core.judge import Given
+from isolation.node.delivery import Delivery, promise_id
+from isolation.node.gate import Gate
+from isolation.node.hardware import SimulatedHardware
+from isolation.node.memory_limits import SOCKET, LimitServer
+from isolation.simgpu.owner import ask_books
+from isolation.simgpu.report import card_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from isolation.node.cdi import Edits
+    from isolation.simgpu.hardware import Box
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = ROOT / "isolation" / "simgpu" / "lib"
+GIB = 1 << 30
+WAITING = "import sys\nsys.stdin.readline()\n"
+
+
+def kernel_here() -> bool:
+    """Whether tests of the kernel's limits can run: root, and groups of version 2 to be made."""
+    return os.geteuid() == 0 and unified() is not None
+
+
+class RefusedStartError(Exception):
+    """The guard refused; its words."""
+
+
+@dataclass
+class Container:
+    """One that the guard let start; its program waits for `release`."""
+
+    id: str
+    tenant: Tenant
+    edits: Edits
+    group: Path | None
+    process: subprocess.Popen[str]
+    guard_seconds: float
+
+    def release(self) -> Any:
+        """Run to the end; what it said last."""
+        out, err = self.process.communicate("go\n", timeout=PATIENCE_SECONDS)
+        assert self.process.returncode == 0, err
+        return json.loads(out.splitlines()[-1])
+
+    def kill(self) -> None:
+        """SIGKILL; the runtime removes its group."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        if self.group is not None:
+            remove(self.group)
+
+
+class Stand:
+    """See the module."""
+
+    def __init__(self, backend: str, folder: Path, box: Box, cgroup: Path | None) -> None:
+        self.box, self.folder, self.cgroup = box, folder, cgroup
+        self.uuids = [card_uuid(card) for card in box.cards()]
+        self.cards = {uuid: Card(uuid, at, 16 * GIB, model="Tesla V100") for at, uuid in enumerate(self.uuids)}
+        run_dir, marks = folder / "run", folder / "marks"
+        self.machine = NvmlMachine(box.path)
+        self.limits = MemoryLimits(self.machine)
+        place, mount = folder / SOCKET, unified() or Path("/sys/fs/cgroup")
+        self.server = LimitServer(place, mount, self.limits)
+        made: LibraryBackend = LibraryBackend(run_dir)
+        if backend == "kernel":
+            made = KernelBackend(
+                run_dir, driver=self.limits, cgroup=mount, place=place, uuids=lambda: tuple(self.uuids)
+            )
+        self.backend = made
+        self.gate = Gate(run_dir, folder / "cdi", marks)
+        self.gate.install()
+        self.delivery = Delivery(run_dir, SimulatedHardware(box.path, LIBRARIES, run_dir), made)
+        self.boxed = Boxed(folder)
+        self.running: list[Container] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def agent_on(self) -> None:
+        """The agent answers the guard."""
+        self.server.open()
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def agent_off(self) -> None:
+        """It is gone."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(PATIENCE_SECONDS)
+        self.server.close()
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            self.server.cycle()
+
+    def start(
+        self, name: str, size: int, code: str, *, without: tuple[str, ...] = (), loader: Path | None = None
+    ) -> Container:
+        """
+        Create and start a container with so many bytes of the first card; RefusedStartError.
+
+        `without`: files of ours that the tenant got rid of; `loader`: the program brings this one.
+        """
+        tenant = Tenant("ml", name, str(uuid.uuid4()), "main")
+        ident = uuid.uuid4().hex * 2
+        given = Given((Slice(self.uuids[0], 0, size),))
+        delivered = self.delivery.deliver(tenant, given, self.cards)
+        annotations = self.gate.mark(ident, (), delivered.limits)
+        edits = delivered.edits
+        edits = replace(edits, mounts=tuple(one for one in edits.mounts if one.container not in without))
+        process = self.boxed.start(edits, "", first=f"{WAITING}CLIENT\n{code}", loader=loader)
+        group = self._enter(tenant.uid, ident, process.pid)
+        try:
+            seconds = self._hook(ident, process.pid, annotations)
+        except RefusedStartError:
+            process.kill()
+            process.communicate()
+            raise
+        made = Container(ident, tenant, edits, group, process, seconds)
+        self.running.append(made)
+        return made
+
+    def _enter(self, uid: str, ident: str, pid: int) -> Path | None:
+        if self.cgroup is None:
+            return None
+        group = self.cgroup / "kubepods" / f"pod{uid}" / ident
+        group.mkdir(parents=True)
+        (group / "cgroup.procs").write_text(str(pid))
+        return group
+
+    def _hook(self, ident: str, pid: int, annotations: dict[str, str]) -> float:
+        bundle = self.folder / "bundles" / ident
+        bundle.mkdir(parents=True, exist_ok=True)
+        spec = {"ociVersion": "1.2.0", "root": {"path": "rootfs"}, "annotations": annotations}
+        (bundle / "config.json").write_text(json.dumps(spec))
+        state = {"ociVersion": "1.2.0", "id": ident, "status": "creating", "pid": pid, "bundle": str(bundle)}
+        began = time.monotonic()
+        command = [*self.gate.hook]
+        done = subprocess.run(
+            command, input=json.dumps(state), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+        )
+        took = time.monotonic() - began
+        if done.returncode:
+            raise RefusedStartError(done.stderr)
+        return took
+
+    def books(self) -> dict[str, Any]:
+        """Of the process that owns the hardware."""
+        return ask_books(self.box.path)
+
+    def end(self, container: Container) -> None:
+        """The container and its pod are gone."""
+        container.kill()
+        if container.group is not None:
+            remove(container.group.parent)
+        self.delivery.retire(promise_id(container.tenant))
+        self.running.remove(container)
+
+
+@contextlib.contextmanager
+def stand(backend: str, folder: Path, **settings: int) -> Iterator[Stand]:
+    """A node whose promises this backend holds."""
+    with contextlib.ExitStack() as stack:
+        box = stack.enter_context(boxes("v100-16g", teardown_ns=0, **settings))
+        cgroup = stack.enter_context(groups(f"{backend}-{time.monotonic_ns()}")) if kernel_here() else None
+        if backend == "kernel":
+            stack.enter_context(owner_of(box.path))
+        made = Stand(backend, folder, box, cgroup)
+        made.agent_on()
+        stack.callback(made.agent_off)
+        try:
+            yield made
+        finally:
+            for one in tuple(made.running):
+                made.end(one)
+            made.machine.close()
+
+
+@contextlib.contextmanager
+def owner_of(hardware: Path) -> Iterator[subprocess.Popen[str]]:
+    """The process that owns it, as root."""
+    command = [sys.executable, "-c", "from isolation.simgpu.cli import simgpu; simgpu()", "own", str(hardware)]
+    process = subprocess.Popen([*command, "--cgroup", str(unified())], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("owning")
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
