@@ -74,16 +74,22 @@ class LimitServer:
     def cycle(self) -> float:
         """Take one question, or none for a while; seconds until the next time."""
         listening = self._socket or self.open()
-        with contextlib.suppress(TimeoutError):
+        try:
             connection, _ = listening.accept()
-            threading.Thread(target=self._serve, args=(connection,), daemon=True, name="memory-limits").start()
+        except TimeoutError:
+            return 0.0
+        except OSError:
+            if self._socket is listening:
+                raise
+            return 0.0  # closed while it waited
+        threading.Thread(target=self._serve, args=(connection,), daemon=True, name="memory-limits-question").start()
         return 0.0
 
     def close(self) -> None:
         """Nobody is answered any more: what would be limited does not start."""
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = None
+        listening, self._socket = self._socket, None
+        if listening is not None:
+            listening.close()
         self._place.unlink(missing_ok=True)
 
     def _serve(self, connection: socket.socket) -> None:

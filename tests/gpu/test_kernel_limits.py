@@ -58,7 +58,7 @@ def limits():
     try:
         uuids = tuple(card.uuid for card in machine.cards())
     except MachineError as exc:
-        pytest.skip(str(exc))
+        pytest.skip(f"no NVIDIA card: {exc}")
     found = MemoryLimits(machine)
     if os.geteuid() != 0 or unified() is None:
         pytest.skip("needs root and cgroup version 2")

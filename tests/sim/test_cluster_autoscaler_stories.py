@@ -106,4 +106,4 @@ def test_the_judge_sees_orders_that_outlive_their_pods(monkeypatch):
 def test_one_seed_is_one_story():
     """What is found can be found again."""
     first, second = play(3), play(3)
-    assert (first.answered, first.count) == (second.answered, second.count)
+    assert (first.told, first.count) == (second.told, second.count)

@@ -30,7 +30,7 @@ from isolation.scheduler.app import Scheduler
 from isolation.scheduler.settings import SchedulerSettings
 
 OURS = tuple(str(Path(__file__).resolve().parents[2] / name) for name in ("isolation", "autoscaler", "exporter"))
-THREADS = {"card-events", "gpu-time", "runtime"}
+THREADS = {"card-events", "gpu-time", "memory-limits", "runtime"}
 POOLS = ("asyncio_", "Thread-", "Dummy-", "kubelet_", "nri_")
 NODE = {
     "metadata": {"name": "n", "uid": "n", "labels": {ACK.mode_label: "share"}},
