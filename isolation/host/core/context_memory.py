@@ -21,6 +21,7 @@ CONTEXT_MIB: Final = {
     "NVIDIA A100": 416,
     "NVIDIA H100": 522,
     "NVIDIA H200": 522,
+    "NVIDIA B200": 560,
 }
 """By the beginning of the product name that NVML tells; a MIG instance's begins with its card's."""
 

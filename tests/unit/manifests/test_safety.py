@@ -149,6 +149,7 @@ def test_the_agent_sees_these_folders_of_its_node_and_no_others():
         CDI_DIR: False,
         "/etc/cdi": True,
         "/sys": True,
+        "/sys/fs/cgroup": False,
     }
 
     assert expected == mounts
