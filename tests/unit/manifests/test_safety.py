@@ -154,7 +154,7 @@ def test_the_agent_sees_these_folders_of_its_node_and_no_others():
 
     assert expected == mounts
     assert set(mounts) == set(paths.values())
-    assert dict.fromkeys(set(mounts) - {"/etc/cdi", "/sys"}, False) == small
+    assert dict.fromkeys(set(mounts) - {"/etc/cdi", "/sys", "/sys/fs/cgroup"}, False) == small
     assert "hostNetwork" not in spec
 
 
