@@ -211,7 +211,6 @@ spec: {containers: [{name: main, resources: {limits: {NAME: "1"}}}]}
 @pytest.mark.parametrize(
     ("name", "status"),
     [
-        ("nvidia.com/mig-1g.10gb", 1),
         ("amd.com/gpu", 1),
         ("aliyun.com/gpu-memory", 1),
         ("metax-tech.com/sgpu", 1),
