@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import shutil
 import stat
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -37,6 +39,9 @@ _log: Final = logging.getLogger(__name__)
 LIB: Final = "lib"
 _LIST: Final = "ld.so.preload"
 _SHA_CHARS: Final = 64
+_INSTALLING: Final = Lock()
+"""Several backends give containers the same library, and several threads ask them."""
+_RETRY_SECONDS: Final = 10.0
 
 
 class UndeliverableError(Exception):
@@ -150,17 +155,19 @@ class LibraryBackend:
     def home(self) -> Path:
         """Where this version lies, put there if need be. OSError, UndeliverableError."""
         home = self._home or self._named()
-        if not all(regular(home / name) for name in (PLAIN, _LIST)):
-            self._install(home)
+        with _INSTALLING:
+            if not all(regular(home / name) for name in (PLAIN, _LIST)):
+                self._install(home)
         self._home = home
         return home
 
     def forget(self, used: set[str]) -> None:
         """See `Backend`."""
         current = self.home().name
-        for old in (self.run_dir / LIB).iterdir():
-            if old.name not in used | {current} and len(old.name.lstrip(".")) >= _SHA_CHARS:
-                shutil.rmtree(old, ignore_errors=True)
+        with _INSTALLING:
+            for old in (self.run_dir / LIB).iterdir():
+                if old.name not in used | {current} and len(old.name.lstrip(".")) >= _SHA_CHARS:
+                    shutil.rmtree(old, ignore_errors=True)
 
     def _named(self) -> Path:
         return self.run_dir / LIB / hashlib.sha256(self.source().read_bytes()).hexdigest()
@@ -242,7 +249,8 @@ class NodeBackends:
     """
     The backend that this node uses; fulfils `Backend` by it.
 
-    What works is found out when it is asked for the first time, and again when the mode, the label or the cards change.
+    What works is found out when it is asked for the first time, and again when the mode, the label or the cards change;
+    where nothing works, also every 10 s: what is missing may come.
     """
 
     known: Mapping[str, Backend]
@@ -255,7 +263,9 @@ class NodeBackends:
     """Receives the name of what is used when that has changed; empty: nothing can be."""
     cards: Callable[[], object] = tuple
     """Compared only: when they change, everything is looked at again."""
+    clock: Callable[[], float] = time.monotonic
     _asked: object = field(default=None, init=False)
+    _again: float = field(default=math.inf, init=False)
     _choice: Choice = field(default=Choice(None, "not looked at yet"), init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
@@ -264,13 +274,17 @@ class NodeBackends:
         """What is used, or why nothing can be."""
         asked = (self.wanted(), self.mode(), self.cards())
         with self._lock:
-            if asked != self._asked:
+            if asked != self._asked or self.clock() >= self._again:
                 # Limits of a pod stay while it lives, also where the node promises nothing any more.
                 reasons = dict(self.unnamed)
                 reasons |= {name: one.available() for name, one in self.known.items() if self._matters(name, asked[0])}
-                self._choice, self._asked = choose(asked[0], need_of(asked[1]), reasons), asked
-                self.told(self._choice.backend.name if self._choice.backend is not None else "")
-                _log.info("backend: %s", self._choice.backend.sentence if self._choice.backend else self._choice.reason)
+                before, self._choice = self._choice, choose(asked[0], need_of(asked[1]), reasons)
+                self._asked = asked
+                backend = self._choice.backend
+                self._again = math.inf if backend is not None else self.clock() + _RETRY_SECONDS
+                if self._choice != before:
+                    self.told(backend.name if backend is not None else "")
+                    _log.info("backend: %s", backend.sentence if backend is not None else self._choice.reason)
             return self._choice
 
     @property

@@ -28,11 +28,14 @@ from e2e.autoscaler_stage import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.node_stage import PODS, stage
 from e2e.sharing import clear, our_pod, prepare, priorities, replica, scheduler_file, untainted
+from e2e.usage_history import WHERE, known
 from support.ports import free_port
 from support.prometheus_stand import stand
 from support.simbox import HOLD, Program, programs
 from support.waiting import PATIENCE_SECONDS
 
+from autoscaler.core.rightsizing.codec import encode
+from autoscaler.core.rightsizing.history import ProgramKey
 from dashboards.rules.render import PLAIN
 from dashboards.rules_cli import COMMITTED
 from isolation.contract.quantity import GIB
@@ -116,6 +119,21 @@ async def shared_out(client: ApiClient) -> None:
     await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/vip")
 
 
+async def used_before(client: ApiClient) -> None:
+    """An earlier leader has seen the programs of the pods to come: there are recommendations at once."""
+    namespace, _, name = WHERE.removeprefix("/api/v1/namespaces/").split("/")
+    history = known(time.time())
+    keys = [ProgramKey("default", f"Pod/{pod}", "main", "Tesla T4") for pod in ("low-a", "low-b", "vip")]
+    await client.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": namespace},
+            "data": {"history": encode(dict.fromkeys(keys, history))},
+        }
+    )
+
+
 async def bought(client: ApiClient) -> None:
     """A pod for which a node is bought, and one that no pool could ever host."""
     await client.create(our_pod("grows", 12, priorityClassName="low"))
@@ -179,7 +197,7 @@ async def machines(client: ApiClient) -> AsyncIterator[None]:
                 yield
             finally:
                 await forget(client)
-                for path in (SWITCH, STATE, LEASE):
+                for path in (SWITCH, STATE, LEASE, WHERE):
                     await client.delete(path)
 
 
@@ -221,6 +239,7 @@ async def whole(plane: ControlPlane, folder: Path, *, speed: float = 60.0) -> As
                 figures = {"source": "exporter", "port": int(seen.rpartition(":")[2])}
                 scaler.config.write_text(config(one_pool(POOL), metrics=figures))
                 pair = plane.serving_pair("dashboards-grpc", ("127.0.0.1",))
+                await used_before(client)
                 scaler.start(
                     f"--grpc-listen=127.0.0.1:{free_port()}",
                     f"--grpc-cert={pair.certificate}",

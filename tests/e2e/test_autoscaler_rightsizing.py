@@ -9,17 +9,14 @@ import sys
 import time
 
 from aiohttp import web
-from e2e.autoscaler_process import MAPS, autoscaler, config, eventually, fleet, one_pool
+from e2e.autoscaler_process import autoscaler, config, eventually, fleet, one_pool
 from e2e.sharing import PODS, our_pod
+from e2e.usage_history import WHERE, known
 
 from autoscaler.core.rightsizing.codec import decode, encode
-from autoscaler.core.rightsizing.history import ProgramHistory, UsageReading
 from isolation.contract import metrics
 from isolation.contract.names import ALLOCATION
 from isolation.contract.quantity import GIB
-
-WHERE = f"{MAPS}/gpushare-right-sizing"
-DAY = 86_400.0
 
 
 def page(uuid):
@@ -27,18 +24,6 @@ def page(uuid):
     labels = f'namespace="default",pod="first",container="main",node="",uuid="{uuid}",card="0",mode="shared"'
     lines = [f"{metrics.SAMPLE_TIME.name} {time.time()}", f"{metrics.CONTAINER_USED.name}{{{labels}}} {2 * GIB}"]
     return "\n".join([*lines, f"{metrics.CONTAINER_PEAK.name}{{{labels}}} {3 * GIB}", ""])
-
-
-def known(now):
-    """Six earlier runs of the same program, each with a peak of 3 GiB."""
-    history = ProgramHistory()
-    for run in range(6):
-        start = now - (10 - run) * DAY
-        for step in range(1, 20):
-            used = 3 * GIB if step == 9 else 2 * GIB
-            history = history.record(UsageReading(f"r{run}", start + step * 900, start, 8 * GIB, used, finite=True))
-        history = history.end(f"r{run}")
-    return history
 
 
 async def programs(client):

@@ -69,5 +69,5 @@ def test_a_sick_card_keeps_its_pods_and_gets_no_others_until_it_is_well(plane, t
     sick = tmp_path / "run" / "unhealthy-cards.json"
     uuid, why, figures, after, phase, well = asyncio.run(story())
     assert (f"{uuid}: XID 119", None, "Running") == (why, after, phase)
-    assert {"xid": "1.0", "ecc": "0.0", "driver": "0.0", "lost": "0.0", "row_remap": "0.0"} == figures
+    assert {"xid": "1.0", "ecc": "0.0", "driver": "0.0", "lost": "0.0", "mig": "0.0", "row_remap": "0.0"} == figures
     assert {"0.0"} == set(well.values())
