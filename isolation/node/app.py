@@ -218,6 +218,8 @@ class NodeAgent:
     def _exchange_news(self) -> None:
         """Hear of the device plugin, and tell it what has changed."""
         self._report = self._exchange.reported()
+        if self._node.said is not None:
+            self._resizing.seed(applied_of(self._node.said))
         exempt = self.pods.exempt()
         now = Offer(
             devices=tuple(sorted(self.devices(), key=lambda one: not one.healthy)),  # as they stand in the file
@@ -235,7 +237,6 @@ class NodeAgent:
         extra = self._resizing.extra()[0] // terms.unit_bytes
         self._resizing.offered(now.devices, total + extra if shares else None)
         if self._node.said is not None:
-            self._resizing.seed(applied_of(self._node.said))
             self.status.resized(self._resizing.report())
 
     async def _read_cards(self) -> float:
@@ -278,7 +279,8 @@ class NodeAgent:
         """Every unit as it is now."""
         shares = offers_shares(self.inventory.mode(), whole=self.inventory.whole()) and not self._unseen_for_long()
         cards, unit = self.inventory.cards(), self._settings.terms.unit_bytes
-        if not self.pods.follower.synced.is_set() and (before := self._exchange.offer().devices):
+        known = self.pods.follower.synced.is_set() and self._node.said is not None
+        if not known and (before := self._exchange.offer().devices):
             return before  # of resized pods nothing is known yet, but this was made from what was
         extra, _ = self._resizing.extra()
         ended = self._checkpoint.used_by(self._checkpoint.pods() - self.pods.uids()) if self.pods.synced() else ()

@@ -7,6 +7,10 @@ after the kubelet has been seen to offer as many units fewer and no pod was admi
 gets its smaller limits at once unless it uses more; only then the kubelet is offered the difference, and the schedulers
 are told after it was seen to offer it. All of it follows from records, limits and the kubelet's own count, so a restart
 of anybody loses nothing. One thread at a time.
+
+When a pod that had grown ends, the kubelet takes back what its spec requests, and the rest only when it hears of it
+from here. Until then its entry stays in what the node says, and the schedulers give nothing of the node away; so units
+are withdrawn for a pod only after the node has said its name.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from isolation.node.core.judge import Given
     from isolation.node.core.units import Device
 
+GONE_SECONDS: Final = 60.0
+"""So long at most the entry of a pod that is gone stays: where the kubelet counts otherwise, it does so for good."""
 SEEN_SECONDS: Final = 1.0
 """The device plugin tells the kubelet of an offer within 0.1 s; a count that is seen later is of this offer."""
 
@@ -57,13 +63,21 @@ class Resizing:
         self._before: dict[str, Given] = {}
         """By promise id, what a container had before its limits were lowered a moment ago."""
         self._applied: dict[str, Applied] = {}
+        self._named: frozenset[str] = frozenset()
+        """Pods that the node's object names."""
+        self._gone: dict[str, float] = {}
+        """Since when pods are gone that it still names."""
 
     # What is offered.
 
     def extra(self) -> tuple[int, int]:
         """Bytes and percent of compute that resized pods hold less than they request; below 0: more."""
-        found = [pod.extra(smaller=self._is_lowered(pod)) for pod in self._pods.resized()]
-        return sum(one for one, _ in found), sum(core for _, core in found)
+        total, total_core = 0, 0
+        for pod in self._pods.resized():
+            extra, core = pod.extra(smaller=self._is_lowered(pod))
+            total += extra if pod.uid in self._named else max(0, extra)
+            total_core += core if pod.uid in self._named else max(0, core)
+        return total, total_core
 
     def offered(self, devices: Sequence[Device], expected: int | None) -> None:
         """The kubelet is offered these from now on; `expected`: how many they should be, None: no shares."""
@@ -82,7 +96,7 @@ class Resizing:
 
     def may_grow(self, pod: Bound) -> bool:
         """Whether larger limits of this pod may be in force now."""
-        return pod.resize is None or self.is_counted()
+        return pod.resize is None or (pod.uid in self._named and self.is_counted())
 
     def in_use(self, allocation: Allocation, part: Sequence[Slice]) -> bool:
         """Whether a container uses more of a card than these limits; what it uses cannot be taken away."""
@@ -113,7 +127,8 @@ class Resizing:
     # What the schedulers are told.
 
     def seed(self, applied: Mapping[str, Applied]) -> None:
-        """What an agent before us has said."""
+        """What the node's object says, perhaps by an agent before us."""
+        self._named = frozenset(applied)
         self._applied = dict(applied) | self._applied
 
     def report(self) -> Resized:
@@ -127,12 +142,19 @@ class Resizing:
             before = self._applied.get(pod.uid, Applied(0))
             latest = pod.resize.generation if pod.resize is not None else 0
             message = next((m for i, m in sorted(self._messages.items()) if i.startswith(f"{pod.uid}.")), "")
-            if before.generation == latest or (counted and self._is_in_force(pod)):
+            if before.generation == latest or (counted and pod.uid in self._named and self._is_in_force(pod)):
                 applied[pod.uid] = Applied(latest)
             else:
                 applied[pod.uid] = Applied(before.generation, message)
+        applied |= self._of_gone(applied, counted=counted)
         self._applied = applied
         return Resized(applied, self.extra()[1])
+
+    def _of_gone(self, here: Collection[str], *, counted: bool) -> dict[str, Applied]:
+        """Entries of pods that are gone, until the kubelet has been seen to count without them."""
+        now = self._clock()
+        self._gone = {uid: self._gone.get(uid, now) for uid in self._applied if uid not in here and not counted}
+        return {uid: self._applied[uid] for uid, since in self._gone.items() if now - since < GONE_SECONDS}
 
     def _is_in_force(self, pod: Bound) -> bool:
         return all(one.slices == part for one, part in self._with_parts(pod))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from interleave.wire import Net
 
     from isolation.contract.host_allocation import HostAllocation, Tenant
-    from isolation.contract.model import Card
+    from isolation.contract.model import Applied, Card
     from isolation.node.core.judge import Given
 
 TICK_SECONDS = 1.0
@@ -278,14 +278,18 @@ class NodeAgent:
         node = self._net.server.things["nodes"]["", self._machine.name]
         return int(node["status"]["allocatable"].get(ACK.memory, "0"))
 
+    def _said(self) -> Mapping[str, Applied]:
+        """What the node's object says of resized pods."""
+        said = self._net.server.things["nodes"]["", self._machine.name]["metadata"]["annotations"].get(RESIZED)
+        return decode_applied(said) if said else {}
+
     async def _report(self, wire: Wire, path: str) -> None:
         """As `isolation.node.status` does: what is in force of changed records."""
         if not self._pods.synced():
             return
-        said = self._net.server.things["nodes"]["", self._machine.name]["metadata"]["annotations"].get(RESIZED)
-        self._resizing.seed(decode_applied(said) if said else {})
+        self._resizing.seed(self._said())
         now = encode_applied(self._resizing.report().applied)
-        if now != said:
+        if now != encode_applied(self._said()):
             with contextlib.suppress(ClusterError):
                 await wire.send("PATCH", path, {"metadata": {"annotations": {RESIZED: now}}}, "merge-patch", 5.0)
 
@@ -296,6 +300,7 @@ class NodeAgent:
         units, pods = self._kubelet.units, self._pods
         if not pods.follower.synced.is_set() and self._machine.offer.devices:
             return
+        self._resizing.seed(self._said())
         gone = units.pods.keys() - pods.uids() if pods.synced() else ()
         ended = {one for uid in gone for ids in units.pods[uid].values() for one in ids}
         extra = self._resizing.extra()[0] // GIB

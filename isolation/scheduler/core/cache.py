@@ -54,6 +54,7 @@ HIGHEST_SCORE: Final = 10
 """Of the extender protocol (`MaxExtenderPriority`)."""
 _EQUAL_SCORES: Final = 1e-12
 """Engine scores closer than this are one score: rounding."""
+BEHIND: Final = "the kubelet still counts units of a resized pod that has ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,9 @@ class SchedulerCache:
                     reason = _reason(why, pod)
                     (found.unresolvable if why in UNRESOLVABLE else found.failed).update(dict.fromkeys(those, reason))
             self._reservations.add_reasons(pod, found.failed, found.unresolvable)
+        for name in [name for name in found.fit if self._is_behind(name)]:
+            found.fit.remove(name)
+            found.failed[name] = BEHIND
         return found
 
     def could_fit(self, pod: Pod, now: float) -> bool:
@@ -253,6 +257,8 @@ class SchedulerCache:
             return Refusal(Why.INVALID, f"{pod.key} is already bound to {known.placement.node}")
         if known.deleting:
             return Refusal(Why.INVALID, f"{pod.key} is being deleted")
+        if self._is_behind(node):
+            return Refusal(Why.NOT_READY, f"node {node}: {BEHIND}")
         found = self._choose(pod, node)
         if isinstance(found, Refusal):
             reason = _reason(found.why, pod) if found.why is Why.NOT_READY else found.reason
@@ -398,6 +404,15 @@ class SchedulerCache:
         return inspection.inspect_nodes(self._capacity, self._pod_names(), self._unit, name)
 
     # -- internal -----------------------------------------------------------------------------
+
+    def _is_behind(self, name: str) -> bool:
+        """
+        Whether the node still names a resized pod that has ended.
+
+        Until it does not, its kubelet counts more units as used than the cards have in use, and would reject a pod.
+        """
+        node = self._capacity.nodes.get(name)
+        return node is not None and bool(node.applied) and not node.applied.keys() <= self._pods.keys()
 
     def _tick(self, now: float) -> None:
         self._now = max(self._now, now)

@@ -226,3 +226,18 @@ def test_statuses_and_what_nodes_say_are_read_back():
     for text in ("", "[]", '{"a":1}', '{"type":"Done"}'):
         with pytest.raises(CodecError):
             decode_status(text)
+
+
+def test_nothing_is_given_away_while_the_node_names_a_resized_pod_that_has_ended():
+    """Its kubelet would reject the pod: it counts units as used that the cards have free."""
+    grown = written(wanting(pod("a", 4), 10), cache_of(wanting(pod("a", 4), 10)).resize_step("a"))
+    cache = cache_of(grown, at=node({"a": Applied(1)}))
+    new = replace(pod("c", 2), placement=None)
+    assert ["n"] == cache.filter(new, ["n"], NOW).fit
+    cache.remove_pod("a")
+    found = cache.filter(new, ["n"], NOW)
+    assert ([], ["n"]) == (found.fit, list(found.failed))
+    assert isinstance(cache.assume(new, "n", NOW), Refusal)
+    cache.set_node(node({}))
+    assert ["n"] == cache.filter(new, ["n"], NOW).fit
+    assert not isinstance(cache.assume(new, "n", NOW), Refusal)
