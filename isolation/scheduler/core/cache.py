@@ -412,7 +412,8 @@ class SchedulerCache:
         Until it does not, its kubelet counts more units as used than the cards have in use, and would reject a pod.
         """
         node = self._capacity.nodes.get(name)
-        return node is not None and bool(node.applied) and not node.applied.keys() <= self._pods.keys()
+        named = node.applied if node is not None else None
+        return named is not None and not named.keys() <= self._pods.keys()
 
     def _tick(self, now: float) -> None:
         self._now = max(self._now, now)
