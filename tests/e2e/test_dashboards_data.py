@@ -36,6 +36,7 @@ NOTHING = {
     **dict.fromkeys((("gpushare-card", "Video engines by container", letter) for letter in "AB"), "nobody has them"),
     **dict.fromkeys((("gpushare-card", "Broken memory", letter) for letter in "AB"), "no memory breaks here"),
     ("gpushare-card", "PCI Express errors", "A"): "there are none here, and what did not happen is not drawn",
+    ("gpushare-namespace", "Recommended memory", "C"): "nobody is promised compute here",
     ("gpushare-autoscaler", "gRPC requests", "A"): "neither cluster-autoscaler nor KEDA asks here",
 }
 """Queries that cannot have data here, and why."""
