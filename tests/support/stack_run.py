@@ -80,10 +80,11 @@ class Run:
         return found
 
     def pid(self, word: str) -> int:
-        """The process whose command line has this word, and no other."""
+        """The process whose command line has this word, and not one that it has forked: PIDs begin again at 32768."""
         found = [pid for pid, line in self.processes().items() if word in line and " run " not in line]
-        assert found, self.processes()
-        return min(found)
+        parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in found}
+        [first] = [pid for pid in found if parents[pid] not in found]
+        return first
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Its status, after this signal."""
