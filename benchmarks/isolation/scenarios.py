@@ -46,6 +46,7 @@ def draw(seed: int) -> dict[str, int]:
         "sample_quantum": chance.choice(QUANTA),
         "sample_missing_permille": round(chance.uniform(0, 150)),
         "seed": seed + 1,
+        "sample_shared": chance.choice((0, 1)),
     }
 
 

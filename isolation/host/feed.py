@@ -11,25 +11,26 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from math import gcd
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from isolation.contract import abi
 from isolation.contract.host_allocation import HostAllocationError, load
 from isolation.host.core.compute_rates import ACTIVE_NS, INELASTIC, TenantShare, granted
+from isolation.host.core.own_time import DIVIDED_ROUNDING_PPM, OwnTime, SharedSamples
 from isolation.host.files import read_text
 from isolation.host.liveness import REGION
 from isolation.host.memory_sample import CardWatch
 from isolation.lib import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from isolation.contract.host_allocation import HostAllocation
     from isolation.contract.model import Slice
-    from isolation.host.machine import Machine, Sample
+    from isolation.host.core.own_time import Divided
+    from isolation.host.machine import Machine
 
 KnownLedgers: TypeAlias = "dict[Path, dict[UUID, abi.CardLedger]]"
 """By folder of an allocation, its cards as its container keeps them."""
@@ -37,67 +38,9 @@ FEED: Final = "feed"
 SAMPLE_SECONDS: Final = 0.1
 RATE_SECONDS: Final = 0.03
 NEIGHBOURS_SECONDS: Final = 0.5
-FULL: Final = 100
-COARSEST: Final = 5
 PACE_NS: Final = 300_000_000
 CROWDED: Final = 0.93
 """Part of the time for which events of a tenant under way mean that its queue is never empty."""
-NEARLY: Final = 1.5
-"""A gap of more periods than this between two samples is not covered by the second."""
-
-
-@dataclass(slots=True)
-class OwnTime:
-    """
-    GPU time of one command on one card, from samples of a percent each.
-
-    A sample speaks for one period. What lies between periods was not seen: the process did nothing, or
-    its sample was lost. Nobody documents the period or the rounding, so both are learnt from the samples.
-    """
-
-    own_ns: int = 0
-    at: int = 0
-    """Moment of the latest sample of ours, microseconds; 0: none yet."""
-    since: int = 0
-    """Moment of the latest sample of anybody."""
-    seen_ns: int = 0
-    """Time that samples of ours spoke for."""
-    step: int = 1
-    """Percents come in multiples of this, rounded down."""
-    _period: int = 0
-    _common: int = 0
-
-    def add(self, samples: Iterable[Sample], ours: frozenset[int]) -> None:
-        """Count what is new."""
-        moments: dict[int, list[Sample]] = {}
-        for sample in samples:
-            if sample.micros > self.since:
-                moments.setdefault(sample.micros, []).append(sample)
-        for micros, together in sorted(moments.items()):
-            self._learn(micros, together)
-            own = [sample.percent for sample in together if sample.pid in ours]
-            if own:
-                self._count_in(micros, own)
-
-    def _learn(self, micros: int, together: Sequence[Sample]) -> None:
-        if self.since:
-            gap = micros - self.since
-            self._period = min(self._period or gap, gap)
-        self.since = micros
-        for sample in together:
-            if 0 < sample.percent < FULL:
-                self._common = gcd(self._common, sample.percent)
-        self.step = max(1, min(self._common, COARSEST))
-
-    def _count_in(self, micros: int, percents: Sequence[int]) -> None:
-        before, self.at = self.at, micros
-        if not before:
-            return  # only a place to count from
-        gap = micros - before
-        covered = gap if gap <= self._period * NEARLY else self._period
-        self.seen_ns += covered * 1000
-        # in the middle of what the percent may stand for
-        self.own_ns += sum(covered * min(200, 2 * percent + self.step) * 5 for percent in percents)
 
 
 @dataclass(slots=True)
@@ -129,6 +72,7 @@ class Feeder:
     def __init__(self, entry: HostAllocation, folder: Path, machine: Machine, policy: abi.Policy) -> None:
         self._entry, self._folder, self._machine, self._policy = entry, folder, machine, policy
         self._own = {part.uuid: OwnTime() for part in entry.slices}
+        self._shared = {part.uuid: SharedSamples() for part in entry.slices}
         self._feed = [abi.CardFeed(0, 0) for _ in entry.slices]
         self._memory = [CardWatch(at, part.uuid, uuid_of(part.uuid)) for at, part in enumerate(entry.slices)]
         self._neighbours: tuple[tuple[HostAllocation, Path], ...] = ()
@@ -161,38 +105,62 @@ class Feeder:
         `newer`: whether a process that uses the card and is not in `ours` is the container's all the same.
         `known`: what has been read of regions in this turn of all feeders, so that each is read once.
         """
+        known = {} if known is None else known
         sampled = self.samples_due(now)
         if sampled:
             self._samples_due = now + SAMPLE_SECONDS - 0.01
-            self._sample(ours)
+            self._sample(ours, now, known)
             region = region_of(self._folder, self._entry)
             for at, watch in enumerate(self._memory):
                 memory = watch.look(self._machine, region, lambda pid: pid in ours or newer(pid))
                 self._feed[at] = replace(self._feed[at], memory=memory)
-        rates = self._rates(now, {} if known is None else known)
+        rates = self._rates(now, known)
         self._feed = [replace(feed, rate_ppm=rate) for feed, rate in zip(self._feed, rates, strict=True)]
         files.write_feed(feed_of(self._folder, self._entry), self._feed)
         return sampled
 
-    def _sample(self, ours: frozenset[int]) -> None:
+    def _sample(self, ours: frozenset[int], now: float, known: KnownLedgers) -> None:
         for at, part in enumerate(self._entry.slices):
-            own = self._own[part.uuid]
-            before = own.at
-            own.add(self._machine.samples(part.uuid, own.since), ours)
-            if own.at == before:
-                continue  # the library takes every new time for a new sample
-            ago = max(0, time.time_ns() - own.at * 1000)
-            moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - ago
-            rounding = own.step * (abi.PPM // 200)
-            fed = replace(self._feed[at], own_ns=own.own_ns, sample_ns=moment)
-            self._feed[at] = replace(fed, rounding_ppm=rounding, sampled_ns=max(1, own.seen_ns))
+            own, shared = self._own[part.uuid], self._shared[part.uuid]
+            before = (own.at, own.own_ns, own.seen_ns)
+            samples = self._machine.samples(part.uuid, own.since)
+            shared.see(samples)
+            own.add(samples, ours)
+            if shared.is_shared(ours):
+                divided = self._divide(part, shared, now, known)
+                if divided is not None:
+                    self._feed_own(at, divided.at, divided.own_ns, divided.covered_ns, DIVIDED_ROUNDING_PPM)
+            elif own.at != before[0]:  # the library takes every new time for a new sample
+                rounding = own.step * (abi.PPM // 200)
+                self._feed_own(at, own.at, own.own_ns - before[1], own.seen_ns - before[2], rounding)
+
+    def _divide(self, part: Slice, shared: SharedSamples, now: float, known: KnownLedgers) -> Divided | None:
+        """Our part of what the card did, by the events of all its tenants."""
+        uuid, events = uuid_of(part.uuid), {}
+        self._look_around(now)
+        for entry, folder in ((self._entry, self._folder), *self._neighbours):
+            ledger = _read_ledgers(folder, entry, known).get(uuid)
+            if ledger is not None:
+                events[entry.id] = ledger.event_ns
+        shared.read(time.time_ns() // 1000, events)
+        return shared.divide(self._entry.id)
+
+    def _feed_own(self, at: int, micros: int, own_ns: int, seen_ns: int, rounding_ppm: int) -> None:
+        ago = max(0, time.time_ns() - micros * 1000)
+        moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - ago
+        feed = self._feed[at]
+        fed = replace(feed, own_ns=feed.own_ns + own_ns, sample_ns=moment, rounding_ppm=rounding_ppm)
+        self._feed[at] = replace(fed, sampled_ns=max(1, feed.sampled_ns + seen_ns))
+
+    def _look_around(self, now: float) -> None:
+        if now >= self._neighbours_due:
+            self._neighbours_due = now + NEIGHBOURS_SECONDS
+            self._neighbours = neighbours(self._folder, self._entry)
 
     def _rates(self, now: float, known: KnownLedgers) -> list[int]:
         if self._policy in INELASTIC:
             return [0] * len(self._feed)
-        if now >= self._neighbours_due:
-            self._neighbours_due = now + NEIGHBOURS_SECONDS
-            self._neighbours = neighbours(self._folder, self._entry)
+        self._look_around(now)
         clock = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         mine = _read_ledgers(self._folder, self._entry, known)
         theirs = [(entry, _read_ledgers(folder, entry, known)) for entry, folder in self._neighbours]

@@ -207,7 +207,8 @@ def pytorch_limit(machine: Machine) -> tuple[str, dict[str, Any]]:
 
 def compute_shares(machine: Machine) -> tuple[str, dict[str, Any]]:
     """Do two programs with 30 % and 70 % get that of the card at the same time, within 5 points?"""
-    words = [machine.python, str(PROBE), "busy", str(machine.measure_seconds)]
+    count = machine.probe("calibrate")["count"]
+    words = [machine.python, str(PROBE), "busy", str(machine.measure_seconds), str(count)]
     alone = json.loads(machine.run(words))["kernels_per_second"]
     pair = {core: machine.start(words, "--gpu-mem", "2", "--gpu-core", str(core)) for core in (30, 70)}
     rates = {core: json.loads(finished(process))["kernels_per_second"] for core, process in pair.items()}

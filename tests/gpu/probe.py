@@ -5,7 +5,8 @@ One question to a card, by the driver, NVML and the runtime alone: no package is
     python tests/gpu/probe.py costs            bytes of a context, a module of 64 MiB, 512 MiB of managed memory
     python tests/gpu/probe.py runtime          what the library saw of the context that NVIDIA's runtime makes
     python tests/gpu/probe.py times            nanoseconds of an allocation with its release, and of a launch
-    python tests/gpu/probe.py busy SECONDS     kernels of 1 ms, as many as there is time for
+    python tests/gpu/probe.py calibrate        how much work a kernel of 1 ms does, on a card that nobody else uses
+    python tests/gpu/probe.py busy SECONDS N   kernels of that much work, as many as there is time for
     python tests/gpu/probe.py hold MIB         allocate, say so, wait for the end of the input
     python tests/gpu/probe.py fill MIB         blocks of 64 MiB until one is refused, MIB at most
 
@@ -40,17 +41,23 @@ PTX = f"""
 // simgpu kernel busy ns=$0
 // simgpu kernel nothing ns=0
 .visible .global .align 16 .b8 block[{MODULE_MIB * MIB}];
-.visible .entry busy(.param .u64 p_span)
+.visible .entry busy(.param .u64 p_count)
 {{
-    .reg .u64 %now, %begin, %span;
-    .reg .pred %more;
-    ld.param.u64 %span, [p_span];
-    mov.u64 %begin, %globaltimer;
+    .reg .u64 %left;
+    .reg .u32 %x;
+    .reg .pred %more, %odd;
+    ld.param.u64 %left, [p_count];
+    mov.u32 %x, %clock;
 LOOP:
-    mov.u64 %now, %globaltimer;
-    sub.u64 %now, %now, %begin;
-    setp.lt.u64 %more, %now, %span;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    mad.lo.u32 %x, %x, 1664525, 1013904223;
+    sub.u64 %left, %left, 1;
+    setp.ne.u64 %more, %left, 0;
     @%more bra LOOP;
+    setp.eq.u32 %odd, %x, 0;
+    @%odd st.global.u32 [block], %x;
     ret;
 }}
 .visible .entry nothing()
@@ -185,22 +192,41 @@ def times() -> dict[str, int]:
     return {name: int(statistics.median(batch(act) for _ in range(200))) for name, act in acts.items()}
 
 
-def busy(seconds: float) -> dict[str, float]:
-    """Kernels a second after a second of running in."""
+def calibrate() -> dict[str, int]:
+    """Rounds of the kernel's loop in `KERNEL_NS`."""
     driver = Driver()
-    loaded, span = kernel(driver, module(driver), b"busy"), c_uint64(KERNEL_NS)
-    began, count, start = time.monotonic(), 0, None
+    loaded, count = kernel(driver, module(driver), b"busy"), KERNEL_NS
+    for _ in range(4):  # the first are short of a warm card
+        taken, work = [], c_uint64(count)
+        for _ in range(20):
+            begin = time.perf_counter_ns()
+            driver.launch(loaded, work)
+            driver.do("cuCtxSynchronize")
+            taken.append(time.perf_counter_ns() - begin)
+        count = max(1, count * KERNEL_NS // int(statistics.median(taken)))
+    return {"count": count}
+
+
+def busy(seconds: float, count: int) -> dict[str, float]:
+    """
+    Kernels a second after a second of running in.
+
+    Of a fixed amount of work: one that ran until a moment had passed would count its neighbours' slices as its own.
+    """
+    driver = Driver()
+    loaded, work = kernel(driver, module(driver), b"busy"), c_uint64(count)
+    began, ran, start = time.monotonic(), 0, None
     while True:
         for _ in range(8):
-            driver.launch(loaded, span)
+            driver.launch(loaded, work)
         driver.do("cuCtxSynchronize")
         now = time.monotonic()
         if start is None:
             start = now if now - began > 1 else None
             continue
-        count += 8
+        ran += 8
         if now - start > seconds:
-            return {"kernels_per_second": count / (now - start)}
+            return {"kernels_per_second": ran / (now - start)}
 
 
 def hold(mib: int) -> None:
@@ -222,12 +248,12 @@ def fill(mib: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    made = {"costs": costs, "runtime": runtime, "times": times}
+    made = {"calibrate": calibrate, "costs": costs, "runtime": runtime, "times": times}
     match sys.argv[1:]:
         case [name, *_] if name in made:
             answer = made[name]()
-        case ["busy", seconds]:
-            answer = busy(float(seconds))
+        case ["busy", seconds, count]:
+            answer = busy(float(seconds), int(count))
         case ["hold", size]:
             sys.exit(hold(int(size)))
         case ["fill", size]:

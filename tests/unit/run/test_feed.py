@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 
 from isolation.contract.abi import CardLedger
-from isolation.host.feed import PACE_NS, ComputePace, OwnTime
+from isolation.host.core.own_time import OwnTime
+from isolation.host.feed import PACE_NS, ComputePace
 from isolation.host.machine import Sample
 
 OURS = frozenset({1})

@@ -204,17 +204,37 @@ static uint64_t percent_of(uint64_t part, uint64_t whole, uint64_t quantum)
     return quantum > 1 ? percent / quantum * quantum : percent;
 }
 
+/* Whether the client has computed since the last sample. */
+static int computed(const struct hw_client *client)
+{
+    return client->state == HW_LIVE && client->own_ns != client->sampled_ns;
+}
+
+/* The client that has this period's only sample, or `clients`: any of those that computed, however much each did. */
+static uint64_t named(const struct hw_card *card, uint64_t draw)
+{
+    uint64_t those = 0;
+    for (uint64_t i = 0; i < card->clients; i++)
+        those += (uint64_t)computed(&card->client[i]);
+    for (uint64_t i = 0, left = those ? draw % those : 0; i < card->clients; i++)
+        if (computed(&card->client[i]) && left-- == 0)
+            return i;
+    return card->clients;
+}
+
 /* Write one utilisation sample of every client and of the card, as NVML keeps them. */
 static void sample(const struct hw_file *file, struct hw_card *card, uint64_t span)
 {
     const struct hw_params *p = &file->params;
+    uint64_t only = p->sample_shared ? named(card, hw_random(card)) : 0;
     for (uint64_t i = 0; i < card->clients; i++) {
         struct hw_client *client = &card->client[i];
-        if (client->state != HW_LIVE || client->own_ns == client->sampled_ns)
+        if (!computed(client))
             continue;
-        uint64_t percent = percent_of(client->own_ns - client->sampled_ns, span, p->sample_quantum);
+        uint64_t own = p->sample_shared ? card->busy_ns - card->sampled_busy_ns : client->own_ns - client->sampled_ns;
+        uint64_t percent = percent_of(own, span, p->sample_quantum);
         hw_put(card, &client->sampled_ns, client->own_ns);
-        if (hw_random(card) % 1000 >= p->sample_missing_permille) {
+        if (!(p->sample_shared && i != only) && hw_random(card) % 1000 >= p->sample_missing_permille) {
             uint64_t at = client->samples % HW_SAMPLES;
             hw_put(card, &client->sample[at].time_ns, card->clock_ns);
             hw_put(card, &client->sample[at].percent, percent);

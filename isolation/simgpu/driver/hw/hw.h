@@ -58,6 +58,7 @@
     X(sample_late_ns, 100000000) /* and shows it this much later */                             \
     X(sample_quantum, 1)         /* percent; utilisation is rounded to multiples of it */       \
     X(sample_missing_permille, 20) /* samples that are lost */                                  \
+    X(sample_shared, 0)          /* 1: one sample a period, of the whole card, under anybody's name */ \
     X(queue_depth, 1024)         /* launches in flight before a launch blocks */                \
     X(seed, 1)                                                                                  \
     X(nvml_status, 0)            /* NVML answers this error until it is started anew */         \

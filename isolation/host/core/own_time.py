@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+GPU time that belongs to one tenant of a card, from NVML's utilisation samples.
+
+Pure. Drivers differ in what a sample says. Some give each process a sample of its own for every period (`OwnTime`).
+Others give one sample a period, with the busy time of the whole card, under the name of one of the processes that
+computed; which one does not follow how much each of them did. Seen with driver 580 on H200: processes that take half
+the card each have 99 % every other period, and one with 32 % of the card was named in 33 of 54 (docs/isolation.md).
+There only the card's busy time can be believed, and it is divided by what the tenants' own events say
+(`SharedSamples`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import gcd, prod
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from isolation.host.machine import Sample
+
+FULL: Final = 100
+COARSEST: Final = 5
+NEARLY: Final = 1.5
+"""A gap of more periods than this between two samples is not covered by the second."""
+RECENT: Final = 25
+"""So many periods are remembered to tell whether samples tell processes apart."""
+WINDOW_MICROS: Final = 1_000_000
+"""Busy time is divided over so long at least: ledgers are read ten times a second."""
+DIVIDED_ROUNDING_PPM: Final = 30_000
+"""Error of a division over one window: a ledger books a launch when it ends."""
+TOLERANCE: Final = 0.02
+"""Part of a window by which events may exceed the busy time without anybody having waited."""
+_READINGS: Final = 100
+_NODES: Final = (0.0198551, 0.1016668, 0.2372338, 0.4082827, 0.5917173, 0.7627662, 0.8983332, 0.9801449)
+_WEIGHTS: Final = (0.0506143, 0.1111905, 0.1568533, 0.1813419, 0.1813419, 0.1568533, 0.1111905, 0.0506143)
+"""Gauss-Legendre quadrature over 0 to 1 with eight points (Abramowitz and Stegun, table 25.4)."""
+
+
+@dataclass(slots=True)
+class OwnTime:
+    """
+    GPU time of one command on one card, from samples of a percent each.
+
+    A sample speaks for one period. What lies between periods was not seen: the process did nothing, or
+    its sample was lost. Nobody documents the period or the rounding, so both are learnt from the samples.
+    """
+
+    own_ns: int = 0
+    at: int = 0
+    """Moment of the latest sample of ours, microseconds; 0: none yet."""
+    since: int = 0
+    """Moment of the latest sample of anybody."""
+    seen_ns: int = 0
+    """Time that samples of ours spoke for."""
+    step: int = 1
+    """Percents come in multiples of this, rounded down."""
+    _period: int = 0
+    _common: int = 0
+
+    def add(self, samples: Iterable[Sample], ours: frozenset[int]) -> None:
+        """Count what is new."""
+        moments: dict[int, list[Sample]] = {}
+        for sample in samples:
+            if sample.micros > self.since:
+                moments.setdefault(sample.micros, []).append(sample)
+        for micros, together in sorted(moments.items()):
+            self._learn(micros, together)
+            own = [sample.percent for sample in together if sample.pid in ours]
+            if own:
+                self._count_in(micros, own)
+
+    def _learn(self, micros: int, together: Sequence[Sample]) -> None:
+        if self.since:
+            gap = micros - self.since
+            self._period = min(self._period or gap, gap)
+        self.since = micros
+        for sample in together:
+            if 0 < sample.percent < FULL:
+                self._common = gcd(self._common, sample.percent)
+        self.step = max(1, min(self._common, COARSEST))
+
+    def _count_in(self, micros: int, percents: Sequence[int]) -> None:
+        before, self.at = self.at, micros
+        if not before:
+            return  # only a place to count from
+        gap = micros - before
+        covered = gap if gap <= self._period * NEARLY else self._period
+        self.seen_ns += covered * 1000
+        # in the middle of what the percent may stand for
+        self.own_ns += sum(covered * min(200, 2 * percent + self.step) * 5 for percent in percents)
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """Own time of one tenant over one window."""
+
+    own_ns: int
+    covered_ns: int
+    """Length of the window, without periods in which nobody computed."""
+    at: int
+    """Its end, microseconds on the wall clock."""
+
+
+@dataclass(slots=True)
+class SharedSamples:
+    """One card whose samples may not tell processes apart; see the module."""
+
+    is_apart: bool = False
+    """Two processes had a sample of the same moment: each has its own."""
+    _names: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    _last: int = 0
+    _period: int = 0
+    _busy: list[tuple[int, int, int]] = field(default_factory=list)
+    """Periods that were not divided yet: begin, end (microseconds), busy nanoseconds."""
+    _readings: deque[tuple[int, Mapping[str, int]]] = field(default_factory=lambda: deque(maxlen=_READINGS))
+
+    def see(self, samples: Iterable[Sample]) -> None:
+        """What is new; at each moment once."""
+        moments: dict[int, dict[int, int]] = {}
+        for sample in samples:
+            if sample.micros > self._last:
+                moments.setdefault(sample.micros, {})[sample.pid] = sample.percent
+        for micros, percents in sorted(moments.items()):
+            self.is_apart = self.is_apart or len(percents) > 1
+            self._names.extend(percents)
+            gap = micros - self._last
+            self._period = min(self._period or gap, gap) if self._last else 0
+            if self._period:
+                covered = gap if gap <= self._period * NEARLY else self._period
+                percent = min(2 * sum(percents.values()) + 1, 2 * FULL)
+                self._busy.append((micros - covered, micros, covered * percent * 5))
+            self._last = micros
+
+    def is_shared(self, ours: frozenset[int]) -> bool:
+        """Whether samples name one process for several, of which some are not ours."""
+        return not self.is_apart and not ours.issuperset(self._names)
+
+    def read(self, micros: int, events: Mapping[str, int]) -> None:
+        """Event time of each tenant at that moment, as its ledger counts it."""
+        self._readings.append((micros, events))
+
+    def divide(self, tenant: str) -> Divided | None:
+        """The tenant's part of a window that has ended; None: none has, or its ledger is not known."""
+        known = [one for one in self._busy if self._readings and self._readings[0][0] <= one[0]]
+        until = self._readings[-1][0] if self._readings else 0
+        ended = [one for one in known if one[1] <= until]
+        covered = sum(end - begin for begin, end, _ in ended)
+        if covered < WINDOW_MICROS:
+            self._busy = known if self._readings else self._busy[-RECENT:]
+            return None
+        self._busy = [one for one in known if one[1] > until]
+        events: dict[str, int] = {}
+        for begin, end, _ in ended:
+            before, after = self._events(begin), self._events(end)
+            for name in before.keys() & after.keys():
+                events[name] = events.get(name, 0) + max(0, after[name] - before[name])
+        busy = sum(busy for *_, busy in ended)
+        own = divide(events, busy, covered * 1000).get(tenant)
+        return Divided(int(own), covered * 1000, ended[-1][1]) if own is not None else None
+
+    def _events(self, micros: int) -> dict[str, int]:
+        """At that moment, between two readings in proportion."""
+        before = after = self._readings[0]
+        for after in self._readings:
+            if after[0] >= micros:
+                break
+            before = after
+        (begin, first), (end, last) = before, after
+        part = (micros - begin) / (end - begin) if end > begin else 0.0
+        return {name: int(first[name] + (last[name] - first[name]) * part) for name in first.keys() & last.keys()}
+
+
+def divide(events: Mapping[str, int], busy: int, span: int) -> dict[str, float]:
+    """
+    Own time by tenant, of a card that was busy for so long.
+
+    While several have work the card takes turns between them, and the events of each count the turns of the others. By
+    how much all events exceed the busy time is therefore time that was waited. With two tenants each has waited half of
+    it, whatever they did. With more it is divided as if they had computed independently of each other: of k with work
+    each waits (k - 1)/k of the time, and the mean of 1/(1 + K) over the K others is the integral of the product of
+    1 - a + a x over x from 0 to 1, a being the part of the time for which another one has work.
+    """
+    excess = sum(events.values()) - busy
+    if excess <= span * TOLERANCE:
+        return {name: float(event) for name, event in events.items()}
+    active = {name: min(1.0, event / span) for name, event in events.items()}
+    waits = {
+        name: active[name] * (1.0 - _mean_turn([a for other, a in active.items() if other != name])) for name in events
+    }
+    total = sum(waits.values()) or 1.0
+    return {name: max(event - excess * waits[name] / total, event / len(events)) for name, event in events.items()}
+
+
+def _mean_turn(others: Sequence[float]) -> float:
+    return sum(weight * prod(1.0 - a + a * node for a in others) for node, weight in zip(_NODES, _WEIGHTS, strict=True))
