@@ -19,7 +19,7 @@ PERIOD = 200_000
 
 def turns(active, steps=200_000, seed=1):
     """(own, event) seconds by tenant of a card that takes turns; `active`: the part of time for which each has work."""
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 (a draw, not a secret)
     own, event = [0.0] * len(active), [0.0] * len(active)
     for _ in range(steps):
         here = [at for at, part in enumerate(active) if chance.random() < part]
