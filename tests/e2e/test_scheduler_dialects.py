@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import os
 import random
 import signal
+from pathlib import Path
 
 from e2e.admission_stand import Stand, _installed, policed, until_tried
 from e2e.apiclient import RefusedError, connected
@@ -103,6 +105,14 @@ def read(pod):
     return asked.cards, asked.card_bytes // GIB, asked.card_core, asked.whole
 
 
+def freeze(pid):
+    """A replica, with the process that answers reviews: its PID."""
+    [admission] = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    for one in (pid, admission):
+        os.kill(one, signal.SIGSTOP)
+    return admission
+
+
 class Crowd:
     """Pods that are created for good, several at once; what became of each."""
 
@@ -113,6 +123,10 @@ class Crowd:
     async def come(self, kill):
         """Three of four as their systems mean them, one of four a mixture of two."""
         await asyncio.gather(*(self._make(f"p-{kill}-{i}", mixed=i % 4 == 3) for i in range(PER_KILL)))
+
+    def cut(self):
+        """Requests that a replica had in its hands when it was killed."""
+        return [text for text in self.refused.values() if "failed calling webhook" in text]
 
     async def _make(self, name, *, mixed):
         async with self.gate:
@@ -172,8 +186,9 @@ def test_two_replicas_that_are_killed_in_turn_let_no_foreign_pod_in(plane, tmp_p
                 for kill in range(KILLS):
                     coming = asyncio.create_task(crowd.come(kill))
                     await asyncio.sleep(draw.uniform(0.0, 0.2))
-                    both[kill % 2].send(signal.SIGSTOP)
+                    admission = freeze(both[kill % 2].pid)
                     await asyncio.sleep(0.5)
+                    os.kill(admission, signal.SIGKILL)
                     both[kill % 2].end(signal.SIGKILL)
                     await start(kill % 2)
                     await coming
@@ -189,5 +204,4 @@ def test_two_replicas_that_are_killed_in_turn_let_no_foreign_pod_in(plane, tmp_p
     }
     assert pods.keys() == crowd.stored
     assert len(crowd.stored) > 0.8 * len(crowd.expected)
-    cut = [text for text in crowd.refused.values() if "failed calling webhook" in text]
-    assert cut, "no request was in a replica's hands when it was killed"
+    assert crowd.cut(), "no request was in a replica's hands when it was killed"
