@@ -141,13 +141,27 @@ def test_pytorch_is_stopped_at_its_promise(torch_installed, tmp_path):  # noqa: 
     assert abi.Breach.DENIED in kinds
 
 
-def test_cublas_gets_its_share_of_the_card(torch_installed, tmp_path):  # noqa: ARG001
-    """Backlogged matrix products at 30 %: as many per second as alone, times 0.30, within 5 points."""
-    command = ("--", sys.executable, "-c", RATE)
-    alone = json.loads(shared(tmp_path / "book", "--gpu-mem", "4", *command))
-    limited = json.loads(shared(tmp_path / "book", "--gpu-mem", "4", "--gpu-core", "30", *command))
+def test_cublas_gets_its_share_of_the_card(torch_installed, card, tmp_path):  # noqa: ARG001
+    """
+    Backlogged matrix products at 30 %: NVML's figure for the card is 30 % of the time, within 2 points.
 
-    assert pytest.approx(30, abs=5) == 100 * limited / alone
+    Not as many products as alone, times 0.30: alone the card reaches its power limit and slows down, at 30 % it does
+    not (35.7 % of the products on an H200).
+    """
+    nvml = pytest.importorskip("pynvml")
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
+    words = ("run", "--state-dir", str(tmp_path / "book"), "--gpu-mem", "4", "--gpu-core", "30", "--")
+    command = [sys.executable, "-c", FRONT, *words, sys.executable, "-c", RATE]
+    loads: list[int] = []
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=ROOT, stdout=subprocess.PIPE) as run:
+        while run.poll() is None:
+            loads.append(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            time.sleep(0.25)
+    assert 0 == run.returncode
+    busy = [load for load in loads if load > 10][8:-4]  # without the start, whose kernels are unknown
+    assert len(busy) > 20
+    assert pytest.approx(30, abs=2) == statistics.mean(busy)
 
 
 def test_a_training_step_costs_no_more(torch_installed, tmp_path):  # noqa: ARG001

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define HW_MAGIC 0x32474D4953555047ull
-#define HW_VERSION 8u
+#define HW_VERSION 9u
 #define HW_MAX_CARDS 64
 #define HW_MAX_PROCESSES 1024
 #define HW_CLIENTS 512  /* (process, card) pairs per card, the dead ones included */
