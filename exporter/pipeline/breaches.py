@@ -19,6 +19,7 @@ from exporter.pipeline.energy import EnergyMeter, read_meter, split_energy
 from exporter.pipeline.findings import list_findings, list_region_pids
 from exporter.pipeline.incidents import Breach, BreachKind, FindingKey, IncidentLog, update_incidents
 from exporter.pipeline.process_binding import Visibility
+from exporter.pipeline.shared_compute import SharedTotals, divide_compute
 from isolation.contract.quantity import MIB
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class DetectorState:
     histories: Mapping[AllocationKey, ContainerHistory] = field(default_factory=lambda: MappingProxyType({}))
     meters: Mapping[str, EnergyMeter] = field(default_factory=lambda: MappingProxyType({}))
     work: Mapping[str, ComputeTotals] = field(default_factory=lambda: MappingProxyType({}))
+    shared: Mapping[str, SharedTotals] = field(default_factory=lambda: MappingProxyType({}))
     incidents: IncidentLog = field(default_factory=IncidentLog)
 
 
@@ -102,10 +104,11 @@ class Detection:
 
 def detect_breaches(found: Attribution, state: DetectorState, *, now: float, epoch: float) -> Detection:
     """`now` is monotonic; `epoch` dates the records."""
+    found, shared, divided = divide_compute(found, state.shared, now)
     reading = found.reading
     pairs = tuple(zip(found.container_allocations, reading.containers, strict=True))
     meters, joules = _energy(found, state.meters, now)
-    work, seconds = attribute_compute(found, state.work)
+    work, seconds = attribute_compute(found, state.work, divided)
     histories = {}
     for allocation, one in pairs:
         grown = _Growth(joules.get(allocation.key), seconds.get(allocation.key))
@@ -130,7 +133,7 @@ def detect_breaches(found: Attribution, state: DetectorState, *, now: float, epo
         uuid: kept for uuid, kept in state.meters.items() if uuid not in meters and now - kept.at < LINGER_SECONDS
     }
     whole = now if found.allocations.complete else state.whole
-    return Detection(shown, DetectorState(now, whole, histories, meters, work, incidents), begun)
+    return Detection(shown, DetectorState(now, whole, histories, meters, work, shared, incidents), begun)
 
 
 def _going(

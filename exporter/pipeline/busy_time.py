@@ -18,6 +18,8 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from isolation.host.core.own_time import SampleNames
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -109,6 +111,7 @@ class BusyMeter:
     _polled: int = 0
     _period: int = PERIOD_MICROS
     _seen: dict[int, int] = field(default_factory=dict)
+    _names: SampleNames = field(default_factory=SampleNames)
     _shares: list[_Share] = field(default_factory=list)
     _history: list[_Period] = field(default_factory=list)
     _last: Busy = field(default_factory=lambda: Busy({}))
@@ -126,12 +129,20 @@ class BusyMeter:
             self._restart(now - LOOK_BACK_MICROS)
         polled, self._polled = now - self._polled, now
         asked = newest = self.since
+        found = []
         for sample in sorted(samples, key=lambda one: (one.micros, one.pid)):
             before = self._seen.get(sample.pid, 0)
             if _sane(sample, now) and sample.micros > max(asked, before):
                 self._shares.append(_Share(sample, sample.micros - before, polled))
+                found.append((sample.micros, sample.pid))
                 self._seen[sample.pid] = newest = sample.micros
+        self._names.add(found)
         self.since = newest
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether samples have the busy time of the whole card, under the name of any process that computed."""
+        return self._names.is_shared
 
     @property
     def loads_since(self) -> int:

@@ -31,18 +31,19 @@ class ComputeTotals:
 
 
 def attribute_compute(
-    found: Attribution, before: Mapping[str, ComputeTotals]
+    found: Attribution, before: Mapping[str, ComputeTotals], divided: Mapping[AllocationKey, float]
 ) -> tuple[dict[str, ComputeTotals], dict[AllocationKey, float]]:
     """
     The totals now, and seconds since the last time by allocation.
 
-    Allocations whose compute is unknown are missing. A card without its totals keeps the last ones.
+    Allocations whose compute is unknown are missing. A card without its totals keeps the last ones. `divided`: seconds
+    of allocations on cards whose samples do not tell processes apart.
     """
     sources = {
         allocation.key: one.core_source
         for allocation, one in zip(found.container_allocations, found.reading.containers, strict=True)
     }
-    seconds = {key: 0.0 for key, source in sources.items() if source}
+    seconds = {key: divided.get(key, 0.0) for key, source in sources.items() if source}
     alone = {
         allocation.uuid: allocation.key
         for allocation in found.container_allocations

@@ -109,6 +109,8 @@ class CardSample:
     """`busy` added up by process since the exporter began: what a reading that got lost missed is in the next one."""
     copy_busy: Mapping[int, float] | None = None
     """As `busy`, for the memory controller."""
+    samples_shared: bool = False
+    """The driver's samples do not tell processes apart: by process, all of these are a guess."""
     encoder_busy: Mapping[int, float] | None = None
     decoder_busy: Mapping[int, float] | None = None
 

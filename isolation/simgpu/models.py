@@ -171,6 +171,7 @@ H200: Final = replace(
     name="NVIDIA H200",
     memory_mib=143771,
     reserved_mib=605,
+    context_mib=527,
     l2_mib=60,
     memory_mhz=3201,
     bus_bits=6144,

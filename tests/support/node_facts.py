@@ -77,13 +77,20 @@ def region(
     limit: int = 5 * GIB,
     ghost: Collection[int] = (),
     overrun_ns: int = 0,
+    event_ns: int = 0,
 ) -> RegionSample:
     """A region as a container's library would write it; `slots` are pids in the container's own counting."""
     zeros: dict[str, Any] = dict.fromkeys(
         ("denied_bytes", "charged_ns", "event_ns", "launches", "throttled_ns", "wanted_ns", "rate_ppm"), 0
     )
     ident = (uuid_text or uuid(card_index)).removeprefix("GPU-").removeprefix("MIG-")
-    zeros |= {"peak_bytes": used, "denied": denied, "uncorrected": False, "overrun_ns": overrun_ns}
+    zeros |= {
+        "event_ns": event_ns,
+        "peak_bytes": used,
+        "denied": denied,
+        "uncorrected": False,
+        "overrun_ns": overrun_ns,
+    }
     book = CardLedger(uuid=UUID(ident), used_bytes=used, limit_bytes=limit, **zeros)
     taken = tuple(SlotReading(i, pid, 1, 0, "python", (), 0, ghost=pid in ghost) for i, pid in enumerate(slots))
     return RegionSample(RegionReading("p", "0.1", 1, (book,), taken), breaches=tuple(breaches))

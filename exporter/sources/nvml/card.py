@@ -124,6 +124,7 @@ class NvmlCard:
             busy_seconds=facts.busy_seconds if busy.card_seconds is None else busy.card_seconds,
             copy_busy=busy.copy if known else None,
             encoder_busy=busy.encoder if known else None,
+            samples_shared=state.meter.is_shared,
             decoder_busy=busy.decoder if known else None,
             peaks=self._processes.peaks,
         )

@@ -28,6 +28,8 @@ NEARLY: Final = 1.5
 """A gap of more periods than this between two samples is not covered by the second."""
 RECENT: Final = 25
 """So many periods are remembered to tell whether samples tell processes apart."""
+SAME_MICROS: Final = 50_000
+"""Samples closer than this are of one period: NVML's shortest is 167 ms."""
 WINDOW_MICROS: Final = 1_000_000
 """Busy time is divided over so long at least: ledgers are read ten times a second."""
 DIVIDED_ROUNDING_PPM: Final = 30_000
@@ -106,12 +108,33 @@ class Divided:
 
 
 @dataclass(slots=True)
-class SharedSamples:
-    """One card whose samples may not tell processes apart; see the module."""
+class SampleNames:
+    """Whose names the samples of one card have."""
 
     is_apart: bool = False
     """Two processes had a sample of the same moment: each has its own."""
-    _names: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    names: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """PIDs of the latest samples."""
+    _last: tuple[int, int] = (-SAME_MICROS, 0)
+
+    def add(self, samples: Iterable[tuple[int, int]]) -> None:
+        """Those that are new: (microseconds, PID)."""
+        for micros, pid in sorted(samples):
+            before, self._last = self._last, (micros, pid)
+            self.names.append(pid)
+            self.is_apart = self.is_apart or (pid != before[1] and micros - before[0] < SAME_MICROS)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes have been named, and never two at once."""
+        return not self.is_apart and len(set(self.names)) > 1
+
+
+@dataclass(slots=True)
+class SharedSamples:
+    """One card whose samples may not tell processes apart; see the module."""
+
+    _seen: SampleNames = field(default_factory=SampleNames)
     _last: int = 0
     _period: int = 0
     _busy: list[tuple[int, int, int]] = field(default_factory=list)
@@ -124,9 +147,8 @@ class SharedSamples:
         for sample in samples:
             if sample.micros > self._last:
                 moments.setdefault(sample.micros, {})[sample.pid] = sample.percent
+        self._seen.add((micros, pid) for micros, percents in moments.items() for pid in percents)
         for micros, percents in sorted(moments.items()):
-            self.is_apart = self.is_apart or len(percents) > 1
-            self._names.extend(percents)
             gap = micros - self._last
             self._period = min(self._period or gap, gap) if self._last else 0
             if self._period:
@@ -137,7 +159,7 @@ class SharedSamples:
 
     def is_shared(self, ours: frozenset[int]) -> bool:
         """Whether samples name one process for several, of which some are not ours."""
-        return not self.is_apart and not ours.issuperset(self._names)
+        return not self._seen.is_apart and not ours.issuperset(self._seen.names)
 
     def read(self, micros: int, events: Mapping[str, int]) -> None:
         """Event time of each tenant at that moment, as its ledger counts it."""
