@@ -20,7 +20,7 @@ CONTEXT_MIB: Final = {
     "NVIDIA A10": 256,
     "NVIDIA A100": 416,
     "NVIDIA H100": 522,
-    "NVIDIA H200": 527,
+    "NVIDIA H200": 528,
     "NVIDIA B200": 560,
 }
 """By the beginning of the product name that NVML tells; a MIG instance's begins with its card's."""
