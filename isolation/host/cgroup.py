@@ -11,9 +11,13 @@ Source: Linux, Documentation/admin-guide/cgroup-v2.rst.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PREFIX: Final = "gpushare-"
 _PAUSES: Final = (0.001, 0.002, 0.005)
@@ -67,9 +71,9 @@ def pids(group: Path) -> tuple[int, ...]:
     found: list[int] = []
     if not _is_one(group):
         return ()
-    for file in (group / "cgroup.procs", *group.glob("**/cgroup.procs")):
+    for path in _with_groups_below(group):
         with contextlib.suppress(OSError):
-            found += map(int, file.read_text("ascii").split())
+            found += map(int, (path / "cgroup.procs").read_text("ascii").split())
     return tuple(sorted(set(found)))
 
 
@@ -92,13 +96,18 @@ def _is_one(group: Path, root: Path | None = None) -> bool:
     return root is not None and root in group.parents and ".." not in group.parts and group.name.startswith(PREFIX)
 
 
+def _with_groups_below(group: Path) -> Iterator[Path]:
+    """The group, then those below it, parents first. Not `Path.glob`, which fails where one vanishes meanwhile."""
+    return (Path(path) for path, _, _ in os.walk(group))
+
+
 def drop(group: Path) -> bool:
     """Forget an empty group, and the empty groups that the command made below it; whether it is gone."""
     if not _is_one(group):
         return True
-    below = sorted((path for path in group.glob("**/") if path != group), key=lambda path: -len(path.parts))
+    deepest_first = tuple(reversed(tuple(_with_groups_below(group))))
     for pause in _PAUSES:
-        for path in (*below, group):
+        for path in deepest_first:
             with contextlib.suppress(OSError):
                 path.rmdir()
         if not group.exists():

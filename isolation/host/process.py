@@ -139,11 +139,19 @@ def inner_pid(pid: int) -> int | None:
 
 def holds_memory(pid: int) -> bool:
     """Whether it has an address space: a process that ends gives that up before the driver takes back its memory."""
-    for file in (Path(PROC, str(pid), "statm"), *Path(PROC, str(pid), "task").glob("*/statm")):
+    for path in (Path(PROC, str(pid)), *_threads(pid)):
         with contextlib.suppress(OSError):
-            if not file.read_text("ascii").startswith("0 "):
+            if not (path / "statm").read_text("ascii").startswith("0 "):
                 return True
     return False
+
+
+def _threads(pid: int) -> list[Path]:
+    """Directories of its threads; empty where it has ended. Not `Path.glob`, which fails where it ends meanwhile."""
+    try:
+        return list(Path(PROC, str(pid), "task").iterdir())
+    except OSError:
+        return []
 
 
 def descends(pid: int, root: int) -> bool:
@@ -156,7 +164,8 @@ def descends(pid: int, root: int) -> bool:
 
 def descendants(root: int) -> tuple[Process, ...]:
     """The living processes that descend from `root`, without `root` itself."""
-    list_children = _children if any(Path(PROC, str(root), "task").glob("*/children")) else _children_by_table()
+    listed = any((thread / "children").exists() for thread in _threads(root))
+    list_children = _children if listed else _children_by_table()
     found: list[Process] = []
     queue = list(list_children(root))
     while queue:
@@ -170,9 +179,9 @@ def descendants(root: int) -> tuple[Process, ...]:
 def _children(pid: int) -> tuple[int, ...]:
     """As the kernel lists them, thread by thread (CONFIG_PROC_CHILDREN)."""
     found: list[int] = []
-    for file in Path(PROC, str(pid), "task").glob("*/children"):
+    for thread in _threads(pid):
         with contextlib.suppress(OSError):
-            found += map(int, file.read_text("ascii").split())
+            found += map(int, (thread / "children").read_text("ascii").split())
     return tuple(found)
 
 

@@ -44,7 +44,7 @@ def test_waiting_crowds_take_turns_within_the_room(tmp_path):
     offers, and everybody gets through.
     """
     seen = storm("churn", tmp_path, 30, seed=7)
-    assert ([0], 30, []) == (seen["codes"], seen["ran"], seen["left"])
+    assert ([], [0], 30, []) == (seen["said"], seen["codes"], seen["ran"], seen["left"])
     assert seen["most"] <= 15
 
 

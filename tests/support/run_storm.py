@@ -43,13 +43,19 @@ def run(hardware: Path, *arguments: str) -> int:
     code = 99
     try:
         null = os.open(os.devnull, os.O_RDWR)
-        for number in range(3):
-            os.dup2(null, number)
+        errors = os.open(errors_of(hardware, os.getpid()), os.O_WRONLY | os.O_CREAT, 0o600)
+        for number, fd in enumerate((null, null, errors)):
+            os.dup2(fd, number)
         main(["run", "--simgpu", str(hardware), *arguments])
     except SystemExit as exc:
         code = int(exc.code or 0)
     finally:
         os._exit(code)
+
+
+def errors_of(hardware: Path, pid: int) -> Path:
+    """The error stream of a run."""
+    return hardware.with_name(f"{hardware.name}.errors-{pid}")
 
 
 def exit_code(pid: int) -> int:
@@ -129,7 +135,8 @@ def churn(hardware: Path, folder: Path, count: int, seed: int) -> dict[str, Any]
         )
         wanted = ("--gpu-mem", str(units), "--gpu-count", str(cards))
         pids.append(run(hardware, *wanted, "--wait", "--", "sh", "-c", script))
-    codes = [exit_code(pid) for pid in pids]
+    codes = {pid: exit_code(pid) for pid in pids}
+    said = [errors_of(hardware, pid).read_text() for pid, code in codes.items() if code]
     spans = [path.read_text().split() for path in folder.iterdir()]
     most = 0
     for begin, *_ in spans:
@@ -140,7 +147,7 @@ def churn(hardware: Path, folder: Path, count: int, seed: int) -> dict[str, Any]
                     taken[uuid] = taken.get(uuid, 0) + int(size)
         most = max(most, *taken.values())
     left = [entry.id for entry in held(store_of(hardware))]
-    return {"codes": sorted(set(codes)), "ran": len(spans), "most": most, "left": left}
+    return {"said": said, "codes": sorted(set(codes.values())), "ran": len(spans), "most": most, "left": left}
 
 
 def kill_ungrouped(hardware: Path, folder: Path, count: int, seed: int) -> dict[str, Any]:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import struct
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,49 @@ def test_descendants_are_found_through_every_generation(tmp_path):
         assert sleeper in {one.pid for one in process.descendants(child.pid)}
         assert found[0] in process.descendants(os.getpid())
         os.kill(sleeper, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def again_and_again(step):
+    """`step` in a thread, until the block ends."""
+    ended = threading.Event()
+
+    def turn():
+        while not ended.is_set():
+            step()
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_processes_that_end_while_descendants_are_read_are_left_out():
+    """
+    Before, one look in seventy at a parent of short-lived children failed, and with it the keeper.
+    """
+    with again_and_again(lambda: subprocess.run(["true"], check=True)):
+        for _ in range(2000):
+            process.descendants(os.getpid())
+
+
+def test_groups_that_vanish_while_members_are_read_are_left_out(tmp_path, monkeypatch):
+    """
+    Commands make groups below their own and remove them, and other commands' groups end at any moment.
+    """
+    monkeypatch.setattr(cgroup, "_is_one", lambda *_: True)
+    (tmp_path / "cgroup.procs").write_text("7\n")
+
+    def come_and_go():
+        (tmp_path / "a" / "b").mkdir(parents=True)
+        (tmp_path / "a" / "b").rmdir()
+        (tmp_path / "a").rmdir()
+
+    with again_and_again(come_and_go):
+        assert {(7,)} == {cgroup.pids(tmp_path) for _ in range(2000)}
 
 
 def test_a_name_with_spaces_and_parentheses_is_read():
