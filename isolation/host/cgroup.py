@@ -97,17 +97,16 @@ def _is_one(group: Path, root: Path | None = None) -> bool:
 
 
 def _with_groups_below(group: Path) -> Iterator[Path]:
-    """The group, then those below it, parents first. Not `Path.glob`, which fails where one vanishes meanwhile."""
-    return (Path(path) for path, _, _ in os.walk(group))
+    """Those below the group first, then itself. Not `Path.glob`, which fails where one vanishes meanwhile."""
+    return (Path(path) for path, _, _ in os.walk(group, topdown=False))
 
 
 def drop(group: Path) -> bool:
     """Forget an empty group, and the empty groups that the command made below it; whether it is gone."""
     if not _is_one(group):
         return True
-    deepest_first = tuple(reversed(tuple(_with_groups_below(group))))
     for pause in _PAUSES:
-        for path in deepest_first:
+        for path in _with_groups_below(group):
             with contextlib.suppress(OSError):
                 path.rmdir()
         if not group.exists():

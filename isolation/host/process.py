@@ -146,10 +146,10 @@ def holds_memory(pid: int) -> bool:
     return False
 
 
-def _threads(pid: int) -> list[Path]:
+def _threads(pid: int, proc: str = PROC) -> list[Path]:
     """Directories of its threads; empty where it has ended. Not `Path.glob`, which fails where it ends meanwhile."""
     try:
-        return list(Path(PROC, str(pid), "task").iterdir())
+        return list(Path(proc, str(pid), "task").iterdir())
     except OSError:
         return []
 
@@ -201,8 +201,8 @@ def read_cgroups(pid: int | str, proc: str = PROC) -> str:
 
 def living_thread(pid: int, proc: str = PROC) -> str:
     """Path below /proc of a thread that still has control groups, of a process whose first thread has ended."""
-    threads = (int(thread.name) for thread in Path(proc, str(pid), "task").iterdir() if thread.name.isdecimal())
-    return f"{pid}/task/{next((thread for thread in threads if thread != pid), pid)}"
+    threads = (thread.name for thread in _threads(pid, proc))
+    return f"{pid}/task/{next((thread for thread in threads if thread != str(pid)), pid)}"
 
 
 def environment(pid: int, name: str, proc: str = PROC) -> str:

@@ -145,7 +145,8 @@ class _Loop:
                 if now >= report_at:
                     self._report()
             if now >= due:
-                self._refresh_members()
+                with contextlib.suppress(OSError):  # those known before stand until the next look
+                    self._refresh_members()
                 # reading /proc of thousands of processes takes long: at most one part in _SELDOM of the time
                 due = now + max(ROUND_SECONDS, _SELDOM * (time.monotonic() - now))
             if self.feeder is not None:
