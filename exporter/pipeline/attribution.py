@@ -154,7 +154,7 @@ def _read_container(
     whole = allocation.exclusive and alone
     used, source = _used_memory(card, allocation, card_binding, whole=whole)
     core, core_source = None, ""
-    if card_binding.visibility is Visibility.CLEAR and card_binding.busy is not None:
+    if card_binding.visibility is Visibility.CLEAR and card_binding.busy is not None and not card.samples_shared:
         # Rounded samples of processes that take turns add up to a little over 1.
         core, core_source = min(1.0, card_binding.busy.get(allocation.key, 0.0)), "nvml"
     elif whole and card.utilisation_ratio is not None:

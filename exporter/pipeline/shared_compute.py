@@ -4,16 +4,17 @@ Compute of containers on cards whose utilization samples do not tell processes a
 
 Pure. There the driver's figures of processes are a guess (`isolation.host.core.own_time`); the card's busy time is
 right. It is divided by the event times in the containers' libraries, which are their own word: the source is `library`.
-A container whose library times nothing, or that has none, has no figure.
+A container whose library times nothing, or that has none, has no figure, but for one that has the card for itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from exporter.pipeline.attribution import find_library_book
+from exporter.pipeline.process_binding import Visibility
 from isolation.host.core.own_time import divide
 
 if TYPE_CHECKING:
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 
     from exporter.pipeline.allocations import AllocationKey
     from exporter.pipeline.attribution import Attribution
-    from isolation.contract.reading import ContainerReading
 
-NS = 1_000_000_000
+NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ def divide_compute(
     found: Attribution, before: Mapping[str, SharedTotals], now: float
 ) -> tuple[Attribution, dict[str, SharedTotals], dict[AllocationKey, float]]:
     """
-    The same with the compute of containers on such cards corrected; the totals now; seconds since the last time.
+    The same with the compute of containers on such cards; the totals now; seconds since the last time.
 
-    `now` is monotonic. At the first sample of a card nothing can be told.
+    `now` is monotonic. What has no total of before (a new container, a card that begins to count again) has no figure.
     """
     totals: dict[str, SharedTotals] = {}
     seconds: dict[AllocationKey, float] = {}
-    spans: dict[str, float] = {}
+    ratios: dict[AllocationKey, float] = {}
     for uuid, card in found.facts.items():
-        if not card.samples_shared or card.busy_seconds is None:
+        if not card.samples_shared or card.busy_seconds is None or found.visibility[uuid] is not Visibility.CLEAR:
             continue
         events = {
             allocation.key: book.event_ns
@@ -57,27 +57,18 @@ def divide_compute(
         }
         last = before.get(uuid)
         totals[uuid] = SharedTotals(now, card.busy_seconds, events)
-        spans[uuid] = 0.0
-        if last is None or now <= last.at:
+        if last is None or now <= last.at or card.busy_seconds < last.busy_seconds:
             continue
-        spans[uuid] = now - last.at
-        grown = {str(at): max(0, events[key] - last.events.get(key, events[key])) for at, key in enumerate(events)}
-        busy = max(0.0, card.busy_seconds - last.busy_seconds)
-        parts = divide(grown, int(busy * NS), int(spans[uuid] * NS))
-        seconds |= {key: parts[str(at)] / NS for at, key in enumerate(events)}
-    if not totals:
+        span = now - last.at
+        grown = {key: max(0, events[key] - last.events[key]) for key in events.keys() & last.events.keys()}
+        for key, part in divide(grown, int((card.busy_seconds - last.busy_seconds) * NS), int(span * NS)).items():
+            seconds[key], ratios[key] = part / NS, min(1.0, part / NS / span)
+    if not ratios:
         return found, totals, seconds
-
-    def corrected(uuid: str, key: AllocationKey, one: ContainerReading) -> ContainerReading:
-        if uuid not in totals or one.core_source != "nvml":
-            return one
-        if key not in seconds:
-            return replace(one, used_core_ratio=None, core_source="", encoder_ratio=None, decoder_ratio=None)
-        ratio = min(1.0, seconds[key] / spans[uuid])
-        return replace(one, used_core_ratio=ratio, core_source="library", encoder_ratio=None, decoder_ratio=None)
-
     containers = tuple(
-        corrected(allocation.uuid, allocation.key, one)
+        replace(one, used_core_ratio=ratios[allocation.key], core_source="library")
+        if allocation.key in ratios and not one.core_source
+        else one
         for allocation, one in zip(found.container_allocations, found.reading.containers, strict=True)
     )
     return replace(found, reading=replace(found.reading, containers=containers)), totals, seconds

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from math import gcd, prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FULL: Final = 100
 COARSEST: Final = 5
+Tenant = TypeVar("Tenant")
 NEARLY: Final = 1.5
 """A gap of more periods than this between two samples is not covered by the second."""
 RECENT: Final = 25
@@ -196,7 +197,7 @@ class SharedSamples:
         return {name: int(first[name] + (last[name] - first[name]) * part) for name in first.keys() & last.keys()}
 
 
-def divide(events: Mapping[str, int], busy: int, span: int) -> dict[str, float]:
+def divide(events: Mapping[Tenant, int], busy: int, span: int) -> dict[Tenant, float]:
     """
     Own time by tenant, of a card that was busy for so long.
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from support.breach_watch import Watch
-from support.node_facts import Node, region
+from support.node_facts import Node, region, uuid
 
 from exporter.pipeline.busy_time import BusyMeter, BusySample
 
@@ -61,7 +61,7 @@ def shown(watch):
 def test_the_busy_time_is_divided_by_what_the_libraries_count():
     """Two seconds in which the card was busy; the events of both count the turns of the other, a quarter each."""
     watch = Watch().see(node({"a": 10.0, "b": 20.0}, 100.0))
-    assert {"a": (None, "", None), "b": (None, "", None)} == shown(watch), "nothing can be told yet"
+    assert {"a": (None, "", None), "b": (None, "", None)} == shown(watch), "nothing is known yet"
     watch.see(node({"a": 11.0, "b": 22.0}, 102.0))
     found = shown(watch)
     assert (pytest.approx((0.25, 0.5)), pytest.approx((0.75, 1.5))) == tuple(
@@ -76,6 +76,28 @@ def test_who_has_no_library_has_no_figure():
     found = shown(watch)
     assert (None, "") == found["b"][:2]
     assert pytest.approx(0.5) == found["a"][0]
+
+
+def test_a_new_container_has_no_figure_before_its_second_sample():
+    """Not 0: what it did before it was seen first is unknown."""
+    watch = Watch().see(node({"a": 10.0}, 100.0)).see(node({"a": 11.0, "b": 5.0}, 102.0))
+    found = shown(watch)
+    assert (pytest.approx(0.5), (None, "", None)) == (found["a"][0], found["b"])
+
+
+@pytest.mark.parametrize("busy_seconds", [None, 50.0])
+def test_a_card_whose_busy_time_is_lost_gives_no_figures(busy_seconds):
+    """Unknown, or begun again: neither the driver's guess nor 0."""
+    watch = Watch().see(node({"a": 10.0, "b": 20.0}, 100.0)).see(node({"a": 11.0, "b": 22.0}, busy_seconds))
+    assert {"a": (None, ""), "b": (None, "")} == {pod: figures[:2] for pod, figures in shown(watch).items()}
+
+
+def test_who_has_a_card_for_itself_has_all_that_it_does():
+    """Whoever of its processes is named, and without a library."""
+    made = Node().container("a").grant("a", [uuid()]).process(1, 1, pod="a").process(2, 1, pod="a")
+    facts = {"busy": {1: 0.93, 2: 0.06}, "samples_shared": True, "utilisation_ratio": 0.8}
+    watch = Watch().see(made.card(busy_seconds=0.0, **facts)).see(made.card(busy_seconds=1.5, **facts))
+    assert (0.8, "allocation", pytest.approx(1.5)) == shown(watch)["a"]
 
 
 def test_where_samples_tell_processes_apart_they_are_believed():
