@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -180,3 +181,26 @@ def test_the_store_stands_on_every_kind_of_evidence(box):
     assert [held] == [one for one, _ in noted()]
     os.kill(command.pid, signal.SIGKILL)
     assert until(lambda: noted() == [])
+
+
+BLIND = """
+import errno, sys
+from gpushare import main
+from isolation.host import cgroup, process
+
+def refused(*_):
+    raise OSError(errno.EMFILE, "too many open files")
+
+cgroup.pids = process.descendants = refused
+main(["run", "--simgpu", sys.argv[1], "--gpu-mem", "1", "--policy", "none", "--", "sh", "-c", "sleep 1.2; exit 7"])
+"""
+
+
+def test_a_keeper_that_cannot_look_for_descendants_stays(box):
+    """
+    It looks again later; the command's exit status is not lost.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", BLIND, str(box)], check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert (7, "") == (done.returncode, done.stderr)
