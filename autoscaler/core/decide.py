@@ -2,8 +2,9 @@
 """
 What to do in one reconcile cycle: the order in which the deciders are asked, and which of them wait for a calm cycle.
 
-`scale_up` answers for pending pods, `rebalance` moves single pods, `scale_down` removes nodes. Pure: an observation,
-the limits and the state of the last cycle go in, a plan and the next state come out.
+`scale_up` answers for pending pods, `rebalance` moves single pods, `scale_down` removes nodes, `rightsizing` resizes
+pods that stay. Pure: an observation, the limits and the state of the last cycle go in, a plan and the next state come
+out.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from autoscaler.core.disruption_budget import count_removals_left
 from autoscaler.core.lifecycle import MachineState
-from autoscaler.core.plan import Evict, Plan
+from autoscaler.core.plan import Evict, Move, Plan
 from autoscaler.core.rebalance.cost import DisruptionCost, RebalanceInputs
 from autoscaler.core.rebalance.moves import plan_make_room, plan_rebalance, remember_hot_cards
+from autoscaler.core.rightsizing.trial import find_wasteful, judge, plan_shrinks
 from autoscaler.core.scale_down import (
     continue_drains,
     find_failed_machines,
@@ -25,6 +27,7 @@ from autoscaler.core.scale_down import (
 )
 from autoscaler.core.scale_up import cancel_drains, cancel_orders, compute_demand, plan_scale_up
 from autoscaler.core.state import is_removal
+from isolation.contract.quantity import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Step
+    from autoscaler.core.rightsizing.trial import LivePod, TrialState
     from autoscaler.core.scale_up import Demand
     from autoscaler.core.state import AutoscalerState
 
@@ -67,7 +71,14 @@ def decide(observation: Observation, limits: Limits, state: AutoscalerState) -> 
             patient = all(at - since >= limits.scale_down_unneeded_seconds for since in unneeded.values())
             moves, state = plan_rebalance(inputs, state, most_moves, defragment=patient)
             steps += moves
-    return Plan(at, tuple(steps), tuple(_explain_caps(demand, held, limits)), demand.nominations), state
+    resizes, trials = judge(state.trials, observation.live, at, limits)
+    steps += resizes
+    # a pod that moves is another one soon
+    staying = [pod for pod in observation.live.values() if pod.uid not in observation.reserved]
+    moving = {step.pod for step in steps if isinstance(step, Evict | Move)}
+    steps += plan_shrinks(trials, [pod for pod in staying if pod.uid not in moving], at, limits)
+    capped = [*_explain_caps(demand, held, limits), *_explain_waste(trials, staying, limits)]
+    return Plan(at, tuple(steps), tuple(capped), demand.nominations), replace(state, trials=trials)
 
 
 def _drop_removals(steps: Iterable[Step], left: float) -> tuple[list[Step], int]:
@@ -91,3 +102,11 @@ def _explain_caps(demand: Demand, held: int, limits: Limits) -> Iterable[str]:
     if held:
         most = limits.max_node_removals_per_hour
         yield f"{held} empty or failed nodes are not removed yet: max_node_removals_per_hour is {most}"
+
+
+def _explain_waste(trials: TrialState, pods: Iterable[LivePod], limits: Limits) -> Iterable[str]:
+    """What would be made smaller if it was allowed, for people."""
+    wasteful = [] if limits.max_resizes_per_hour else list(find_wasteful(trials, pods, limits))
+    if wasteful:
+        freed = sum(pod.promised_bytes - pod.recommended_bytes for pod in wasteful)
+        yield f"{len(wasteful)} running pods could free {show_bytes(freed)} each card: max_resizes_per_hour is 0"

@@ -33,6 +33,7 @@ _TIMES: Final = frozenset(
         "pod_restart_seconds",
         "move_timeout_seconds",
         "hot_card_seconds",
+        "right_size_trial_seconds",
     }
 )
 _RATIOS: Final = (
@@ -76,6 +77,9 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "make_room_max_failed_pod_shapes_per_cycle": (0, 1000),
     "make_room_max_moves_per_pod": (0, 10),
     "defragment_max_trials_per_cycle": (0, 10_000),
+    "max_resizes_per_hour": (0, 100_000),
+    "max_resizes_per_owner_per_hour": (0, 1000),
+    "min_resize_bytes": (float(MIB), 1024.0 * GIB),
 }
 """What an operator may write, lowest and highest: beyond it a limit is none, or the loop stands still."""
 
@@ -152,6 +156,14 @@ class Limits:
     """A pod leaves a hot card only for cards whose utilization, with the pod, is at most this."""
     hot_card_seconds: float = 600.0
     """How long a card must be hot before a pod is moved off it."""
+    max_resizes_per_hour: int = 0
+    """Maximum number of running pods made smaller in any hour, of those that allow it; 0: none, they are only shown."""
+    max_resizes_per_owner_per_hour: int = 1
+    """Maximum number of these that are of one workload."""
+    min_resize_bytes: int = GIB
+    """A running pod is not made smaller if that frees less memory of each of its cards."""
+    right_size_trial_seconds: float = _DAY
+    """How long the memory that a pod gave up stays reserved for it. A denied request gives it back."""
     max_node_provision_seconds: float = 900.0
     """A requested node that has not registered by then has failed (cluster-autoscaler: --max-node-provision-time)."""
     max_device_registration_seconds: float = 300.0

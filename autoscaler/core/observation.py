@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autoscaler.core.pools import Pool
+    from autoscaler.core.rightsizing.trial import LivePod
     from isolation.contract.model import Cluster, Node, Pod, Request
     from isolation.placement.engine import Engine
 
@@ -110,6 +111,8 @@ class Observation:
     """Machines whose Node object exists, whatever their state; may be empty where no machine can fail."""
     ordered: Mapping[str, int] = field(default_factory=lambda: _NONE)
     """By pool: how many of its `requested` machines no provider has begun to provide yet."""
+    live: Mapping[str, LivePod] = field(default_factory=lambda: _NONE)
+    """Containers of running pods that may be resized, by `LivePod.key`."""
     irremovable: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """Nodes that were to be removed, and what the API server then showed against it (a pod there)."""
 

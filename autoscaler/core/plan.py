@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autoscaler.core.observation import Nomination, Observation, Reservation
+    from autoscaler.core.rightsizing.trial import Trial
     from isolation.contract.model import Pod
 
 
@@ -111,7 +112,31 @@ class RemoveFailedNode:
     """Its node exists: it is tainted first, and removed as a drained one is."""
 
 
-Step: TypeAlias = ScaleUp | CancelScaleUp | CancelDrain | Drain | Evict | Move | RemoveNode | RemoveFailedNode
+@dataclass(frozen=True, slots=True)
+class ResizePod:
+    """Change what one container of a running pod is promised; the pod stays where it is."""
+
+    pod: str
+    node: str
+    kind: str
+    """`shrink` (what becomes free stays reserved for it), `restore` or `release` (what was reserved)."""
+    trial: Trial
+    reason: str
+
+    @property
+    def card_bytes(self) -> int:
+        """Promised to the container from then on, of each card."""
+        return self.trial.from_bytes if self.kind == "restore" else self.trial.to_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What stays booked of each card for the pod as a whole; 0: what its containers have."""
+        return self.trial.reserved_bytes if self.kind == "shrink" else 0
+
+
+Step: TypeAlias = (
+    ScaleUp | CancelScaleUp | CancelDrain | Drain | Evict | Move | RemoveNode | RemoveFailedNode | ResizePod
+)
 ACTIONS: Final = MappingProxyType(
     {
         ScaleUp: "scale_up",
@@ -127,8 +152,8 @@ ACTIONS: Final = MappingProxyType(
 
 
 def get_action(step: Step) -> str:
-    """The public name of a step; of a move its kind."""
-    return step.kind if isinstance(step, Move) else ACTIONS[type(step)]
+    """The public name of a step; of a move and of a resize its kind."""
+    return step.kind if isinstance(step, Move | ResizePod) else ACTIONS[type(step)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +196,8 @@ class _Check:
             return self._may_drain(step)
         if isinstance(step, Move):
             return self._may_move(step)
+        if isinstance(step, ResizePod):
+            return self._is_present(step)
         machine = self._latest.machines.get(step.node)
         return machine is not None and self._holds_on_machine(step, machine.state)
 
@@ -192,7 +219,7 @@ class _Check:
             return state is MachineState.DRAINING
         return not self._latest.blocking_removal(step.node)
 
-    def _is_present(self, step: Evict | Move) -> bool:
+    def _is_present(self, step: Evict | Move | ResizePod) -> bool:
         pod = self._latest.on.get(step.node, {}).get(step.pod)
         return pod is not None and not pod.deleting
 

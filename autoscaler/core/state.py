@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.disruption_budget import HOUR, Budget
-from autoscaler.core.plan import CancelDrain, Evict, Move, RemoveFailedNode, RemoveNode, ScaleUp
+from autoscaler.core.plan import CancelDrain, Evict, Move, RemoveFailedNode, RemoveNode, ResizePod, ScaleUp
+from autoscaler.core.rightsizing.trial import TrialState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -53,6 +54,8 @@ class AutoscalerState:
     """Since when each hot card has been so, by UUID."""
     defragmenting: bool = False
     """Whether `defragment_start_ratio` was passed and `defragment_stop_ratio` has not been reached yet."""
+    trials: TrialState = field(default_factory=TrialState)
+    """Running pods that were made smaller."""
     demand: Demand | None = None
     """The last answer for every pending pod: for people."""
 
@@ -99,6 +102,7 @@ class AutoscalerState:
             closed={**self.closed, **{pool: _extend(self.closed.get(pool), limits, plan.at) for pool in failed}},
             hot={uuid: at for uuid, at in self.hot.items() if uuid not in mitigated} if mitigated else self.hot,
             refused=in_backoff | {owner: _extend(self.refused.get(owner), limits, plan.at) for owner in stuck},
+            trials=self.trials.record([step for step in done if isinstance(step, ResizePod)], plan.at),
         )
 
 

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from autoscaler.core.drain_rules import DrainHints
+from autoscaler.core.rightsizing.live import LiveWish
 from autoscaler.kube.node_pods import gone_at
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import safe_to_evict, seconds_of
 from isolation.contract.handover import HANDOVER
 from isolation.contract.names import DELETION_COST, DRAIN, EVICT, RIGHT_SIZED, SAFE_TO_EVICT_LOCAL_VOLUMES
+from isolation.contract.right_size import RightSize, read_wish
 from isolation.kube.store import Store
 
 if TYPE_CHECKING:
@@ -106,6 +108,8 @@ class PodNote:
     """Its annotations about cluster-autoscaler (`isolation.contract.handover.HANDOVER`)."""
     right_sized: str = ""
     """What admission gave it instead of what it asked for (`names.RIGHT_SIZED`)."""
+    live: LiveWish | None = None
+    """None: it is not resized while it runs."""
     gone_at: float = 0.0
     """From when a terminating pod counts as gone, in seconds since the epoch (`node_pods`); 0: it does not end."""
 
@@ -142,9 +146,14 @@ class _PodSpec(msgspec.Struct):
     terminationGracePeriodSeconds: Any = None  # noqa: N815
 
 
+class _PodStatus(msgspec.Struct):
+    containerStatuses: Any = None  # noqa: N815
+
+
 class _Pod(msgspec.Struct):
     metadata: _Meta
     spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
 _NODE: Final = msgspec.json.Decoder(_Node)
@@ -237,8 +246,16 @@ def _pod_note(pod: _Pod) -> PodNote:
         version=pod.metadata.resourceVersion,
         handover={key: said[key] for key in HANDOVER if key in said} or _NO_HANDOVER,
         right_sized=said.get(RIGHT_SIZED, ""),
+        live=_live(said, pod.status.containerStatuses),
         gone_at=gone_at(pod.metadata.deletionTimestamp, pod.spec.terminationGracePeriodSeconds),
     )
+
+
+def _live(annotations: Mapping[str, str], statuses: object) -> LiveWish | None:
+    wish = read_wish(annotations)
+    if wish is None or wish.mode is not RightSize.LIVE:
+        return None
+    return LiveWish(wish, sum(one["restartCount"].integer(0, 0) for one in At(statuses).items()))
 
 
 def _local_volumes(volumes: object, annotations: Mapping[str, str]) -> Iterator[str]:

@@ -76,6 +76,7 @@ class Autoscaler:
         leads = Recorder(access, me, lambda: "" if self.election.fence() is not None else "standby", boottime)
         self.reporter = ConditionReporter(leads, self.sources, about, boottime)
         self._events = Recorder(access, me, self._fence, boottime)
+        self.right_sizing = RightSizing(access, options.namespace, Policy(unit_bytes=options.unit_bytes))
         given = Collaborators(
             access=access,
             sources=self.sources,
@@ -90,17 +91,18 @@ class Autoscaler:
             dry_run=options.dry_run,
             wall=time.time,
             steady=boottime,
+            right_sizing=self.right_sizing,
             namespace=options.namespace,
         )
         self.reconciler = Reconciler(given, self.file)
         self.telemetry.watch(ProcessRows(self.reconciler, self.reporter, self.sources, self.file, self.board))
         self.telemetry.watch(Certificates(options.certificates()))
-        policy = Policy(unit_bytes=options.unit_bytes)
-        self.right_sizing = RightSizing(access, options.namespace, policy)
         self.telemetry.watch(self.right_sizing.rows)
         self.background = Background()
         self.telemetry.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
         self._decided = asyncio.Event()
+        self._next_round = 0.0
+        """Of right-sizing, on the steady clock."""
         self._closed = ""
         """Why the gRPC ports are not open although they should be."""
 
@@ -214,19 +216,19 @@ class Autoscaler:
 
     async def _right_size(self) -> float:
         """Recommendations by the latest measurements; the leader publishes them."""
-        if not self._decided.is_set() and self.reconciler.last is None:
+        last, now, fence = self.reconciler.last, time.time(), self.election.fence()
+        leads = fence is not None and not self.reconciler.stopping
+        # who has just become the leader knows nothing yet
+        news = fence is not None and leads and await self.right_sizing.load(fence.epoch, now)
+        if last is None or last.observation is None or (boottime() < self._next_round and not news):
             return LOOK_SECONDS
-        last, now = self.reconciler.last, time.time()
-        if last is not None and last.observation is not None:
-            fence = self.election.fence()
-            leads = fence is not None and not self.reconciler.stopping
-            if fence is not None and leads:
-                await self.right_sizing.load(fence.epoch, now)
-            self.right_sizing.observe(last.observation, self.reconciler.backends.usage.last)
-            if leads:
-                await self.right_sizing.announce(last.observation, self.sources.notes.of_pod, self._events)
-                await self.right_sizing.publish(now, acts=self.reconciler.acts())
-        return ROUND_SECONDS
+        self._next_round = boottime() + ROUND_SECONDS
+        nodes = self.sources.view().cluster.nodes
+        self.right_sizing.observe(last.observation, self.reconciler.backends.usage.last, nodes)
+        if leads:
+            await self.right_sizing.announce(last.observation, self.sources.notes.of_pod, self._events)
+            await self.right_sizing.publish(now, acts=self.reconciler.acts())
+        return LOOK_SECONDS
 
     def unready(self) -> str:
         """Why readiness is denied; empty: ready."""

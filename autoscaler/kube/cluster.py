@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
 from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot, pod_uses
+from autoscaler.core.rightsizing.recommend import Policy
 from autoscaler.kube.core.conditions import Condition, ConditionError, ConditionKind
 from autoscaler.kube.executor import Executor
 from autoscaler.kube.observe.snapshot import SnapshotReader, observe
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Nomination, Observation
     from autoscaler.core.plan import ScaleUp, Step
+    from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey
     from autoscaler.kube.core.config import PoolConfig
     from autoscaler.kube.observe.snapshot import ObservedCluster
     from autoscaler.kube.step_context import EventSink
@@ -73,6 +75,9 @@ class ClusterParts:
     board: LatestSnapshot | None = None
     """Where the metrics APIs look."""
     stale_seconds: float = STALE_SECONDS
+    histories: Callable[[], Mapping[ProgramKey, ProgramHistory]] = dict
+    """What programs have used, for right-sizing."""
+    policy: Policy = field(default_factory=Policy)
 
 
 class KubeCluster:
@@ -87,7 +92,8 @@ class KubeCluster:
         """What outlives this process; to be saved after each cycle."""
         self.observed: ObservedCluster | None = None
         """The latest observation, with what is unknown of it."""
-        context = StepContext(parts.access, parts.sources, parts.providers, parts.events, parts.fence, self.now)
+        unit = parts.policy.unit_bytes
+        context = StepContext(parts.access, parts.sources, parts.providers, parts.events, parts.fence, self.now, unit)
         self._executor = Executor(context, limits)
         self._blocked: tuple[Condition, ...] = ()
         self._settled = False
@@ -179,6 +185,8 @@ class KubeCluster:
             dry=dict(self._executor.dry),
             irremovable=dict(self._executor.irremovable),
             held_still=self._clock_step(),
+            histories=self._parts.histories(),
+            policy=self._parts.policy,
         )
 
     def _build(

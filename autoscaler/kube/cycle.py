@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.decide import decide
-from autoscaler.core.plan import Evict, Move, get_action
+from autoscaler.core.plan import Evict, Move, ResizePod, get_action
 from autoscaler.core.reconcile import GroupBuyer, apply_steps
 from autoscaler.kube.core.inhibition import Cause
 from autoscaler.providers.base import ProviderError
@@ -60,7 +60,7 @@ class Cycle:
         """
         `inhibition`: why nothing may be done now; `clock`: for durations; `rank`: pools with their priorities.
 
-        `charge`: called once, before the first eviction: saves the plan's evictions as made.
+        `charge`: called once, before the first eviction or resize: saves those of the plan as made.
         """
         self._cluster, self._telemetry = cluster, telemetry
         self._inhibition, self._clock, self._rank, self._charge = inhibition, clock, rank, charge
@@ -157,7 +157,7 @@ class Cycle:
     async def _take(self, steps: Sequence[Step]) -> list[Refusal | None]:
         """Take them if they may be taken; a refusal for each that was not, never an error of the cluster's."""
         inhibition = self._inhibition()
-        if inhibition is None and isinstance(steps[0], Evict | Move) and not self.failed:
+        if inhibition is None and isinstance(steps[0], Evict | Move | ResizePod) and not self.failed:
             inhibition = await self._charge_evictions()
         if inhibition is not None:
             return [self._note(step, self.inhibited, "inhibited", inhibition.text) for step in steps]

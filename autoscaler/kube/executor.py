@@ -24,6 +24,7 @@ from autoscaler.core.plan import (
     Move,
     RemoveFailedNode,
     RemoveNode,
+    ResizePod,
     ScaleUp,
     get_action,
 )
@@ -32,6 +33,7 @@ from autoscaler.kube.drain_marks import DrainMarks
 from autoscaler.kube.evictions import Evictions
 from autoscaler.kube.node_pods import find_node
 from autoscaler.kube.planned_nodes import PlannedNodes
+from autoscaler.kube.resizes import resize_pod
 from autoscaler.kube.step_context import RefusedStepError, StepContext
 from autoscaler.providers.base import ChangedError, DeniedError, OutOfStockError, ProviderError
 from isolation.contract.model import Refusal, Why
@@ -178,6 +180,8 @@ class Executor:
             await self._delete(step, seen)
         elif isinstance(step, RemoveFailedNode):
             await self._discard(step, seen)
+        elif isinstance(step, ResizePod):
+            await resize_pod(self._context, step, seen)
         elif isinstance(step, CancelScaleUp):
             await self._take_back(step)
 

@@ -18,6 +18,8 @@ from urllib.parse import quote
 from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.rpc.provider_groups import ProviderGroups
 from autoscaler.core.decide import decide
+from autoscaler.core.rightsizing.codec import HistoryError, decode
+from autoscaler.core.rightsizing.recommend import Policy
 from autoscaler.core.scale_down import explain_needed
 from autoscaler.kube.backends import open_backends
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
@@ -26,6 +28,7 @@ from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.inhibition import Authority, Cause, find_inhibition
 from autoscaler.kube.core.telemetry_rows import TelemetryReading
 from autoscaler.kube.plan_view import Beside, Prospect, make_prospect
+from autoscaler.kube.right_sizing import HISTORY_KEY
 from autoscaler.kube.state import ControllerState
 from autoscaler.kube.state_store import StateConfigMap
 from autoscaler.kube.switch import Switch
@@ -50,8 +53,9 @@ from isolation.kube.election import boottime
 from isolation.kube.writes import decode_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey
     from autoscaler.kube.backends import Backends
     from autoscaler.kube.options import Options
 
@@ -116,7 +120,7 @@ async def _looked(options: Options, access: Access, backends: Backends, seconds:
     async with sources.following():
         await switch.look()
         state, trouble = await _load_state(options, access)
-        sizing = await _load_recommendations(options, access)
+        sizing, histories = await _load_right_sizing(options, access)
         try:
             await asyncio.wait_for(sources.synced(), seconds)
         except TimeoutError:
@@ -132,6 +136,8 @@ async def _looked(options: Options, access: Access, backends: Backends, seconds:
             fence=lambda: "this command only plans",
             now=time.time,
             board=board,
+            histories=lambda: histories,
+            policy=Policy(unit_bytes=options.unit_bytes),
         )
         cluster = KubeCluster(parts, backends.config.pools, backends.config.limits, state)
         try:
@@ -170,21 +176,24 @@ async def _load_state(options: Options, access: Access) -> tuple[ControllerState
         return ControllerState(), (f"cannot read the saved state of the running autoscaler ({store.where}): {exc}",)
 
 
-async def _load_recommendations(options: Options, access: Access) -> tuple[str, ...]:
-    """What right-sizing would free, by the running autoscaler's recommendations; nothing where there are none."""
+async def _load_right_sizing(
+    options: Options, access: Access
+) -> tuple[tuple[str, ...], Mapping[ProgramKey, ProgramHistory]]:
+    """What right-sizing would free, and what it rests on, by the running autoscaler; nothing where there is none."""
     path = f"/api/v1/namespaces/{quote(options.namespace, safe='')}/configmaps/{RIGHT_SIZING}"
     try:
         data = decode_object(await access.send("GET", path)).get("data")
         found = decode_recommendations(data[KEY]) if isinstance(data, dict) and KEY in data else None
+        known = decode(data[HISTORY_KEY], time.time()) if isinstance(data, dict) and HISTORY_KEY in data else {}
     except NotFoundError:
-        return ()
-    except (ClusterError, CodecError, TypeError) as exc:
-        return (f"cannot read what right-sizing would free (ConfigMap {options.namespace}/{RIGHT_SIZING}): {exc}",)
+        return (), {}
+    except (ClusterError, CodecError, HistoryError, TypeError) as exc:
+        text = f"cannot read what right-sizing would free (ConfigMap {options.namespace}/{RIGHT_SIZING}): {exc}"
+        return (text,), {}
     wasteful = [one for one in found.programs if one.freed_bytes] if found is not None else []
     freed = sum(one.freed_bytes for one in wasteful) / GIB
-    return (
-        (f"right-sizing {len(wasteful)} workloads would free {freed:.0f} GiB (gpushare recommend)",) if wasteful else ()
-    )
+    text = f"right-sizing {len(wasteful)} workloads would free {freed:.0f} GiB (gpushare recommend)"
+    return (text,) if wasteful else (), known
 
 
 def _find_inhibitions(options: Options, switch: Switch) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.plan import Evict, Move
+from autoscaler.core.plan import Evict, Move, ResizePod
 from autoscaler.core.reconcile import reconcile
 from autoscaler.kube.backends import KnownPools, open_backends
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.condition_reporter import ConditionReporter
     from autoscaler.kube.config.file import ConfigFile
     from autoscaler.kube.core.config import PoolConfig
+    from autoscaler.kube.right_sizing import RightSizing
     from autoscaler.kube.state_store import StateStore
     from autoscaler.kube.step_context import EventSink
     from autoscaler.kube.switch import Switch
@@ -72,6 +73,7 @@ class Collaborators:
     dry_run: bool
     wall: Callable[[], float]
     steady: Callable[[], float]
+    right_sizing: RightSizing
     namespace: str = SYSTEM_NAMESPACE
 
 
@@ -231,6 +233,8 @@ class Reconciler:
             now=given.wall,
             steady=given.steady,
             board=given.board,
+            histories=lambda: given.right_sizing.histories,
+            policy=given.right_sizing.policy,
         )
         self._cluster = KubeCluster(parts, backends.config.pools, backends.config.limits, state)
 
@@ -300,14 +304,14 @@ class Reconciler:
 
     async def _charge(self, cycle: Cycle) -> None:
         """
-        Save the cycle's evictions as made, before the first is.
+        Save the cycle's evictions and resizes as made, before the first is.
 
-        Whoever is killed in between has lost moves of this hour, and never spends them twice; what was not done after
+        Whoever is killed in between has lost some of this hour's, and never spends them twice; what was not done after
         all is taken off when the cycle ends. Where it cannot be written nothing is moved: the inhibition says so.
         """
         if cycle.plan is None or cycle.memory is None or self._given.store.epoch is None:
             return
-        moves = tuple(step for step in cycle.plan.steps if isinstance(step, Evict | Move))
+        moves = tuple(step for step in cycle.plan.steps if isinstance(step, Evict | Move | ResizePod))
         memory = cycle.memory.record(replace(cycle.plan, steps=moves), self.backends.config.limits)
         await self._write(replace(self.state, memory=memory))
 

@@ -27,7 +27,7 @@ from isolation.kube.core.errors import NotFoundError
 from isolation.kube.writes import decode_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from autoscaler.core.observation import Observation
     from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.usage import Measured
     from isolation.contract.codec.recommendations import ProgramRecommendation
     from isolation.contract.metrics import MetricSpec
+    from isolation.contract.model import Node
     from isolation.kube.access import Access
 
 log = logging.getLogger(__name__)
@@ -64,9 +65,10 @@ class RightSizing:
         """Epoch of the Lease for which the histories were read."""
         self._saved = float("-inf")
 
-    def observe(self, observation: Observation, measured: Measured | None) -> None:
-        """One round of measurements."""
-        uses = () if measured is None else tuple(find_uses(observation, measured))
+    def observe(self, observation: Observation, measured: Measured | None, nodes: Iterable[Node]) -> None:
+        """One round of measurements; `nodes`: all of the cluster, those of no pool too."""
+        models = {card.uuid: card.model for node in nodes for card in node.cards}
+        uses = () if measured is None else tuple(find_uses(observation, measured, models))
         self.histories = advance(self.histories, uses, observation.pods, observation.at)
         self._cards |= {use.key: use.pod.request.cards for use in uses}
         self.programs = tuple(recommend_all(self.histories, self._cards, observation.at, self.policy))
@@ -81,11 +83,13 @@ class RightSizing:
             if text:
                 await events.pod(pod.key, pod.uid, "RightSized", text)
 
-    async def load(self, epoch: int, now: float) -> None:
-        """What an earlier leader knew, once for each right to act (`epoch`). Raises ClusterError."""
-        if self._loaded != epoch:
-            await self._load(now)
-            self._loaded = epoch
+    async def load(self, epoch: int, now: float) -> bool:
+        """What an earlier leader knew, once for each right to act (`epoch`); whether it was. Raises ClusterError."""
+        if self._loaded == epoch:
+            return False
+        await self._load(now)
+        self._loaded = epoch
+        return True
 
     async def publish(self, at: float, *, acts: bool) -> None:
         """Write the recommendations; `acts`: whether admission may apply them. Raises ClusterError."""
@@ -168,9 +172,8 @@ def _knows_more(saved: ProgramHistory, ours: ProgramHistory) -> bool:
     return weight(saved) > weight(ours)
 
 
-def find_uses(observation: Observation, measured: Measured) -> Iterator[PodUse]:
-    """Containers with shares of cards that were measured, by the promises of their pods."""
-    models = {card.uuid: card.model for node in observation.engine.nodes.values() for card in node.cards}
+def find_uses(observation: Observation, measured: Measured, models: Mapping[str, str]) -> Iterator[PodUse]:
+    """Containers with shares of cards that were measured, by the promises of their pods; `models`: by card's UUID."""
     for pod in observation.pods.values():
         if pod.placement is None or pod.request.whole or pod.deleting or pod.placement.node in measured.stale:
             continue

@@ -8,7 +8,8 @@ times in the future are now, amounts are bounded, and text that is not ours or b
     {"version": 1, "epoch": 7,
      "memory": {"unneeded": {"node": t}, "last_add": t, "moves": [t], "removals": [t], "moved": {"owner": t},
                 "closed": {"pool": [until, seconds]}, "refused": {"owner": [until, seconds]}, "hot": {"uuid": t},
-                "defragmenting": false},
+                "defragmenting": false,
+                "trials": {"on": [trial], "passed": [trial], "resized": [[t, owner]]}},
      "kept": {"machines": {"name": [pool, state, t]}, "homes": {"uid": [machine, [card]]}, "missed": {"uid": [n, t]},
               "profiles": {<as `autoscaler.providers.core.profile` writes it>}}}
 """
@@ -17,14 +18,16 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.limits import BOUNDS
 from autoscaler.core.observation import Nomination
+from autoscaler.core.rightsizing.trial import Trial, TrialState
 from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.providers.core import profile
-from isolation.contract.codec.cursor import At, CodecError, decoded, show
+from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,6 +39,8 @@ MOST_TEXT: Final = 960 << 10
 """A ConfigMap holds 1 MiB."""
 MOST_MACHINES: Final = 20_000
 MOST_HOMES: Final = 5_000
+MOST_TRIALS: Final = 500
+"""Of more the oldest are forgotten; what their pods reserve begins a trial again."""
 _MOST_CARDS: Final = 64
 _MOST_ENTRIES: Final = 20_000
 _LONGEST_REST: Final = 86_400.0
@@ -89,6 +94,11 @@ def _encoded(state: ControllerState) -> str:
         "refused": _rests(memory.refused),
         "hot": _times(memory.hot),
         "defragmenting": memory.defragmenting,
+        "trials": {
+            "on": [asdict(trial) for trial in memory.trials.trials.values()][-MOST_TRIALS:],
+            "passed": [asdict(trial) for trial in memory.trials.passed.values()][-MOST_TRIALS:],
+            "resized": [[round(when, 3), owner] for when, owner in memory.trials.resized[-MOST_TRIALS:]],
+        },
     }
     whole = {"version": VERSION, "epoch": state.epoch, "memory": shown, "kept": _show_fleet(state)}
     return json.dumps(whole, separators=(",", ":"), sort_keys=True)
@@ -124,6 +134,7 @@ def decode(text: str, now: float) -> ControllerState:
             refused=_rests_at(memory["refused"], now),
             hot=_times_at(memory["hot"], now),
             defragmenting=memory["defragmenting"].flag(),
+            trials=_trials(memory["trials"], now),
         ),
         machines={
             machine.name: replace(machine, since=min(max(0.0, machine.since), now)) for machine in _machines(kept)
@@ -160,6 +171,11 @@ def merge_memories(ours: AutoscalerState, theirs: AutoscalerState) -> Autoscaler
         moves=tuple(sorted({*ours.moves, *theirs.moves})),
         removals=tuple(sorted({*ours.removals, *theirs.removals})),
         moved={**theirs.moved, **{who: max(at, theirs.moved.get(who, at)) for who, at in ours.moved.items()}},
+        trials=TrialState(
+            {**ours.trials.trials, **theirs.trials.trials},
+            {**ours.trials.passed, **theirs.trials.passed},
+            tuple(sorted({*ours.trials.resized, *theirs.trials.resized})),
+        ),
         closed=_later(ours.closed, theirs.closed),
         refused=_later(ours.refused, theirs.refused),
     )
@@ -197,6 +213,36 @@ def _missed(at: At) -> Iterator[tuple[str, tuple[int, float]]]:
             count, moment = entry.items()
             yield uid, (count.integer(0, 0), _moment(moment))
         except (CodecError, ValueError, OverflowError):
+            continue
+
+
+def _trials(at: At, now: float) -> TrialState:
+    """Those that can be read: what a pod reserves also stands on the pod."""
+    on, passed = ({trial.key: trial for trial in _trials_in(at[name], now)} for name in ("on", "passed"))
+    pairs = [each.items() for each in at["resized"].items()[:MOST_TRIALS]]
+    return TrialState(on, passed, tuple((_time_at(pair[0], now), pair[1].text()) for pair in pairs if len(pair) > 1))
+
+
+def _trials_in(at: At, now: float) -> Iterator[Trial]:
+    for each in at.items()[:MOST_TRIALS]:
+        try:
+            began, until = _time_at(each["began"], now), _number(each["until"])
+            yield Trial(
+                uid=each["uid"].text(),
+                container=each["container"].text(),
+                owner=each["owner"].text(),
+                from_bytes=each["from_bytes"].integer(0, 0, LARGEST),
+                to_bytes=each["to_bytes"].integer(0, 0, LARGEST),
+                reserved_bytes=each["reserved_bytes"].integer(0, 0, LARGEST),
+                began=began,
+                until=min(until, began + BOUNDS["right_size_trial_seconds"][1]),
+                denied=each["denied"].integer(0, 0),
+                restarts=each["restarts"].integer(0, 0),
+                peak_bytes=each["peak_bytes"].integer(0, 0, LARGEST),
+                node=each["node"].text(),
+                cards=each["cards"].integer(1, 1, _MOST_CARDS),
+            )
+        except CodecError:
             continue
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.kube.node_pods import lost_with
+from isolation.contract.quantity import GIB
 from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import MalformedError, NotFoundError
 from isolation.kube.core.wire import identity_of, page_of
@@ -55,6 +56,8 @@ class StepContext:
     events: EventSink
     fence: Callable[[], str]
     now: Callable[[], float]
+    unit_bytes: int = GIB
+    """Of one unit of card memory."""
 
     def allowed(self) -> None:
         """Raise where we may not act (any more)."""

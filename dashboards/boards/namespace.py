@@ -263,6 +263,21 @@ _RIGHT_SIZING: Final = Section(
                 "short",
             ),
         ),
+        even(
+            5,
+            lines(
+                "Running pods on trial",
+                "Of all namespaces: containers that were made smaller, and have what they gave up reserved.",
+                (Query(f"max({_FLEET(a.TRIALS)})", "containers"),),
+                "short",
+            ),
+            lines(
+                "Reserved for trials",
+                "Memory that becomes free if no request for memory is denied to them.",
+                (Query(f"max({_FLEET(a.TRIAL_BYTES)})", "reserved"),),
+                "bytes",
+            ),
+        ),
         wide(
             9,
             (

@@ -406,7 +406,7 @@ class Resize:
     generation: int
     """Grows with every change of the record."""
     card_bytes: int
-    """What each card is to give in the end."""
+    """What is to be booked of each card in the end: what the containers have together, and what is reserved beyond."""
     card_core: int
     parts: tuple[Part, ...] = ()
     """What each container is to have of which cards."""

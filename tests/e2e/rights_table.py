@@ -280,7 +280,10 @@ POD_ROWS: Final = (
     _patch("annotations, labels of others", f"{PODS}/shares/status", notes(x="y")),
     _patch("the allocation record of a pod with shares", f"{PODS}/shares/status", notes(**RECORD), S),
     _patch("annotation `gpushare.dev/resize-status`", f"{PODS}/shares/status", notes(**{RESIZE_STATUS: "{}"}), S),
-    _patch("annotation `gpushare.dev/resize`", f"{PODS}/shares/status", notes(**{RESIZE: "{}"}), A),
+    _patch(
+        "annotation `gpushare.dev/resize` of a pod that allows it", f"{PODS}/live/status", notes(**{RESIZE: "{}"}), A
+    ),
+    _patch("the same of another pod", f"{PODS}/shares/status", notes(**{RESIZE: "{}"})),
     _patch(
         "label `gpushare.dev/role` of our own pods", f"{HOME}/pods/ours/status", labels(**{"gpushare.dev/role": "x"}), S
     ),

@@ -47,6 +47,7 @@ from isolation.contract.names import (
     KUBE_SCHEDULER,
     MOVED,
     NODE_AGENT,
+    RIGHT_SIZE,
     SCHEDULER,
     SYSTEM_NAMESPACE,
 )
@@ -104,6 +105,12 @@ def classic(pod):
     return pod
 
 
+def live(pod):
+    """One whose owner lets it be resized."""
+    pod["metadata"]["annotations"] = {RIGHT_SIZE: "live"}
+    return pod
+
+
 async def furnished(client):
     """What the requests are about."""
     cluster = Cluster(client)
@@ -118,6 +125,7 @@ async def furnished(client):
     pods = [
         (share_pod("plain", 0, schedulerName="nobody"), "default"),
         (our_pod("shares"), "default"),
+        (live(our_pod("live")), "default"),
         (classic(share_pod("classic", 0, nodeName=OTHER)), "default"),
         (share_pod("here", 0, nodeName=OWN), "default"),
         (share_pod("elsewhere", 0, nodeName=OTHER), "default"),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which running pods are made smaller now, and what becomes of those that were: the trial of each resize.
+Which running pods are made smaller now, and what becomes of those that were: the trial of each.
 
 Decides within a budget by hour and by owner. A pod that was made smaller is on trial for one whole life, or for
-`trial_seconds`: its freed room stays reserved for it, and a denied request gives it back at once. After the trial the
-room is free; what is denied then gets its memory back where there is room. Pure: who resizes, and who reserves, is not
-known here.
+`right_size_trial_seconds`: what it gave up stays reserved for it, and a denied request or a restart gives it back at
+once. After the trial the room is free; who is denied memory then gets it back where there is room. Pure: how a pod is
+resized is not known here.
 """
 
 from __future__ import annotations
@@ -14,31 +14,27 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.rightsizing.histogram import DAY
+from autoscaler.core.plan import ResizePod
+from isolation.contract.quantity import show_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from autoscaler.core.limits import Limits
 
 HOUR: Final = 3600.0
+SHRINK: Final = "shrink"
+RESTORE: Final = "restore"
+RELEASE: Final = "release"
 _FOLLOWS: Final = 0.03
 """Use that is the same part of the smaller promise as of the larger one, to within this, follows it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrialLimits:
-    """How far live right-sizing may go."""
-
-    max_resizes_per_hour: int = 10
-    """0: none."""
-    max_resizes_per_owner_per_hour: int = 1
-    trial_seconds: float = DAY
-    least_freed_bytes: int = 1 << 30
-    """A resize that frees less of a card is not worth a change."""
+_WRITE_SECONDS: Final = 60.0
+"""A reservation that is not on the pod so long after it was written was taken back by somebody."""
 
 
 @dataclass(frozen=True, slots=True)
 class LivePod:
-    """One container of a running pod whose owner allows that it is resized, of one card."""
+    """One container of a running pod whose owner allows that it is resized; amounts of each of its cards."""
 
     uid: str
     container: str
@@ -47,10 +43,21 @@ class LivePod:
     promised_bytes: int
     recommended_bytes: int
     """0: no recommendation."""
-    peak_bytes: int = 0
-    denied: int = 0
-    """Requests denied since it started."""
+    pod_bytes: int
+    """Promised to all containers of the pod together."""
+    node: str = ""
+    cards: int = 1
+    reserved_bytes: int = 0
+    """What its annotation keeps booked for the pod as a whole; 0: nothing."""
+    resized: bool = False
+    """Somebody has asked for other amounts than its spec's."""
+    pending: bool = False
+    """A resize is not in force yet."""
     used_bytes: int = 0
+    peak_bytes: int = 0
+    denied: int | None = None
+    """Requests denied since the container started; None: not measured."""
+    restarts: int = 0
 
     @property
     def key(self) -> str:
@@ -60,47 +67,33 @@ class LivePod:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A container that was made smaller."""
+    """A container that was made smaller; amounts of each of its cards."""
 
     uid: str
     container: str
     owner: str
     from_bytes: int
     to_bytes: int
+    reserved_bytes: int
+    """For the pod as a whole."""
     began: float
     until: float
     denied: int = 0
-    """As it was when it began."""
+    """As it was when it began; the three below too."""
+    restarts: int = 0
     peak_bytes: int = 0
-    """Likewise."""
+    node: str = ""
+    cards: int = 1
 
+    @property
+    def freed_bytes(self) -> int:
+        """What becomes free after the trial, of all its cards."""
+        return self.cards * (self.from_bytes - self.to_bytes)
 
-@dataclass(frozen=True, slots=True)
-class Shrink:
-    """Make a container smaller, and reserve what becomes free."""
-
-    pod: LivePod
-    to_bytes: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Give a container back what it had."""
-
-    trial: Trial
-    reason: str
-    from_reservation: bool
-    """Whether its room is still reserved: then it is at once; else where there is room, by a move, or at the next
-    start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A trial has passed: what it freed is free for others."""
-
-    trial: Trial
-    reason: str
+    @property
+    def key(self) -> str:
+        """As `LivePod.key`."""
+        return f"{self.uid}/{self.container}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,66 +105,133 @@ class TrialState:
     passed: Mapping[str, Trial] = field(default_factory=dict)
     """Of containers that still run with less."""
     resized: tuple[tuple[float, str], ...] = ()
-    """When, and of which owner, within the last hour."""
+    """When one was made smaller, and of which owner, within the last hour."""
+
+    def record(self, steps: Iterable[ResizePod], at: float) -> TrialState:
+        """The state after these steps."""
+        trials, passed = dict(self.trials), dict(self.passed)
+        recent = [(when, owner) for when, owner in self.resized if at - when < HOUR]
+        for step in steps:
+            trial, key = step.trial, step.trial.key
+            trials.pop(key, None)
+            passed.pop(key, None)
+            if step.kind == SHRINK:
+                trials[key] = trial
+                recent.append((at, trial.owner))
+            elif step.kind == RELEASE:
+                passed[key] = replace(trial, until=at)
+        return TrialState(trials, passed, tuple(recent))
 
 
-def judge(state: TrialState, pods: Mapping[str, LivePod], now: float) -> tuple[list[Restore | Release], TrialState]:
-    """What follows from the trials; `pods`: by key, those that run. One of a pod that has ended has passed."""
-    steps: list[Restore | Release] = []
-    trials, passed = dict(state.trials), {key: old for key, old in state.passed.items() if key in pods}
-    for key, trial in state.trials.items():
-        pod = pods.get(key)
-        if pod is None:
-            steps.append(Release(trial, "the pod has ended: a whole life needed no more"))
-        elif pod.denied > trial.denied:
-            steps.append(Restore(trial, "a request for memory was denied", from_reservation=True))
-        elif _follows(trial, pod):
-            steps.append(Restore(trial, "its use follows the promise: it takes what it gets", from_reservation=True))
+def judge(
+    state: TrialState, pods: Mapping[str, LivePod], now: float, limits: Limits
+) -> tuple[list[ResizePod], TrialState]:
+    """
+    What follows from the trials, and the state without those that are over; `pods`: by key, those that run.
+
+    A trial of a pod that has ended, or whose amounts somebody else has changed, is over. A reservation without a trial
+    (its record was lost) begins one.
+    """
+    trials = {key: trial for key, trial in state.trials.items() if key in pods and _is_ours(trial, pods[key], now)}
+    passed = {key: old for key, old in state.passed.items() if key in pods and _is_released(old, pods[key], now)}
+    for key, pod in pods.items():
+        gave = pod.reserved_bytes - pod.pod_bytes
+        if gave > 0 and key not in trials and key not in passed:
+            trials[key] = _begin(pod, pod.promised_bytes + gave, pod.promised_bytes, now, limits)
+    steps: list[ResizePod] = []
+    for key, trial in trials.items():
+        pod = pods[key]
+        if pod.denied is not None and pod.denied < trial.denied:
+            # it has started again since it was counted
+            trials[key] = trial = replace(trial, denied=pod.denied)  # noqa: PLW2901
+        trouble = _find_trouble(trial, pod)
+        if trouble:
+            steps.append(_step(RESTORE, trial, f"{trouble}; its room was reserved"))
         elif now >= trial.until:
-            steps.append(Release(trial, f"{(now - trial.began) / HOUR:.1f} h without a denied request"))
-            passed[key] = trial
-        else:
-            continue
-        del trials[key]
-    for key, trial in list(passed.items()):
-        if key in pods and pods[key].denied > trial.denied:
-            steps.append(Restore(trial, "a request for memory was denied after the trial", from_reservation=False))
-            del passed[key]
-    return steps, replace(state, trials=trials, passed=passed)
+            hours = (now - trial.began) / HOUR
+            steps.append(_step(RELEASE, trial, f"{hours:.1f} h with less and without a denied request"))
+    for key, trial in passed.items():
+        trouble = _find_trouble(trial, pods[key], follows=False)
+        if trouble:
+            why = f"{trouble} after the trial; as soon as its card has room, else its next pod gets what it requests"
+            steps.append(_step(RESTORE, trial, why))
+    return steps, TrialState(trials, passed, tuple(one for one in state.resized if now - one[0] < HOUR))
 
 
-def plan_shrinks(
-    state: TrialState, pods: Iterable[LivePod], now: float, limits: TrialLimits
-) -> tuple[list[Shrink], TrialState]:
-    """What is made smaller now, what frees most first; the state as if all of it was done."""
-    recent = tuple((at, owner) for at, owner in state.resized if now - at < HOUR)
-    by_owner, trials, steps = Counter(owner for _, owner in recent), dict(state.trials), list[Shrink]()
-    on_trial = {trial.owner for trial in trials.values()}
-    for pod in sorted(pods, key=lambda pod: (pod.recommended_bytes - pod.promised_bytes, pod.key)):
-        freed = pod.promised_bytes - pod.recommended_bytes
-        if not pod.recommended_bytes or freed < limits.least_freed_bytes or pod.used_bytes > pod.recommended_bytes:
-            continue
-        if len(recent) >= limits.max_resizes_per_hour:
+def plan_shrinks(state: TrialState, pods: Iterable[LivePod], now: float, limits: Limits) -> list[ResizePod]:
+    """What is made smaller now, what frees most first."""
+    by_owner = Counter(owner for _, owner in state.resized)
+    left = limits.max_resizes_per_hour - len(state.resized)
+    on_trial = {trial.owner for trial in state.trials.values()}
+    steps: list[ResizePod] = []
+    for pod in find_wasteful(state, pods, limits):
+        if len(steps) >= left:
             break
         # one of an owner at a time: what is wrong for one replica is wrong for all
         if pod.owner in on_trial or by_owner[pod.owner] >= limits.max_resizes_per_owner_per_hour:
             continue
-        recent = (*recent, (now, pod.owner))
-        by_owner[pod.owner] += 1
         on_trial.add(pod.owner)
-        trials[pod.key] = Trial(
-            pod.uid,
-            pod.container,
-            pod.owner,
-            pod.promised_bytes,
-            pod.recommended_bytes,
-            now,
-            now + limits.trial_seconds,
-            pod.denied,
-            pod.peak_bytes,
-        )
-        steps.append(Shrink(pod, pod.recommended_bytes, f"{freed / (1 << 30):.1f} GiB of each card are never used"))
-    return steps, replace(state, trials=trials, resized=recent)
+        trial = _begin(pod, pod.promised_bytes, pod.recommended_bytes, now, limits)
+        freed = show_bytes(pod.promised_bytes - pod.recommended_bytes)
+        days = f"kept for it for {limits.right_size_trial_seconds / HOUR:.1f} h"
+        steps.append(_step(SHRINK, trial, f"{freed} of each of its cards are not needed; {days}"))
+    return steps
+
+
+def find_wasteful(state: TrialState, pods: Iterable[LivePod], limits: Limits) -> Iterator[LivePod]:
+    """Pods that could be made smaller, what frees most first; whoever was resized by hand stays as it is."""
+    for pod in sorted(pods, key=lambda pod: (pod.recommended_bytes - pod.promised_bytes, pod.key)):
+        freed = pod.promised_bytes - pod.recommended_bytes
+        enough = pod.recommended_bytes and freed >= limits.min_resize_bytes
+        idle = not pod.pending and pod.used_bytes <= pod.recommended_bytes
+        untouched = not pod.reserved_bytes and (not pod.resized or pod.key in state.passed)
+        if enough and idle and untouched and pod.key not in state.trials:
+            yield pod
+
+
+def _begin(pod: LivePod, before: int, after: int, now: float, limits: Limits) -> Trial:
+    return Trial(
+        pod.uid,
+        pod.container,
+        pod.owner,
+        before,
+        after,
+        max(pod.pod_bytes, pod.reserved_bytes),
+        now,
+        now + limits.right_size_trial_seconds,
+        pod.denied or 0,
+        pod.restarts,
+        pod.peak_bytes,
+        pod.node,
+        pod.cards,
+    )
+
+
+def _step(kind: str, trial: Trial, reason: str) -> ResizePod:
+    before, after = show_bytes(trial.from_bytes), show_bytes(trial.to_bytes)
+    if kind == RESTORE:
+        before, after = after, before
+    change = f"stays at {after}" if kind == RELEASE else f"{before} to {after}"
+    return ResizePod(trial.uid, trial.node, kind, trial, f"container {trial.container} {change}: {reason}")
+
+
+def _is_ours(trial: Trial, pod: LivePod, now: float) -> bool:
+    """Whether the pod is still as the trial made it; what was just written is not seen yet."""
+    return pod.reserved_bytes == trial.reserved_bytes or now - trial.began < _WRITE_SECONDS
+
+
+def _is_released(trial: Trial, pod: LivePod, now: float) -> bool:
+    """Whether nothing is reserved for it any more, or that was just written."""
+    return not pod.reserved_bytes or now - trial.until < _WRITE_SECONDS
+
+
+def _find_trouble(trial: Trial, pod: LivePod, *, follows: bool = True) -> str:
+    """Why the container needs what it had; empty: nothing says that it does."""
+    if pod.denied is not None and pod.denied > trial.denied:
+        return "a request for memory was denied"
+    if pod.restarts > trial.restarts:
+        return "the pod's containers restarted"
+    return "its use follows the promise: it takes what it gets" if follows and _follows(trial, pod) else ""
 
 
 def _follows(trial: Trial, pod: LivePod) -> bool:

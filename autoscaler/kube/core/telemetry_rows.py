@@ -138,6 +138,8 @@ def _moves(reading: TelemetryReading) -> Rows:
         catalogue.MOVES_HOUR: {_NONE: float(sum(1 for at in memory.moves if 0 <= seen.at - at < 3600))},  # noqa: PLR2004 (an hour)
         catalogue.DEFRAGMENTING: {_NONE: float(memory.defragmenting)},
         catalogue.HOT: {_NONE: float(len(memory.hot))},
+        catalogue.TRIALS: {_NONE: float(len(memory.trials.trials))},
+        catalogue.TRIAL_BYTES: {_NONE: float(sum(one.freed_bytes for one in memory.trials.trials.values()))},
     }
     if reading.left is not None:
         rows[catalogue.MOVES_LEFT] = {_NONE: float(reading.left)}

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING
 from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.observation import Observation
+from autoscaler.core.rightsizing.live import LiveReading, find_live
+from autoscaler.core.rightsizing.programs import life_of
+from autoscaler.core.rightsizing.recommend import Policy
 from autoscaler.kube.core.conditions import find_conditions, find_unready
 from autoscaler.kube.observe.capacity import build_engine, drainable, find_usable, sealed
 from autoscaler.kube.observe.machines import MachineInputs, ObservedMachines, join_machines
 from autoscaler.kube.observe.nominations import find_in_vain, find_nominated, find_reserved, used_by
 from autoscaler.kube.observe.pods import index_pods, waiting
 from autoscaler.kube.observe.pools import find_bounds, find_mode, kind_of, make_pool
+from autoscaler.kube.usage import spots_of
 from autoscaler.providers.core.profile import learn
 from isolation.contract.model import Cluster
 from isolation.contract.names import SCHEDULER
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autoscaler.core.limits import Limits
+    from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey
+    from autoscaler.core.rightsizing.trial import LivePod
     from autoscaler.kube.annotations import NodeNote, PodNote
     from autoscaler.kube.core.conditions import Condition
     from autoscaler.kube.core.config import PoolConfig
@@ -64,6 +70,9 @@ class SnapshotReader:
     """Why nothing may be moved now; empty: it may."""
     schedulers: frozenset[str] = frozenset({SCHEDULER})
     """Those that honour reservations."""
+    histories: Mapping[ProgramKey, ProgramHistory] = field(default_factory=dict)
+    """What programs have used, for right-sizing."""
+    policy: Policy = field(default_factory=Policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,7 @@ def observe(
             long_terminating=index.find_long_terminating(now.at),
             ordered={name: state.ordered for name, state in now.states.items() if state.ordered},
             with_node=frozenset(name for name in fleet.machines if name in nodes),
+            live=_live(now, pods),
             irremovable={**now.irremovable, **{name: why for name, why in left.items() if name in draining}},
         ),
         conditions=(
@@ -156,6 +166,19 @@ def observe(
         names=names,
         uids={name: note.uid for name, note in now.node_notes.items()},
     )
+
+
+def _live(now: SnapshotReader, pods: Mapping[str, Pod]) -> dict[str, LivePod]:
+    wishes = {uid: note.live for uid, note in now.pod_notes.items() if note.live is not None}
+    if not wishes:
+        return {}
+    spots = {
+        life_of(uid, spot.container, spot.uuid): now.measured.uses.get(spot)
+        for uid in wishes.keys() & pods.keys()
+        for spot in spots_of(pods[uid])
+    }
+    denied = {life: use.denied for life, use in spots.items() if use is not None}
+    return find_live(pods, wishes, LiveReading(now.histories, denied, now.at, now.policy))
 
 
 def _join_machines(

@@ -22,6 +22,7 @@ from autoscaler.core.plan import (
     Move,
     RemoveFailedNode,
     RemoveNode,
+    ResizePod,
     ScaleUp,
     get_action,
 )
@@ -54,6 +55,12 @@ _EVENTS: Final = {
 _BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
 """Seconds; deciding for 1,213 nodes is promised within 1 s, a provider answers within 20 s or not at all."""
 _CALL_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+def _name_event(step: Step) -> str:
+    if isinstance(step, RemoveFailedNode):
+        return "provisioning_failed"
+    return step.kind if isinstance(step, ResizePod) else _EVENTS[type(step)]
 
 
 class Telemetry:
@@ -99,7 +106,7 @@ class Telemetry:
         self._steps.labels(get_action(step), outcome).inc()
         if outcome != "done":
             return
-        self._events.labels("provisioning_failed" if isinstance(step, RemoveFailedNode) else _EVENTS[type(step)]).inc()
+        self._events.labels(_name_event(step)).inc()
         if seen is None:
             return
         pool = self._undoing.record(step, seen.at)

@@ -16,7 +16,8 @@ Without `compute` the policy is fixed; readers that do not know it go by that.
 A pod that was resized has besides, per card: what its spec requests (and the kubelet counts), and what it is to have:
     "resize": {"generation": 3, "requested": {"bytes": ..., "core": ...}, "target": {"bytes": ..., "core": ...}}
 `cards` stays what is booked: never less than `target`, and more until the node says that the smaller limits are in
-force. `containers` is what is to be in force. A reader that does not know `resize` goes by the same amounts.
+force. `containers` is what is to be in force; together less than `target` where room is reserved for the pod. A reader
+that does not know `resize` goes by the same amounts.
 
 ACK's record: {"<index in spec.containers>": {"<card index>": <units>}}.
 """

@@ -7,6 +7,8 @@ of Kubernetes' own in-place resize (KEP-1287), which knows CPU and memory only.
 
 `gpushare.dev/resize` on a pod, amounts over all its cards in units of the cluster; containers that are not named stay:
     {"main": {"aliyun.com/gpu-mem": 8, "aliyun.com/gpu-core.percentage": 30}}
+with an entry that no container can have, what stays booked for the pod beyond that:
+    {"main": {"aliyun.com/gpu-mem": 4}, "gpushare.dev/reserved": {"aliyun.com/gpu-mem": 8}}
 `gpushare.dev/resize-status` on the pod, none where nothing is pending:
     {"type": "PodResizePending", "reason": "Deferred", "message": "...", "wanted": {"main": {...}}}
 `gpushare.dev/resized` on a node, by pod UID, of pods that were resized: which change of the record is in force, and why
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec.cursor import LARGEST, CodecError, decoded, show
 from isolation.contract.model import FULL_CORE, Applied, Part, Refusal, Slice, Why
-from isolation.contract.names import ACK, CORE_STEPS
+from isolation.contract.names import ACK, CORE_STEPS, GROUP
 from isolation.contract.quantity import GIB, show_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from isolation.contract.model import Ask, Request
     from isolation.contract.names import Dialect
 
+RESERVED: Final = f"{GROUP}/reserved"
+"""In place of a container: memory over all cards that stays booked for the pod, whatever its containers have."""
 MOST_CHARS: Final = 4096
 """Of the annotation that asks."""
 _MOST_MESSAGE: Final = 512
@@ -76,6 +80,7 @@ class Target:
     """What a pod is to have: of each card as a whole, and by container."""
 
     card_bytes: int
+    """What stays booked of each card: what the containers have together, or what is reserved if that is more."""
     card_core: int
     asks: tuple[Ask, ...]
 
@@ -89,8 +94,16 @@ class Target:
 
 
 def encode_wanted(amounts: Mapping[str, Mapping[str, int]]) -> str:
-    """The annotation that asks for these amounts, by container and resource."""
+    """The annotation that asks for these amounts, by container (or `RESERVED`) and resource."""
     return json.dumps(amounts, separators=(",", ":"))
+
+
+def reserved_units(wanted: str, *, dialect: Dialect = ACK) -> int:
+    """What an annotation keeps booked over all cards, in units of the cluster; 0: nothing, or it cannot be read."""
+    try:
+        return decoded(wanted)[RESERVED][dialect.memory].integer(0, 0, LARGEST - 1) if wanted else 0
+    except CodecError:
+        return 0
 
 
 def target_of(
@@ -115,6 +128,12 @@ def _target(
 ) -> Target | Refusal:
     have = {part.container: part.slices for part in now}
     known = {ask.container for ask in request.asks if ask.container in have}
+    said = dict(said)
+    reserved = {resource: at.integer(0, 0, LARGEST - 1) for resource, at in said.pop(RESERVED, ())}
+    kept = reserved.pop(dialect.memory, 0) * unit_bytes
+    if reserved or kept % (max(1, request.cards) * unit_bytes):
+        only = f"only {dialect.memory}, a multiple of {request.cards}"
+        return Refusal(Why.INVALID, f"{RESERVED} has {only}")
     if not said:
         return Refusal(Why.INVALID, "the annotation names no container")
     for name in said:
@@ -134,6 +153,7 @@ def _target(
             return Refusal(Why.INVALID, f"container {show(ask.container)}: {why}")
         asks.append(held)
     each, share = (_peak(asks, part) // request.cards for part in ("bytes", "core"))
+    each = max(each, kept // request.cards)
     if share > FULL_CORE or each >= LARGEST:
         return Refusal(Why.INVALID, "the containers together would have more than any card has")
     return Target(each, share, tuple(asks))

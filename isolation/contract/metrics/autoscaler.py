@@ -42,6 +42,7 @@ LABELS: Final = MappingProxyType(
         "state": "Measurements of a node: fresh, stale (older than three scrape intervals), missing (none received).",
         "action": "Type of action: scale_up, cancel_scale_up (an order that cluster-autoscaler has not carried out), "
         "cancel_drain, drain, evict (from a draining node), make_room, defragment, mitigate_hot_card (single moves), "
+        "shrink, restore, release (right-sizing of running pods), "
         "remove_node (scale-down), remove_failed_node (give up a node that was not provisioned).",
         "resource": "Watched resource: nodes, pods, reservations, budgets (PodDisruptionBudgets).",
     }
@@ -221,6 +222,15 @@ RECOMMENDED_ABSTAINED: Final = _pool(
     Unit.NONE,
     "Running programs (workload, container, card model) without a recommendation, by reason.",
     "reason",
+)
+
+TRIALS: Final = _pool(
+    "right_sizing_trials",
+    Unit.NONE,
+    "Containers that were made smaller, and for which what they gave up is still reserved.",
+)
+TRIAL_BYTES: Final = _pool(
+    "right_sizing_reserved_bytes", Unit.BYTES, "Memory that is reserved for them beyond what they are promised."
 )
 
 CATALOGUE: Final = MappingProxyType(

@@ -4,8 +4,9 @@ Live resize: what to do next about the amounts that are wanted of a bound pod.
 
 What is in force is the sum of the records. A pod that grows is booked with more at once, on the same cards; its node
 raises the limits afterwards. A pod that shrinks stays booked with what it had until its node has said that the smaller
-limits are in force and that the kubelet counts the difference as free. Each step is one write of the record, so any
-leader can take the next one. Pure; time does not matter.
+limits are in force and that the kubelet counts the difference as free; of what is reserved for it nothing becomes free,
+so it can have that back at once. Each step is one write of the record, so any leader can take the next one. Pure; time
+does not matter.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def next_step(pod: Pod, node: Node | None, capacity: Capacity, unit_bytes: int) 
     target = target_of(wanted, pod.request, now, dialect=ACK, unit_bytes=unit_bytes)
     if isinstance(target, Refusal):
         return ResizeStep(status=ResizeStatus(Condition.PENDING, Reason.INFEASIBLE, target.reason, wanted))
-    if target.parts(placement.slices) == tuple(now):
+    if target.parts(placement.slices) == tuple(now) and _is_booked(pod, placement, target):
         if settled:
             return ResizeStep(done=True)
         return ResizeStep(status=_waiting(pod, applied.message if applied else ""))
@@ -158,6 +159,13 @@ def _waiting(pod: Pod, message: str) -> ResizeStatus:
         except CodecError:
             wanted = "{}"
     return ResizeStatus(Condition.IN_PROGRESS, Reason.ERROR if message else Reason.NONE, message, wanted)
+
+
+def _is_booked(pod: Pod, placement: Placement, target: Target) -> bool:
+    """Whether the record books what is to stay booked; its parts are those of the target."""
+    if pod.resize is not None:
+        return pod.resize.card_bytes == target.card_bytes
+    return target.card_bytes <= placement.slices[0].bytes
 
 
 def _beyond(placement: Placement, resize: Resize) -> bool:

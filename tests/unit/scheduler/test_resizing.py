@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from isolation.contract.codec import CodecError, decode_allocation, encode_allocation
 from isolation.contract.codec.resize import (
+    RESERVED,
     Condition,
     Reason,
     ResizeStatus,
@@ -241,3 +242,58 @@ def test_nothing_is_given_away_while_the_node_names_a_resized_pod_that_has_ended
     cache.set_node(node({}))
     assert ["n"] == cache.filter(new, ["n"], NOW).fit
     assert not isinstance(cache.assume(new, "n", NOW), Refusal)
+
+
+def reserving(one, units, reserved):
+    """The same pod, asked to have less while the rest stays booked for it."""
+    amounts = {"main": {ACK.memory: units}, RESERVED: {ACK.memory: reserved}}
+    return replace(one, wanted_resize=encode_wanted(amounts))
+
+
+def settled_after(one, generation, **more):
+    """A leader whom the node has told that this change is in force, with the record of its step written."""
+    cache = cache_of(one, at=node({one.uid: Applied(generation)}, cards=1, **more))
+    step = cache.resize_step(one.uid)
+    after = written(one, step) if step.change is not None else one
+    cache.set_pod(after)
+    return cache, after, step
+
+
+def test_what_is_reserved_is_given_to_nobody_and_had_back_at_once():
+    """
+    A pod that shrinks on trial: its limits fall, its booking stays; it grows again without new room, or gives it free.
+    """
+    one = reserving(pod("a", 12), 4, 12)
+    step = cache_of(one).resize_step("a")
+    smaller = written(one, step)
+    assert (4 * GIB, 12 * GIB) == (smaller.resize.parts[0].slices[0].bytes, smaller.resize.card_bytes)
+    cache, smaller, step = settled_after(smaller, 1)
+    assert (True, None) == (step.done, step.change)
+    big = replace(pod("b", 12), placement=None)
+    assert isinstance(cache.assume(big, "n", NOW), Refusal)
+
+    restored = cache_of(wanting(smaller, 12), at=node({"a": Applied(1)}, cards=1)).resize_step("a")
+    assert (0, 12 * GIB) == (restored.grows_bytes, restored.change.resize.parts[0].slices[0].bytes)
+    assert not [part for part in restored.change.booked.slices if part.bytes != 12 * GIB]
+
+    released = wanting(smaller, 4)
+    step = cache_of(released, at=node({"a": Applied(1)}, cards=1)).resize_step("a")
+    assert (2, 4 * GIB) == (step.change.resize.generation, step.change.resize.card_bytes)
+    cache, after, step = settled_after(written(released, step), 2)
+    assert 4 * GIB == after.placement.slices[0].bytes
+    assert not isinstance(cache.assume(big, "n", NOW), Refusal)
+
+
+@pytest.mark.parametrize(("units", "reserved", "fits"), [(4, 10, True), (4, 11, False), (4, 17, False)])
+def test_a_reservation_takes_room_as_growth_does(units, reserved, fits):
+    """Beyond what the pod holds it must be free on its card."""
+    step = cache_of(reserving(pod("a", 4), units, reserved), pod("b", 6)).resize_step("a")
+    assert fits == (step.change is not None and step.grows_bytes == 6 * GIB)
+
+
+@pytest.mark.parametrize("reserved", [{ACK.memory: -1}, {ACK.memory: 3}, {ACK.compute: 10}, {ACK.memory: "8"}, 8, []])
+def test_a_reservation_that_is_no_amount_is_refused(reserved):
+    """Of two cards it is a multiple of two."""
+    text = json.dumps({"main": {ACK.memory: 4}, RESERVED: reserved})
+    status = cache_of(replace(pod("a", 8, cards=(0, 1)), wanted_resize=text)).resize_step("a").status
+    assert Reason.INFEASIBLE is status.reason

@@ -10,16 +10,15 @@ that a tenant changes nothing for others. Pure.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from isolation.contract.codec.cursor import At, show
 from isolation.contract.codec.recommendations import workload_of
 from isolation.contract.codec.request import owner_of
 from isolation.contract.names import ACK, RIGHT_SIZE, RIGHT_SIZE_LEAST, RIGHT_SIZE_MOST, RIGHT_SIZED, Dialect
 from isolation.contract.quantity import GIB
+from isolation.contract.right_size import AMOUNT, RightSize, read_wish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,20 +26,6 @@ if TYPE_CHECKING:
     from isolation.contract.codec.recommendations import ProgramRecommendation
 
     Program = tuple[str, str, str]
-
-_AMOUNT: Final = re.compile(r"[1-9][0-9]{0,8}")
-
-
-class RightSize(StrEnum):
-    """What is done with recommendations for a pod."""
-
-    OFF = "off"
-    """It is not even recommended for."""
-    RECOMMEND = "recommend"
-    INITIAL = "initial"
-    """New pods get what is recommended."""
-    LIVE = "live"
-    """Running ones too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +70,7 @@ def find_right_size_problems(metadata: At) -> Iterator[str]:
         value = annotations[key]
         if not value:
             continue
-        if not isinstance(value.value, str) or not _AMOUNT.fullmatch(value.value):
+        if not isinstance(value.value, str) or not AMOUNT.fullmatch(value.value):
             yield f"annotation {key} is {show(value.value)}; set a whole number of units of memory, in quotes"
         else:
             amounts.append(int(value.value))
@@ -106,15 +91,15 @@ def size_pod(
     annotations = metadata["annotations"]
     if annotations[RIGHT_SIZE].value not in (RightSize.INITIAL, RightSize.LIVE) or not recommended.by_program:
         return None
-    if any(find_right_size_problems(metadata)):
+    wish = None if any(find_right_size_problems(metadata)) else read_wish(annotations.texts())
+    if wish is None:
         return None
     labels = metadata["labels"].texts()
     owner, revision = workload_of(owner_of(metadata.value), labels, metadata["name"].text())
     count = labels.get(dialect.card_count, "1")
-    if not _AMOUNT.fullmatch(count):
+    if not AMOUNT.fullmatch(count):
         return None
-    least = int(annotations[RIGHT_SIZE_LEAST].text("1"))
-    most = int(annotations[RIGHT_SIZE_MOST].text("0"))
+    least, most = wish.least_units, wish.most_units
     changed: dict[int, dict[str, Any]] = {}
     notes: dict[str, dict[str, object]] = {}
     for number, container in enumerate(spec["containers"].items()):
@@ -145,7 +130,7 @@ def _asked(container: At, dialect: Dialect) -> int:
     """Units; 0 where that is no plain number, which is refused elsewhere."""
     text = container["resources"]["limits"][dialect.memory].value
     return (
-        int(text) if isinstance(text, str | int) and not isinstance(text, bool) and _AMOUNT.fullmatch(str(text)) else 0
+        int(text) if isinstance(text, str | int) and not isinstance(text, bool) and AMOUNT.fullmatch(str(text)) else 0
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from urllib.parse import unquote
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.observation import Nomination
+from autoscaler.core.rightsizing.trial import Trial, TrialState
 from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.state import MOST_TEXT, ControllerState, decode, encode, merge_memories
 from autoscaler.kube.state_store import KEY, Saved, StateConfigMap, StateStore
@@ -25,6 +27,11 @@ NAMES = st.text(min_size=1, max_size=30)
 RESTS = st.dictionaries(
     NAMES, st.builds(lambda at, for_: Backoff(round(at + for_, 3), for_), TIMES, st.integers(1, 1800).map(float))
 )
+AMOUNTS = st.integers(0, 1 << 45)
+TRIALS = st.builds(
+    Trial, NAMES, NAMES, NAMES, AMOUNTS, AMOUNTS, AMOUNTS, TIMES, st.just(0.0), st.integers(0, 9), st.integers(0, 9)
+).map(lambda trial: replace(trial, until=trial.began + 600.0, peak_bytes=trial.to_bytes, cards=2, node="n"))
+KEPT_TRIALS = st.lists(TRIALS, max_size=3).map(lambda trials: {trial.key: trial for trial in trials})
 MEMORIES = st.builds(
     AutoscalerState,
     unneeded=st.dictionaries(NAMES, TIMES, max_size=5),
@@ -35,6 +42,7 @@ MEMORIES = st.builds(
     refused=RESTS,
     hot=st.dictionaries(NAMES, TIMES, max_size=5),
     defragmenting=st.booleans(),
+    trials=st.builds(TrialState, KEPT_TRIALS, KEPT_TRIALS, st.lists(st.tuples(TIMES, NAMES), max_size=3).map(tuple)),
 )
 
 
@@ -205,6 +213,15 @@ def test_after_a_conflict_both_memories_count():
 
     assert ((1.0, 2.0, 3.0), {"a": 3.0, "b": 2.0}) == (both.moves, both.moved)
     assert ({"p": Backoff(20.0, 9.0)}, 4.0, {"n": 1.0}) == (both.closed, both.last_add, both.unneeded)
+
+
+def test_after_a_conflict_resizes_of_both_count():
+    """Trials of either side go on."""
+    first, second = (Trial(uid, "main", "o", 2, 1, 2, 0.0, 9.0) for uid in "ab")
+    ours = AutoscalerState(trials=TrialState({first.key: first}, {}, ((1.0, "o"),)))
+    theirs = AutoscalerState(trials=TrialState({second.key: second}, {}, ((1.0, "o"), (2.0, "p"))))
+    both = merge_memories(ours, theirs).trials
+    assert ({first.key, second.key}, ((1.0, "o"), (2.0, "p"))) == (both.trials.keys(), both.resized)
 
 
 def test_what_was_written_over_and_what_was_lost_keep_it_still_for_a_while():

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Running pods that are resized: one annotation each, on the very pod that the plan was made from.
+
+Decides how a step is written down. Whether there is room is decided by the scheduler, which books it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autoscaler.kube.core.conditions import ConditionKind
+from autoscaler.kube.step_context import RefusedStepError
+from isolation.contract.codec.resize import RESERVED, encode_wanted
+from isolation.contract.names import ACK, RESIZE
+from isolation.kube.core.errors import ConflictError, NotFoundError
+from isolation.kube.writes import PodRef
+
+if TYPE_CHECKING:
+    from autoscaler.core.plan import ResizePod
+    from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.step_context import StepContext
+
+
+async def resize_pod(context: StepContext, step: ResizePod, seen: ObservedCluster) -> None:
+    """Ask for it; RefusedStepError where the pod is another one by now."""
+    pod, note = seen.observation.pods.get(step.pod), context.sources.notes.of_pod.get(step.pod)
+    if pod is None or note is None or note.live is None or pod.placement is None:
+        raise RefusedStepError(ConditionKind.CONFLICT, f"pod {step.pod} is gone, or must not be resized any more")
+    cards, unit = len(pod.placement.slices), context.unit_bytes
+    amounts = {step.trial.container: {ACK.memory: cards * step.card_bytes // unit}}
+    if step.reserved_bytes:
+        amounts[RESERVED] = {ACK.memory: cards * step.reserved_bytes // unit}
+    meta = {"uid": pod.uid, "resourceVersion": note.version, "annotations": {RESIZE: encode_wanted(amounts)}}
+    path = f"{PodRef(pod.namespace, pod.name, pod.uid).path}/status"
+    try:
+        await context.write("PATCH", path, {"metadata": meta}, "merge-patch")
+    except (ConflictError, NotFoundError):
+        raise RefusedStepError(ConditionKind.CONFLICT, f"pod {pod.key} has changed in the meantime") from None
+    await context.events.pod(pod.key, pod.uid, "RightSized", step.reason)
