@@ -148,8 +148,8 @@ def judge(
         if trouble:
             steps.append(_step(RESTORE, trial, f"{trouble}; its room was reserved"))
         elif now >= trial.until:
-            hours = (now - trial.began) / HOUR
-            steps.append(_step(RELEASE, trial, f"{hours:.1f} h with less and without a denied request"))
+            tried = _show_time(now - trial.began)
+            steps.append(_step(RELEASE, trial, f"{tried} without a denied request; the rest is free for others"))
     for key, trial in passed.items():
         trouble = _find_trouble(trial, pods[key], follows=False)
         if trouble:
@@ -173,8 +173,8 @@ def plan_shrinks(state: TrialState, pods: Iterable[LivePod], now: float, limits:
         on_trial.add(pod.owner)
         trial = _begin(pod, pod.promised_bytes, pod.recommended_bytes, now, limits)
         freed = show_bytes(pod.promised_bytes - pod.recommended_bytes)
-        days = f"kept for it for {limits.right_size_trial_seconds / HOUR:.1f} h"
-        steps.append(_step(SHRINK, trial, f"{freed} of each of its cards are not needed; {days}"))
+        kept = f"reserved for it for {_show_time(limits.right_size_trial_seconds)}"
+        steps.append(_step(SHRINK, trial, f"{freed} of each of its cards are not needed, and {kept}"))
     return steps
 
 
@@ -213,6 +213,10 @@ def _step(kind: str, trial: Trial, reason: str) -> ResizePod:
         before, after = after, before
     change = f"stays at {after}" if kind == RELEASE else f"{before} to {after}"
     return ResizePod(trial.uid, trial.node, kind, trial, f"container {trial.container} {change}: {reason}")
+
+
+def _show_time(seconds: float) -> str:
+    return f"{seconds / HOUR:.0f} h" if seconds >= HOUR else f"{seconds / 60:.0f} min"
 
 
 def _is_ours(trial: Trial, pod: LivePod, now: float) -> bool:

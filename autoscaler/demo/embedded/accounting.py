@@ -34,6 +34,9 @@ TOTALS: Final = (
     "nodes_failed",
     "fragmented_pods_placed",
     "breaches",
+    "pods_shrunk",
+    "pods_restored",
+    "pods_released",
 )
 """Every total, so that one that is still 0 is shown as 0."""
 

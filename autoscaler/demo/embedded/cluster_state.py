@@ -12,11 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.pools import compute_load
-from isolation.contract.model import Phase
-from isolation.placement.engine import Engine
+from isolation.contract.codec.resize import RESERVED, encode_wanted
+from isolation.contract.model import Phase, Resize, parts_of
+from isolation.contract.names import ACK
+from isolation.contract.quantity import GIB
+from isolation.placement.engine import Engine, PlacementError
 
 if TYPE_CHECKING:
     from autoscaler.core.observation import Reservation
+    from autoscaler.core.plan import ResizePod
     from isolation.contract.model import Node, Placement, Pod
 
 
@@ -64,6 +68,36 @@ class FakeClusterState:
         self.pods[pod.uid] = self.on[placement.node][pod.uid] = bound
         self._update_load(placement.node)
         return bound
+
+    def resize(self, step: ResizePod) -> Pod:
+        """A pod is promised something else; PlacementError, with nothing changed, where there is no room for it."""
+        pod = self.pods[step.pod]
+        if pod.placement is None:
+            raise RuntimeError(f"pod {pod.key} runs nowhere")
+        before = pod.resize.parts if pod.resize is not None else parts_of(pod.request, pod.placement)
+        parts = tuple(
+            replace(part, slices=tuple(replace(at, bytes=step.card_bytes) for at in part.slices))
+            if part.container == step.trial.container
+            else part
+            for part in before
+        )
+        each = max(step.reserved_bytes, sum(part.slices[0].bytes for part in parts))
+        booked = replace(pod.placement, slices=tuple(replace(at, bytes=each) for at in pod.placement.slices))
+        self.engine.release(pod.uid)
+        try:
+            self.engine.hold(pod.uid, pod.request, booked)
+        except PlacementError:
+            self.engine.hold(pod.uid, pod.request, pod.placement, force=True)
+            raise
+        cards = len(booked.slices)
+        amounts = {step.trial.container: {ACK.memory: cards * step.card_bytes // GIB}}
+        if step.reserved_bytes:
+            amounts[RESERVED] = {ACK.memory: cards * step.reserved_bytes // GIB}
+        changed = Resize((pod.resize.generation if pod.resize else 0) + 1, each, pod.request.card_core, parts)
+        resized = replace(pod, placement=booked, resize=changed, wanted_resize=encode_wanted(amounts))
+        self.pods[pod.uid] = self.on[booked.node][pod.uid] = resized
+        self._update_load(booked.node)
+        return resized
 
     def mark_deleting(self, pod: Pod) -> None:
         """A deletion was asked for; the room stays taken until `remove`."""

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from autoscaler.core.observation import Nomination, Observation
-from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, RemoveFailedNode, RemoveNode, ScaleUp
+from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, RemoveFailedNode, RemoveNode, ResizePod, ScaleUp
 from autoscaler.demo.embedded.accounting import Accounting
 from autoscaler.demo.embedded.clock import SimulatedClock
 from autoscaler.demo.embedded.cluster_state import FakeClusterState
 from autoscaler.demo.embedded.node_pools import ScenarioError
 from autoscaler.demo.embedded.provider import FakeProvider
+from autoscaler.demo.embedded.right_sizing import MEASURE_SECONDS, SimulatedRightSizing
 from autoscaler.demo.embedded.scheduler import FakeScheduler
 from autoscaler.demo.embedded.usage import PodLife, used_byte_seconds
-from isolation.contract.model import Pod
+from isolation.contract.model import Pod, Refusal, Why
 from isolation.contract.quantity import show_bytes
+from isolation.placement.engine import PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 2.0
 """From an eviction until the old pod has ended; its successor is made at once."""
+_DONE = {"shrink": "shrunk", "restore": "restored", "release": "released"}
 SCHEDULE_SECONDS = 1.0
 """From something new in the queue, or room becoming free, to the next pass of the scheduler."""
 
@@ -65,6 +68,8 @@ class FakeCluster:
         self.pass_due = False
         """A scheduling pass is due: pods that fit now will be placed."""
         self._created = 0
+        self.right_sizing = SimulatedRightSizing(self.state, self.lives, self.accounting)
+        self._measuring = False
         self.provider = FakeProvider(fleet, self.clock, self.state, self.accounting, self._schedule_soon)
         self.scheduler = FakeScheduler(self.state, self.provider.machines, self._place)
         self._workload = iter(workload)
@@ -90,6 +95,7 @@ class FakeCluster:
             pending=self.scheduler.pending,
             reserved=self.state.reserved,
             nominations=self.scheduler.homes,
+            live=self.right_sizing.live(self.clock.now),
         )
 
     async def settle(self, seconds: float) -> None:
@@ -100,7 +106,7 @@ class FakeCluster:
         """Kept for the scheduler."""
         self.scheduler.homes = dict(homes)
 
-    async def apply(self, step: Step) -> None:
+    async def apply(self, step: Step) -> Refusal | None:
         """Do one thing."""
         if isinstance(step, ScaleUp):
             self.accounting.count(*("fragmented_pods_placed",) * step.fragmented_pods)
@@ -121,6 +127,24 @@ class FakeCluster:
             self.provider.delete(step.node)
         elif isinstance(step, RemoveFailedNode):
             self.provider.discard(step.node, step.reason)
+        elif isinstance(step, ResizePod):
+            return self._resize(step)
+        return None
+
+    def _resize(self, step: ResizePod) -> Refusal | None:
+        before = self.state.pods[step.pod]
+        try:
+            after = self.state.resize(step)
+        except PlacementError as exc:
+            return Refusal(Why.NOT_READY, str(exc))
+        self.accounting.add_promised(sum(hold.bytes for hold in after.holds) - sum(hold.bytes for hold in before.holds))
+        self.accounting.record(step.kind, after.key, step.reason, f"pods_{_DONE[step.kind]}")
+        self._schedule_soon()
+        return None
+
+    def _measure(self) -> None:
+        self.right_sizing.measure(self.clock.now)
+        self.clock.after(MEASURE_SECONDS, self._measure)
 
     def _drain(self, step: Drain) -> None:
         self.accounting.record("drain", step.node, step.reason, "nodes_drained")
@@ -203,6 +227,11 @@ class FakeCluster:
         now = self.clock.now
         bound = self.state.bind(pod, placement)
         life = self.lives[pod.uid] = replace(self.lives[pod.uid], placed_at=now)
+        if life.arrival.wish is not None:
+            self.right_sizing.add(pod.uid, life.arrival.wish)
+            if not self._measuring:
+                self._measuring = True
+                self.clock.after(MEASURE_SECONDS, self._measure)
         waited = now - pod.created
         self.accounting.longest_wait = max(self.accounting.longest_wait, waited)
         self.accounting.add_promised(sum(part.bytes for part in placement.slices))
@@ -248,7 +277,10 @@ class FakeCluster:
         pod, life = self.state.pods[uid], self.lives.pop(uid)
         self.accounting.add_used(used_byte_seconds(pod, life, self.clock.now))
         self.state.remove(uid)
-        if pod.placement is not None:
+        self.right_sizing.remove(uid)
+        if pod.resize is not None:
+            self.accounting.add_promised(-sum(hold.bytes for hold in pod.holds))
+        elif pod.placement is not None:
             self.accounting.add_promised(-sum(part.bytes for part in pod.placement.slices))
         if not pod.deleting:
             self._release_reservation(uid)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.limits import Limits
 from autoscaler.core.pools import Pool
+from autoscaler.demo.embedded.right_sizing import DAY_SECONDS
+from autoscaler.demo.embedded.workload import SEARCH_POOL
 from isolation.contract.model import Card, CardChoice, Mode, Node, Taint
 from isolation.contract.names import ACK, POOL
 from isolation.contract.quantity import MIB, gib
@@ -71,7 +73,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 def demo_fleet() -> SimulatedFleet:
-    """A pool of each kind, small enough for one screen; one node stands, the rest is bought."""
+    """A pool of each kind, and one that cannot grow; small enough for one screen. The first nodes stand already."""
     shared = _pool(
         "shared", Mode.CGPU, CardChoice.BINPACK, _cards(2, "Tesla-T4", 15360, 450), 16, min_nodes=1, max_nodes=6
     )
@@ -79,19 +81,22 @@ def demo_fleet() -> SimulatedFleet:
     train = _pool(
         "whole", Mode.EXCLUSIVE, CardChoice.POLICY, _cards(2, "NVIDIA-A100-SXM4-80GB", 81920, 600), 64, price=8.0
     )
+    cards = _cards(2, "Tesla-T4", 15360, 450)
+    search = _pool(SEARCH_POOL, Mode.CGPU, CardChoice.BINPACK, cards, 16, min_nodes=1, max_nodes=1, taint=SEARCH_POOL)
     return SimulatedFleet(
         (
+            PoolSupply(search),
             PoolSupply(shared, boot_seconds=40, max_device_registration_seconds=5),
             PoolSupply(compute, boot_seconds=45, max_device_registration_seconds=5),
             PoolSupply(train, boot_seconds=60, max_device_registration_seconds=8),
         ),
-        (shared.node("shared-1"),),
+        (shared.node("shared-1"), search.node("search-1")),
     )
 
 
 def demo_limits() -> Limits:
     """The autoscaler's limits in the demonstration's tempo; its pods have no siblings, and may move all the same."""
-    tempo = Limits().scaled(DEMO_TEMPO)
+    tempo = replace(Limits().scaled(DEMO_TEMPO), right_size_trial_seconds=DAY_SECONDS, max_resizes_per_hour=10)
     return replace(tempo, min_moves_per_hour=DEMO_MOVES_PER_HOUR, min_replicas=1)
 
 
@@ -109,9 +114,10 @@ def _pool(
     min_nodes: int = 0,
     max_nodes: int = 4,
     price: float = 1.0,
+    taint: str = "",
 ) -> Pool:
     # whole cards are scarce: pods that need none stay off them, as with the vendor's usual taint
-    taints = (Taint(ACK.whole),) if mode is Mode.EXCLUSIVE else ()
+    taints = (Taint(ACK.whole),) if mode is Mode.EXCLUSIVE else (Taint(taint),) if taint else ()
     labels = {POOL: name, ACK.mode_label: mode.value, ACK.model_labels[0]: cards[0].model}
     template = Node(name, cards, mode, choice, cores * 1000, gib(8 * cores), labels=labels, taints=taints)
     return Pool(name, template, min_nodes, max_nodes, price)

@@ -48,6 +48,7 @@ class _ContainerUse(NamedTuple):
     ask: Ask
     profile: UsageProfile
     age: float
+    asked: int
     promised: int
     core: int
 
@@ -106,9 +107,10 @@ class ReadingCache:
         uses: dict[str, list[_ContainerUse]] = {card.uuid: [] for card in node.cards}
         for pod in self._cluster.state.on[node.name].values():
             life = self._cluster.lives[pod.uid]
-            for ask, profile, part, promised in iterate_promises(pod, life):
+            age = now - life.placed_at
+            for ask, profile, part, asked, promised in iterate_promises(pod, life):
                 core = FULL_CORE if ask.whole else ask.core // max(1, pod.request.cards)
-                uses[part.uuid].append(_ContainerUse(pod, ask, profile, now - life.placed_at, promised, core))
+                uses[part.uuid].append(_ContainerUse(pod, ask, profile, age, asked, promised, core))
         seed = self._cluster.seed
         cards: list[CardReading] = []
         containers: list[ContainerReading] = []
@@ -130,7 +132,7 @@ def _read_card(card: Card, uses: list[_ContainerUse], free: int, seed: int, out:
     """One card, and onto `out` the containers on it."""
     strange = _draw_unattributed_bytes(card, seed)
     room = card.total_bytes - card.reserved_bytes - strange
-    wanted = [int(use.promised * use.profile.memory_ratio(use.age)) for use in uses]
+    wanted = [_wanted_bytes(use) for use in uses]
     used = share_memory(room, [use.promised for use in uses], wanted)
     busy = [_compute_ratio(use, len(uses), card.uuid) for use in uses]
     scale = min(1.0, 1.0 / max(1.0, sum(busy)))
@@ -178,6 +180,11 @@ def _read_container(card: Card, use: _ContainerUse, memory: int, core: float) ->
         over_limit_seconds=use.profile.over_seconds(use.age),
         over_limit_episodes=int(use.profile.over_seconds(use.age) > 0),
     )
+
+
+def _wanted_bytes(use: _ContainerUse) -> int:
+    wanted = int(use.asked * use.profile.memory_ratio(use.age))
+    return wanted if use.promised == use.asked else min(wanted, use.promised)
 
 
 def _compute_ratio(use: _ContainerUse, tenants: int, uuid: str) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 if TYPE_CHECKING:
@@ -121,22 +121,39 @@ class PodLife:
     def of(cls, arrival: PodArrival, seed: int) -> PodLife:
         """A life that begins."""
         key = f"{arrival.namespace}/{arrival.name}"
-        profiles = (draw_profile(seed, f"{key}/{ask.container}", arrival.excess) for ask in arrival.request.asks)
+        profiles = (
+            arrival.profile or draw_profile(seed, f"{key}/{ask.container}", arrival.excess)
+            for ask in arrival.request.asks
+        )
         return cls(arrival, arrival.lifetime, tuple(profiles))
 
 
-def iterate_promises(pod: Pod, life: PodLife) -> Iterator[tuple[Ask, UsageProfile, Slice, int]]:
+class Promised(NamedTuple):
+    """One running container on one card."""
+
+    ask: Ask
+    profile: UsageProfile
+    part: Slice
+    asked: int
+    """Bytes of the card; what it uses follows from that."""
+    promised: int
+    """Since it was resized."""
+
+
+def iterate_promises(pod: Pod, life: PodLife) -> Iterator[Promised]:
     """What each running container was promised of each card; init containers have ended."""
     if pod.placement is None:
         return
     share = max(1, len(pod.placement.slices))
+    now = {(hold.container, hold.uuid): hold.bytes for hold in pod.holds} if pod.resize is not None else {}
     for ask, profile in zip(pod.request.asks, life.profiles, strict=True):
         if not ask.init:
             for part in pod.placement.slices:
-                yield ask, profile, part, part.bytes if ask.whole else ask.bytes // share
+                asked = part.bytes if ask.whole else ask.bytes // share
+                yield Promised(ask, profile, part, asked, now.get((ask.container, part.uuid), asked))
 
 
 def used_byte_seconds(pod: Pod, life: PodLife, now: float) -> float:
     """What a pod has used of card memory since it was placed."""
     age = now - life.placed_at
-    return sum(promised * profile.memory_seconds(age) for _, profile, _, promised in iterate_promises(pod, life))
+    return sum(use.asked * use.profile.memory_seconds(age) for use in iterate_promises(pod, life))

@@ -12,9 +12,12 @@ from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Ask, Request, Rules, Toleration
-from isolation.contract.names import ACK
+from autoscaler.core.rightsizing.live import LiveWish
+from autoscaler.demo.embedded.usage import UsageProfile
+from isolation.contract.model import Ask, Request, Requirement, Rules, Toleration
+from isolation.contract.names import ACK, POOL
 from isolation.contract.quantity import MIB, gib
+from isolation.contract.right_size import RightSize, RightSizeWish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +30,9 @@ RUSH_GAP_SECONDS: Final = 4.0
 """Mean time between pods while the load rises."""
 LULL_GAP_SECONDS: Final = 40.0
 NAMESPACE: Final = "demo"
+SEARCH_POOL: Final = "search"
+SEARCH_GIB: Final = 12
+WAITING_GIB: Final = 8
 _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -45,6 +51,10 @@ class PodArrival:
     labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS, hash=False)
     evictable: bool = True
     """Whether it may be moved; a pod without an owner never may: no controller would recreate it."""
+    profile: UsageProfile | None = None
+    """How its containers use what they asked for; None: drawn by the seed."""
+    wish: LiveWish | None = None
+    """None: it is not resized while it runs."""
     excess: float | None = None
     """Share of its promise that it takes on top after a while; None: it keeps its promise."""
 
@@ -85,6 +95,7 @@ def demo_workload(seed: int) -> Iterator[PodArrival]:
     huge = request_share(40, owner="Job/demo/too-large")
     yield PodArrival(0.0, "welcome-0", request_share(2, owner="StatefulSet/demo/welcome"), namespace=NAMESPACE)
     yield PodArrival(0.0, "welcome-1", request_share(3, owner="StatefulSet/demo/welcome"), namespace=NAMESPACE)
+    yield from _wasteful_service()
     yield PodArrival(5.0, "too-large", huge, namespace=NAMESPACE)
     at, number = 5.0, 0
     while True:
@@ -92,6 +103,19 @@ def demo_workload(seed: int) -> Iterator[PodArrival]:
         at += draw.expovariate(1 / (RUSH_GAP_SECONDS if rising else LULL_GAP_SECONDS))
         number += 1
         yield _draw_demo_pod(draw, at, number)
+
+
+def _wasteful_service() -> Iterator[PodArrival]:
+    """Two replicas that fill the cards of their own node with promises, and a pod that waits there for room."""
+    there = ((Requirement(POOL, "In", (SEARCH_POOL,)),),)
+    here = Rules(there, frozenset({Toleration(SEARCH_POOL, exists=True)}))
+    wasteful = replace(request_share(SEARCH_GIB, owner=f"ReplicaSet/{NAMESPACE}/search"), rules=here)
+    waits = replace(request_share(WAITING_GIB, owner=f"Job/{NAMESPACE}/reindex"), rules=here)
+    uses = UsageProfile(level=0.25, ramp_seconds=20, wobble=0.12, period_seconds=170, busy=0.6, duty=0.7)
+    for number in range(2):
+        wish = LiveWish(RightSizeWish(RightSize.LIVE))
+        yield PodArrival(1.0, f"search-{number}", wasteful, namespace=NAMESPACE, profile=uses, wish=wish)
+    yield PodArrival(2.0, "reindex", waits, namespace=NAMESPACE)
 
 
 def _draw_demo_pod(draw: Random, at: float, number: int) -> PodArrival:
