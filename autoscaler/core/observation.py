@@ -113,6 +113,8 @@ class Observation:
     """By pool: how many of its `requested` machines no provider has begun to provide yet."""
     live: Mapping[str, LivePod] = field(default_factory=lambda: _NONE)
     """Containers of running pods that may be resized, by `LivePod.key`."""
+    successors: Mapping[str, Request] = field(default_factory=lambda: _NONE)
+    """By UID: what the pod that takes the place of this one will request, where right-sizing makes that less."""
     irremovable: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """Nodes that were to be removed, and what the API server then showed against it (a pod there)."""
 
@@ -123,6 +125,10 @@ class Observation:
             for pod in self.on.get(node, {}).values()
             if not belongs_to_node(pod) and not (pod.deleting and pod.uid in self.long_terminating)
         )
+
+    def succeeding(self, pod: Pod) -> Request:
+        """What the pod that takes the place of this one will request."""
+        return self.successors.get(pod.uid, pod.request)
 
     def sizes(self) -> dict[str, int]:
         """Machines that count towards each pool's size."""

@@ -10,7 +10,7 @@ How fast the pods of a drained node move is decided by `disruption_budget`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,8 @@ class DrainTerms:
     at: float
     until: float
     headroom: tuple[Request, ...] = ()
+    successors: Mapping[str, Request] = field(default_factory=dict)
+    """As `Observation.successors`."""
 
 
 def find_unneeded(observation: Observation, limits: Limits) -> frozenset[str]:
@@ -120,9 +122,8 @@ def find_removals(
         tried += 1
         simulation = simulation or observation.engine.fork()
         until = observation.at + limits.drain_timeout_seconds
-        reservations = empty_node(
-            simulation, name, pods, observation.on.get(name, {}), DrainTerms(observation.at, until, headroom)
-        )
+        terms = DrainTerms(observation.at, until, headroom, observation.successors)
+        reservations = empty_node(simulation, name, pods, observation.on.get(name, {}), terms)
         if reservations is None:
             continue
         receives.update(reservation.placement.node for reservation in reservations)
@@ -282,13 +283,14 @@ def empty_node(
 def _reserve(simulation: Engine, pods: Iterable[Pod], terms: DrainTerms) -> tuple[Reservation, ...] | None:
     reservations: list[Reservation] = []
     for pod in sorted(pods, key=lambda pod: (largest_first(pod.request), pod.uid)):
-        answer = simulation.place(pod.request)
+        request = terms.successors.get(pod.uid, pod.request)
+        answer = simulation.place(request)
         if isinstance(answer, Refusal):
             for reservation in reservations:
                 simulation.release(reservation.hold)
             return None
-        reservation = Reservation(pod.uid, pod.request, answer, terms.at, terms.until)
-        simulation.hold(reservation.hold, pod.request, answer)
+        reservation = Reservation(pod.uid, request, answer, terms.at, terms.until)
+        simulation.hold(reservation.hold, request, answer)
         reservations.append(reservation)
     return tuple(reservations)
 

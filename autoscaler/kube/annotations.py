@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from autoscaler.core.drain_rules import DrainHints
-from autoscaler.core.rightsizing.live import LiveWish
+from autoscaler.core.rightsizing.live import PodWish
 from autoscaler.kube.node_pods import gone_at
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import safe_to_evict, seconds_of
@@ -108,8 +108,8 @@ class PodNote:
     """Its annotations about cluster-autoscaler (`isolation.contract.handover.HANDOVER`)."""
     right_sized: str = ""
     """What admission gave it instead of what it asked for (`names.RIGHT_SIZED`)."""
-    live: LiveWish | None = None
-    """None: it is not resized while it runs."""
+    wish: PodWish | None = None
+    """None: no recommendation is applied to it."""
     gone_at: float = 0.0
     """From when a terminating pod counts as gone, in seconds since the epoch (`node_pods`); 0: it does not end."""
 
@@ -246,16 +246,16 @@ def _pod_note(pod: _Pod) -> PodNote:
         version=pod.metadata.resourceVersion,
         handover={key: said[key] for key in HANDOVER if key in said} or _NO_HANDOVER,
         right_sized=said.get(RIGHT_SIZED, ""),
-        live=_live(said, pod.status.containerStatuses),
+        wish=_wish(said, pod.status.containerStatuses),
         gone_at=gone_at(pod.metadata.deletionTimestamp, pod.spec.terminationGracePeriodSeconds),
     )
 
 
-def _live(annotations: Mapping[str, str], statuses: object) -> LiveWish | None:
+def _wish(annotations: Mapping[str, str], statuses: object) -> PodWish | None:
     wish = read_wish(annotations)
-    if wish is None or wish.mode is not RightSize.LIVE:
+    if wish is None or wish.mode not in (RightSize.INITIAL, RightSize.LIVE):
         return None
-    return LiveWish(wish, sum(one["restartCount"].integer(0, 0) for one in At(statuses).items()))
+    return PodWish(wish, sum(one["restartCount"].integer(0, 0) for one in At(statuses).items()))
 
 
 def _local_volumes(volumes: object, annotations: Mapping[str, str]) -> Iterator[str]:

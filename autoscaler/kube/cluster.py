@@ -24,6 +24,7 @@ from autoscaler.kube.observe.snapshot import SnapshotReader, observe
 from autoscaler.kube.state import ControllerState
 from autoscaler.kube.step_context import StepContext
 from autoscaler.providers.base import ProviderError
+from isolation.contract.codec.recommendations import Recommended
 from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class ClusterParts:
     histories: Callable[[], Mapping[ProgramKey, ProgramHistory]] = dict
     """What programs have used, for right-sizing."""
     policy: Policy = field(default_factory=Policy)
+    recommended: Callable[[], Recommended] = Recommended
+    """What admission applies to new pods."""
 
 
 class KubeCluster:
@@ -187,6 +190,7 @@ class KubeCluster:
             held_still=self._clock_step(),
             histories=self._parts.histories(),
             policy=self._parts.policy,
+            recommended=self._parts.recommended(),
         )
 
     def _build(

@@ -34,7 +34,7 @@ from autoscaler.kube.state_store import StateConfigMap
 from autoscaler.kube.switch import Switch
 from autoscaler.kube.watches import BUDGETS_PATH, Sources
 from isolation.contract.codec.cursor import CodecError
-from isolation.contract.codec.recommendations import KEY, decode_recommendations
+from isolation.contract.codec.recommendations import KEY, Recommended, decode_recommendations
 from isolation.contract.names import RIGHT_SIZING
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import RESERVATIONS_PATH
@@ -120,7 +120,7 @@ async def _looked(options: Options, access: Access, backends: Backends, seconds:
     async with sources.following():
         await switch.look()
         state, trouble = await _load_state(options, access)
-        sizing, histories = await _load_right_sizing(options, access)
+        sizing, histories, recommended = await _load_right_sizing(options, access)
         try:
             await asyncio.wait_for(sources.synced(), seconds)
         except TimeoutError:
@@ -138,6 +138,7 @@ async def _looked(options: Options, access: Access, backends: Backends, seconds:
             board=board,
             histories=lambda: histories,
             policy=Policy(unit_bytes=options.unit_bytes),
+            recommended=lambda: recommended,
         )
         cluster = KubeCluster(parts, backends.config.pools, backends.config.limits, state)
         try:
@@ -178,7 +179,7 @@ async def _load_state(options: Options, access: Access) -> tuple[ControllerState
 
 async def _load_right_sizing(
     options: Options, access: Access
-) -> tuple[tuple[str, ...], Mapping[ProgramKey, ProgramHistory]]:
+) -> tuple[tuple[str, ...], Mapping[ProgramKey, ProgramHistory], Recommended]:
     """What right-sizing would free, and what it rests on, by the running autoscaler; nothing where there is none."""
     path = f"/api/v1/namespaces/{quote(options.namespace, safe='')}/configmaps/{RIGHT_SIZING}"
     try:
@@ -186,14 +187,14 @@ async def _load_right_sizing(
         found = decode_recommendations(data[KEY]) if isinstance(data, dict) and KEY in data else None
         known = decode(data[HISTORY_KEY], time.time()) if isinstance(data, dict) and HISTORY_KEY in data else {}
     except NotFoundError:
-        return (), {}
+        return (), {}, Recommended()
     except (ClusterError, CodecError, HistoryError, TypeError) as exc:
         text = f"cannot read what right-sizing would free (ConfigMap {options.namespace}/{RIGHT_SIZING}): {exc}"
-        return (text,), {}
+        return (text,), {}, Recommended()
     wasteful = [one for one in found.programs if one.freed_bytes] if found is not None else []
     freed = sum(one.freed_bytes for one in wasteful) / GIB
     text = f"right-sizing {len(wasteful)} workloads would free {freed:.0f} GiB (gpushare recommend)"
-    return (text,) if wasteful else (), known
+    return (text,) if wasteful else (), known, Recommended.of(found.programs if found is not None else ())
 
 
 def _find_inhibitions(options: Options, switch: Switch) -> tuple[str, ...]:

@@ -235,6 +235,7 @@ class Reconciler:
             board=given.board,
             histories=lambda: given.right_sizing.histories,
             policy=given.right_sizing.policy,
+            recommended=lambda: given.right_sizing.recommended,
         )
         self._cluster = KubeCluster(parts, backends.config.pools, backends.config.limits, state)
 

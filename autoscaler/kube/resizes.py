@@ -13,6 +13,7 @@ from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.kube.step_context import RefusedStepError
 from isolation.contract.codec.resize import RESERVED, encode_wanted
 from isolation.contract.names import ACK, RESIZE
+from isolation.contract.right_size import RightSize
 from isolation.kube.core.errors import ConflictError, NotFoundError
 from isolation.kube.writes import PodRef
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 async def resize_pod(context: StepContext, step: ResizePod, seen: ObservedCluster) -> None:
     """Ask for it; RefusedStepError where the pod is another one by now."""
     pod, note = seen.observation.pods.get(step.pod), context.sources.notes.of_pod.get(step.pod)
-    if pod is None or note is None or note.live is None or pod.placement is None:
+    allowed = note is not None and note.wish is not None and note.wish.bounds.mode is RightSize.LIVE
+    if pod is None or note is None or not allowed or pod.placement is None:
         raise RefusedStepError(ConditionKind.CONFLICT, f"pod {step.pod} is gone, or must not be resized any more")
     cards, unit = len(pod.placement.slices), context.unit_bytes
     amounts = {step.trial.container: {ACK.memory: cards * step.card_bytes // unit}}

@@ -19,7 +19,7 @@ from autoscaler.apis.metrics.core.readings import CardKey
 from autoscaler.core.rightsizing.codec import HistoryError, decode, encode
 from autoscaler.core.rightsizing.programs import PodUse, advance, recommend_all
 from autoscaler.core.rightsizing.recommend import Abstained, Policy
-from isolation.contract.codec.recommendations import KEY, encode_recommendations
+from isolation.contract.codec.recommendations import KEY, Recommended, encode_recommendations
 from isolation.contract.metrics import autoscaler as catalogue
 from isolation.contract.names import RIGHT_SIZING
 from isolation.contract.text import printable
@@ -60,6 +60,8 @@ class RightSizing:
         self.histories: Mapping[ProgramKey, ProgramHistory] = {}
         self.programs: tuple[ProgramRecommendation, ...] = ()
         """The latest recommendations."""
+        self.recommended = Recommended()
+        """The same for new pods."""
         self._cards: dict[ProgramKey, int] = {}
         self._loaded: int | None = None
         """Epoch of the Lease for which the histories were read."""
@@ -72,6 +74,7 @@ class RightSizing:
         self.histories = advance(self.histories, uses, observation.pods, observation.at)
         self._cards |= {use.key: use.pod.request.cards for use in uses}
         self.programs = tuple(recommend_all(self.histories, self._cards, observation.at, self.policy))
+        self.recommended = Recommended.of(self.programs)
 
     async def announce(self, observation: Observation, notes: Mapping[str, PodNote], events: EventSink) -> None:
         """An Event for each new pod that admission made smaller."""

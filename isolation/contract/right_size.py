@@ -40,6 +40,12 @@ class RightSizeWish:
     """0: what the container requests."""
 
 
+def sized_units(asked: int, cards: int, next_bytes: int, wish: RightSizeWish, unit_bytes: int) -> int:
+    """Units over all its cards that a new container gets instead of those that it asks for: never more."""
+    each = max(wish.least_units, -(-next_bytes // unit_bytes))
+    return min(asked, (min(each, wish.most_units) if wish.most_units else each) * cards)
+
+
 def read_wish(annotations: Mapping[str, str]) -> RightSizeWish | None:
     """None: they mean nothing, and nothing is done."""
     mode = annotations.get(RIGHT_SIZE, RightSize.RECOMMEND.value)

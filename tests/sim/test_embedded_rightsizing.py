@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.core.rightsizing.live import LiveWish
+from autoscaler.core.rightsizing.live import PodWish
 from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
 from autoscaler.demo.embedded.node_pools import demo_fleet, demo_limits
 from autoscaler.demo.embedded.usage import UsageProfile
@@ -96,7 +96,7 @@ def test_what_needs_more_on_trial_has_it_back_at_once_and_the_other_waits_on():
     [
         (replace(demo_limits(), max_resizes_per_hour=0), {}),
         (None, {"wish": None}),
-        (None, {"wish": LiveWish(RightSizeWish(RightSize.LIVE, least_units=12))}),
+        (None, {"wish": PodWish(RightSizeWish(RightSize.LIVE, least_units=12))}),
     ],
 )
 def test_nothing_is_made_smaller_unasked(limits, changes):

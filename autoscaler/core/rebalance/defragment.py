@@ -66,21 +66,20 @@ def find_defragment_moves(inputs: RebalanceInputs, most: int) -> list[Defragment
         source = pod.placement
         if source is None or pod.request.owner in owners or source.node in nodes:
             continue
-        place = now.place(pod.request)
+        request = observation.succeeding(pod)
+        place = now.place(request)
         if isinstance(place, Refusal) or place.node in nodes or place.node == source.node:
             continue
         then.release(pod.uid)
-        then.hold(f"then/{pod.uid}", pod.request, place)
+        then.hold(f"then/{pod.uid}", request, place)
         idle, left = then.fragments()
         gain = lost - left
         if gain < LEAST_GAIN or not inputs.cost.is_worth(inputs.cost.cards_ratio(gain), (pod,)):
             then.release(f"then/{pod.uid}")
             then.hold(pod.uid, pod.request, source, force=True)
             continue
-        reservation = Reservation(
-            pod.uid, pod.request, place, observation.at, observation.at + limits.move_timeout_seconds
-        )
-        now.hold(reservation.hold, pod.request, place)
+        reservation = Reservation(pod.uid, request, place, observation.at, observation.at + limits.move_timeout_seconds)
+        now.hold(reservation.hold, request, place)
         owners.add(pod.request.owner)
         nodes |= {source.node, place.node}
         lost = left

@@ -61,15 +61,15 @@ def find_hot_card_moves(inputs: RebalanceInputs, most: int, since: Mapping[str, 
     found: list[HotCardMove] = []
     for uuid, at in sorted(due.items(), key=lambda item: (item[1], item[0])):
         for pod in _candidates(inputs, here.get(uuid, []), heat[uuid]):
-            place = None
+            place, request = None, observation.succeeding(pod)
             if pod.request.owner not in owners and pod.placement is not None and pod.placement.node not in nodes:
                 place = _find_quiet_placement(simulation, inputs, pod, heat, nodes | {pod.placement.node})
             if place is None or pod.placement is None:
                 continue
             reservation = Reservation(
-                pod.uid, pod.request, place, observation.at, observation.at + limits.move_timeout_seconds
+                pod.uid, request, place, observation.at, observation.at + limits.move_timeout_seconds
             )
-            simulation.hold(reservation.hold, pod.request, place)
+            simulation.hold(reservation.hold, request, place)
             owners.add(pod.request.owner)
             nodes |= {pod.placement.node, place.node}
             for part in place.slices:
@@ -128,11 +128,12 @@ def _find_quiet_placement(
         and inputs.observation.is_usable(name)
         and any(heat.get(card.uuid, 2.0) <= most for card in node.cards)
     ]
-    scores, _ = simulation.rate(pod.request, names)
+    request = inputs.observation.succeeding(pod)
+    scores, _ = simulation.rate(request, names)
     for at in np.argsort(scores, kind="stable").tolist():
         if not np.isfinite(scores[at]):
             return None
-        place = simulation.place_on(pod.request, names[at])
+        place = simulation.place_on(request, names[at])
         if not isinstance(place, Refusal) and all(heat.get(part.uuid, 2.0) <= most for part in place.slices):
             return place
     return None

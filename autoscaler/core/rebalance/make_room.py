@@ -176,14 +176,15 @@ class RoomMaker:
         simulation.hold(pod.uid, pod.request, answer, force=True)
         moves: list[tuple[Pod, Reservation]] = []
         for mover in sorted(option.pods, key=lambda each: (largest_first(each.request), each.uid)):
-            reservation = simulation.place(mover.request)
+            request = self._seen.succeeding(mover)
+            reservation = simulation.place(request)
             if isinstance(reservation, Refusal):
                 self._undo(MadeRoom(pod, node, tuple(moves)))
                 return None
             kept = Reservation(
-                mover.uid, mover.request, reservation, self._seen.at, self._seen.at + self._limits.move_timeout_seconds
+                mover.uid, request, reservation, self._seen.at, self._seen.at + self._limits.move_timeout_seconds
             )
-            simulation.hold(kept.hold, mover.request, reservation)
+            simulation.hold(kept.hold, request, reservation)
             self._owners_moving.add(mover.request.owner)
             moves.append((mover, kept))
         return MadeRoom(pod, node, tuple(moves))

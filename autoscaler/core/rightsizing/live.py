@@ -3,12 +3,12 @@
 Containers of running pods that may be resized, with what is recommended for each and what it uses.
 
 Decides which pods those are: those whose owner allows it, whose record can change in place, and of whose containers
-enough is known. Pure.
+enough is known. Also what a pod would request that takes the place of one that moves. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.rightsizing.programs import life_of
@@ -16,13 +16,15 @@ from autoscaler.core.rightsizing.recommend import Abstention, Bounds, recommend_
 from autoscaler.core.rightsizing.trial import LivePod
 from isolation.contract.codec.recommendations import workload_of
 from isolation.contract.codec.resize import reserved_units
+from isolation.contract.right_size import RightSize, sized_units
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from autoscaler.core.rightsizing.history import Life, ProgramHistory, ProgramKey
     from autoscaler.core.rightsizing.recommend import Policy
-    from isolation.contract.model import CardAllocation, Pod
+    from isolation.contract.codec.recommendations import Recommended
+    from isolation.contract.model import CardAllocation, Pod, Request
     from isolation.contract.right_size import RightSizeWish
 
     Denied = Mapping[str, int]
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveWish:
-    """A pod that may be resized while it runs."""
+class PodWish:
+    """A pod to which recommendations are applied: when another one is made, or while it runs too."""
 
     bounds: RightSizeWish
     restarts: int = 0
@@ -48,13 +50,13 @@ class LiveReading:
     policy: Policy
 
 
-def find_live(pods: Mapping[str, Pod], wishes: Mapping[str, LiveWish], reading: LiveReading) -> dict[str, LivePod]:
+def find_live(pods: Mapping[str, Pod], wishes: Mapping[str, PodWish], reading: LiveReading) -> dict[str, LivePod]:
     """By `LivePod.key`; `pods` and `wishes` by UID."""
     lives = {name: (history, life) for history in reading.histories.values() for name, life in history.running.items()}
     found = (
         live
         for uid, wish in wishes.items()
-        if (pod := pods.get(uid)) is not None and _is_resizable(pod)
+        if wish.bounds.mode is RightSize.LIVE and (pod := pods.get(uid)) is not None and _is_resizable(pod)
         for live in _containers(pod, wish, lives, reading)
     )
     return {live.key: live for live in found}
@@ -66,8 +68,35 @@ def _is_resizable(pod: Pod) -> bool:
     return shares and not pod.deleting and not any(ask.init for ask in pod.request.asks)
 
 
+def find_successors(
+    pods: Mapping[str, Pod], wishes: Mapping[str, PodWish], recommended: Recommended, unit_bytes: int
+) -> dict[str, Request]:
+    """By UID, what admission would make of the request of a pod's successor, where that is less."""
+    found = {}
+    for uid, wish in wishes.items():
+        pod = pods.get(uid)
+        if pod is not None and _is_resizable(pod):
+            request = _sized(pod, wish.bounds, recommended, unit_bytes)
+            if request.card_bytes < pod.request.card_bytes:
+                found[uid] = request
+    return found
+
+
+def _sized(pod: Pod, wish: RightSizeWish, recommended: Recommended, unit: int) -> Request:
+    owner, revision = workload_of(pod.request.owner, pod.labels, pod.name)
+    cards, asks = max(1, pod.request.cards), []
+    for ask in pod.request.asks:
+        one = recommended.for_container((pod.namespace, owner, ask.container), revision)
+        units = ask.bytes // unit
+        asks.append(
+            ask if one is None else replace(ask, bytes=sized_units(units, cards, one.next_bytes, wish, unit) * unit)
+        )
+    less = sum(ask.bytes for ask in pod.request.asks) - sum(ask.bytes for ask in asks)
+    return replace(pod.request, card_bytes=pod.request.card_bytes - less // cards, asks=tuple(asks))
+
+
 def _containers(
-    pod: Pod, wish: LiveWish, lives: Mapping[str, tuple[ProgramHistory, Life]], reading: LiveReading
+    pod: Pod, wish: PodWish, lives: Mapping[str, tuple[ProgramHistory, Life]], reading: LiveReading
 ) -> Iterator[LivePod]:
     by_container: dict[str, list[CardAllocation]] = {}
     for hold in pod.holds:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.rightsizing.histogram import DAY
-from autoscaler.core.rightsizing.live import LiveReading, LiveWish, find_live
+from autoscaler.core.rightsizing.live import LiveReading, PodWish, find_live
 from autoscaler.core.rightsizing.programs import PodUse, advance, life_of
 from autoscaler.core.rightsizing.recommend import Policy
 from autoscaler.demo.embedded.usage import iterate_promises
@@ -38,13 +38,13 @@ class SimulatedRightSizing:
 
     def __init__(self, state: FakeClusterState, lives: Mapping[str, PodLife], accounting: Accounting) -> None:
         self._state, self._lives, self._accounting = state, lives, accounting
-        self._wishes: dict[str, LiveWish] = {}
+        self._wishes: dict[str, PodWish] = {}
         self._histories: dict[ProgramKey, ProgramHistory] = {}
         self._denied: Counter[str] = Counter()
         self._told: set[str] = set()
         self._policy = Policy()
 
-    def add(self, uid: str, wish: LiveWish) -> None:
+    def add(self, uid: str, wish: PodWish) -> None:
         """A pod that may be resized."""
         self._wishes[uid] = wish
 

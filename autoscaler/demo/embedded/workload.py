@@ -12,7 +12,7 @@ from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.rightsizing.live import LiveWish
+from autoscaler.core.rightsizing.live import PodWish
 from autoscaler.demo.embedded.usage import UsageProfile
 from isolation.contract.model import Ask, Request, Requirement, Rules, Toleration
 from isolation.contract.names import ACK, POOL
@@ -53,7 +53,7 @@ class PodArrival:
     """Whether it may be moved; a pod without an owner never may: no controller would recreate it."""
     profile: UsageProfile | None = None
     """How its containers use what they asked for; None: drawn by the seed."""
-    wish: LiveWish | None = None
+    wish: PodWish | None = None
     """None: it is not resized while it runs."""
     excess: float | None = None
     """Share of its promise that it takes on top after a while; None: it keeps its promise."""
@@ -113,7 +113,7 @@ def _wasteful_service() -> Iterator[PodArrival]:
     waits = replace(request_share(WAITING_GIB, owner=f"Job/{NAMESPACE}/reindex"), rules=here)
     uses = UsageProfile(level=0.25, ramp_seconds=20, wobble=0.12, period_seconds=170, busy=0.6, duty=0.7)
     for number in range(2):
-        wish = LiveWish(RightSizeWish(RightSize.LIVE))
+        wish = PodWish(RightSizeWish(RightSize.LIVE))
         yield PodArrival(1.0, f"search-{number}", wasteful, namespace=NAMESPACE, profile=uses, wish=wish)
     yield PodArrival(2.0, "reindex", waits, namespace=NAMESPACE)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.observation import Observation
-from autoscaler.core.rightsizing.live import LiveReading, find_live
+from autoscaler.core.rightsizing.live import LiveReading, find_live, find_successors
 from autoscaler.core.rightsizing.programs import life_of
 from autoscaler.core.rightsizing.recommend import Policy
 from autoscaler.kube.core.conditions import find_conditions, find_unready
@@ -27,6 +27,7 @@ from autoscaler.kube.observe.pods import index_pods, waiting
 from autoscaler.kube.observe.pools import find_bounds, find_mode, kind_of, make_pool
 from autoscaler.kube.usage import spots_of
 from autoscaler.providers.core.profile import learn
+from isolation.contract.codec.recommendations import Recommended
 from isolation.contract.model import Cluster
 from isolation.contract.names import SCHEDULER
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from autoscaler.core.limits import Limits
     from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey
+    from autoscaler.core.rightsizing.live import PodWish
     from autoscaler.core.rightsizing.trial import LivePod
     from autoscaler.kube.annotations import NodeNote, PodNote
     from autoscaler.kube.core.conditions import Condition
@@ -73,6 +75,8 @@ class SnapshotReader:
     histories: Mapping[ProgramKey, ProgramHistory] = field(default_factory=dict)
     """What programs have used, for right-sizing."""
     policy: Policy = field(default_factory=Policy)
+    recommended: Recommended = field(default_factory=Recommended)
+    """What admission applies to new pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ def observe(
     used = used_by(now.reservations, (pod for pod in pods.values() if pod.reservation))
     reserved, names, over = find_reserved(now.reservations, used, pods, engine, draining=draining, at=now.at)
     unanswered = vain | dict(found.unanswered)
+    wishes = {uid: note.wish for uid, note in now.pod_notes.items() if note.wish is not None}
     return ObservedCluster(
         observation=Observation(
             at=now.at,
@@ -150,7 +155,8 @@ def observe(
             long_terminating=index.find_long_terminating(now.at),
             ordered={name: state.ordered for name, state in now.states.items() if state.ordered},
             with_node=frozenset(name for name in fleet.machines if name in nodes),
-            live=_live(now, pods),
+            live=_live(now, pods, wishes),
+            successors=find_successors(pods, wishes, now.recommended, now.policy.unit_bytes),
             irremovable={**now.irremovable, **{name: why for name, why in left.items() if name in draining}},
         ),
         conditions=(
@@ -168,8 +174,7 @@ def observe(
     )
 
 
-def _live(now: SnapshotReader, pods: Mapping[str, Pod]) -> dict[str, LivePod]:
-    wishes = {uid: note.live for uid, note in now.pod_notes.items() if note.live is not None}
+def _live(now: SnapshotReader, pods: Mapping[str, Pod], wishes: Mapping[str, PodWish]) -> dict[str, LivePod]:
     if not wishes:
         return {}
     spots = {

@@ -14,7 +14,7 @@ admission may act on them (no dry run). Pure. An entry that is out of range is n
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec.cursor import CodecError, decoded, show
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from isolation.contract.codec.cursor import At
+
+    Program = tuple[str, str, str]
 
 KEY: Final = "recommendations.json"
 """Of the ConfigMap's data."""
@@ -80,6 +82,28 @@ class Recommendations:
     """When, in seconds since the epoch."""
     applied: bool = False
     """Whether admission may act on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """Recommendations for new containers, in bytes of a card, by namespace, workload and container."""
+
+    by_program: Mapping[Program, tuple[ProgramRecommendation, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, programs: Iterable[ProgramRecommendation]) -> Recommended:
+        """Of those that say something about new containers."""
+        found: dict[Program, tuple[ProgramRecommendation, ...]] = {}
+        for one in programs:
+            if one.next_bytes:
+                key = one.namespace, one.owner, one.container
+                found[key] = (*found.get(key, ()), one)
+        return cls(found)
+
+    def for_container(self, key: Program, revision: str) -> ProgramRecommendation | None:
+        """The largest over all card models, since the card is not chosen yet; of this revision alone."""
+        fitting = [one for one in self.by_program.get(key, ()) if one.revision == revision]
+        return max(fitting, key=lambda one: one.next_bytes, default=None)
 
 
 def encode_recommendations(programs: Iterable[ProgramRecommendation], at: float, *, applied: bool = False) -> str:

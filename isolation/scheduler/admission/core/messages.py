@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from isolation.contract.codec.pools import PublishedPool, PublishedPools, decode_pools
-from isolation.contract.codec.recommendations import Recommendations, decode_recommendations
+from isolation.contract.codec.recommendations import Recommendations, Recommended, decode_recommendations
 from isolation.contract.handover import Ours
 from isolation.contract.names import ACK
 from isolation.placement.card_sizes import CardKind, CardSizes, measure_cards
 from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, measure_nodes
-from isolation.scheduler.admission.core.right_sizing import Recommended
 
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Rules

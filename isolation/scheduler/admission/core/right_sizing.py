@@ -10,44 +10,18 @@ that a tenant changes nothing for others. Pure.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from isolation.contract.codec.cursor import At, show
-from isolation.contract.codec.recommendations import workload_of
+from isolation.contract.codec.recommendations import Recommended, workload_of
 from isolation.contract.codec.request import owner_of
 from isolation.contract.names import ACK, RIGHT_SIZE, RIGHT_SIZE_LEAST, RIGHT_SIZE_MOST, RIGHT_SIZED, Dialect
 from isolation.contract.quantity import GIB
-from isolation.contract.right_size import AMOUNT, RightSize, read_wish
+from isolation.contract.right_size import AMOUNT, RightSize, read_wish, sized_units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from isolation.contract.codec.recommendations import ProgramRecommendation
-
-    Program = tuple[str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Recommended:
-    """Recommendations for new containers, in bytes of a card, by namespace, workload and container."""
-
-    by_program: Mapping[Program, tuple[ProgramRecommendation, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, programs: Iterable[ProgramRecommendation]) -> Recommended:
-        """Of those that say something about new containers."""
-        found: dict[Program, tuple[ProgramRecommendation, ...]] = {}
-        for one in programs:
-            if one.next_bytes:
-                key = one.namespace, one.owner, one.container
-                found[key] = (*found.get(key, ()), one)
-        return cls(found)
-
-    def for_container(self, key: Program, revision: str) -> ProgramRecommendation | None:
-        """The largest over all card models, since the card is not chosen yet; of this revision alone."""
-        fitting = [one for one in self.by_program.get(key, ()) if one.revision == revision]
-        return max(fitting, key=lambda one: one.next_bytes, default=None)
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +73,6 @@ def size_pod(
     count = labels.get(dialect.card_count, "1")
     if not AMOUNT.fullmatch(count):
         return None
-    least, most = wish.least_units, wish.most_units
     changed: dict[int, dict[str, Any]] = {}
     notes: dict[str, dict[str, object]] = {}
     for number, container in enumerate(spec["containers"].items()):
@@ -107,8 +80,7 @@ def size_pod(
         one = recommended.for_container((namespace, owner, container["name"].text()), revision)
         if not asked or asked % int(count) or one is None:
             continue
-        each = max(least, -(-one.next_bytes // unit_bytes))
-        units = (min(each, most) if most else each) * int(count)
+        units = sized_units(asked, int(count), one.next_bytes, wish, unit_bytes)
         if units < asked:
             changed[number] = _with_amount(container, dialect.memory, units)
             notes[container["name"].text()] = {"asked": asked, "got": units, "why": one.reason}

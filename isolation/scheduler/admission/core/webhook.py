@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.cursor import At, CodecError
+from isolation.contract.codec.recommendations import Recommended
 from isolation.contract.codec.request import request_of
 from isolation.contract.dialects import SYSTEMS, Offered, Translation, spoken, translate
 from isolation.contract.model import Refusal, Request
@@ -46,7 +47,7 @@ from isolation.scheduler.admission.core.admission_review import (
 from isolation.scheduler.admission.core.compute import compute_annotations, find_compute_problems
 from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, explain_misfit, explain_wrong_mode
 from isolation.scheduler.admission.core.patch import patch_annotations, patch_difference, patch_label, patch_pod
-from isolation.scheduler.admission.core.right_sizing import Recommended, find_right_size_problems, size_pod
+from isolation.scheduler.admission.core.right_sizing import find_right_size_problems, size_pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -11,13 +11,13 @@ from support.admission_reviews import asked, respond, world
 
 from isolation.contract.codec.recommendations import (
     ProgramRecommendation,
+    Recommended,
     decode_recommendations,
     encode_recommendations,
     workload_of,
 )
 from isolation.contract.quantity import GIB
 from isolation.scheduler.admission.core.messages import ClusterUpdate, ClusterView
-from isolation.scheduler.admission.core.right_sizing import Recommended
 
 MODE = "gpushare.dev/right-size"
 LEAST, MOST = "gpushare.dev/right-size-min", "gpushare.dev/right-size-max"
