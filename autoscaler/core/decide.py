@@ -16,7 +16,7 @@ from autoscaler.core.disruption_budget import count_removals_left
 from autoscaler.core.lifecycle import MachineState
 from autoscaler.core.plan import Evict, Move, Plan
 from autoscaler.core.rebalance.cost import DisruptionCost, RebalanceInputs
-from autoscaler.core.rebalance.moves import plan_make_room, plan_rebalance, remember_hot_cards
+from autoscaler.core.rebalance.moves import plan_make_room, plan_rebalance, plan_returns, remember_hot_cards
 from autoscaler.core.rightsizing.trial import find_wasteful, judge, plan_shrinks
 from autoscaler.core.scale_down import (
     continue_drains,
@@ -73,6 +73,9 @@ def decide(observation: Observation, limits: Limits, state: AutoscalerState) -> 
             steps += moves
     resizes, trials = judge(state.trials, observation.live, at, limits)
     steps += resizes
+    late = [observation.live[key].uid for key in trials.waiting if observation.live[key].deferred]
+    moved = sum(isinstance(step, Evict | Move) for step in steps)
+    steps += plan_returns(inputs, late, min(inputs.budget.free, limits.max_moves_per_cycle) - moved)
     # a pod that moves is another one soon
     staying = [pod for pod in observation.live.values() if pod.uid not in observation.reserved]
     moving = {step.pod for step in steps if isinstance(step, Evict | Move)}

@@ -85,7 +85,7 @@ class Move:
     owner: str
     reservation: Reservation
     kind: str
-    """`make_room`, `defragment` or `mitigate_hot_card`."""
+    """`make_room`, `defragment`, `mitigate_hot_card` or `restore`."""
     reason: str
     pods: tuple[str, ...] = ()
     """UIDs of the pending pods for which it makes room."""

@@ -9,7 +9,7 @@ times in the future are now, amounts are bounded, and text that is not ours or b
      "memory": {"unneeded": {"node": t}, "last_add": t, "moves": [t], "removals": [t], "moved": {"owner": t},
                 "closed": {"pool": [until, seconds]}, "refused": {"owner": [until, seconds]}, "hot": {"uuid": t},
                 "defragmenting": false,
-                "trials": {"on": [trial], "passed": [trial], "resized": [[t, owner]]}},
+                "trials": {"on": [trial], "passed": [trial], "waiting": [trial], "resized": [[t, owner]]}},
      "kept": {"machines": {"name": [pool, state, t]}, "homes": {"uid": [machine, [card]]}, "missed": {"uid": [n, t]},
               "profiles": {<as `autoscaler.providers.core.profile` writes it>}}}
 """
@@ -97,6 +97,7 @@ def _encoded(state: ControllerState) -> str:
         "trials": {
             "on": [asdict(trial) for trial in memory.trials.trials.values()][-MOST_TRIALS:],
             "passed": [asdict(trial) for trial in memory.trials.passed.values()][-MOST_TRIALS:],
+            "waiting": [asdict(trial) for trial in memory.trials.waiting.values()][-MOST_TRIALS:],
             "resized": [[round(when, 3), owner] for when, owner in memory.trials.resized[-MOST_TRIALS:]],
         },
     }
@@ -174,6 +175,7 @@ def merge_memories(ours: AutoscalerState, theirs: AutoscalerState) -> Autoscaler
         trials=TrialState(
             {**ours.trials.trials, **theirs.trials.trials},
             {**ours.trials.passed, **theirs.trials.passed},
+            {**ours.trials.waiting, **theirs.trials.waiting},
             tuple(sorted({*ours.trials.resized, *theirs.trials.resized})),
         ),
         closed=_later(ours.closed, theirs.closed),
@@ -218,9 +220,13 @@ def _missed(at: At) -> Iterator[tuple[str, tuple[int, float]]]:
 
 def _trials(at: At, now: float) -> TrialState:
     """Those that can be read: what a pod reserves also stands on the pod."""
-    on, passed = ({trial.key: trial for trial in _trials_in(at[name], now)} for name in ("on", "passed"))
+    on, passed, waiting = (
+        {trial.key: trial for trial in _trials_in(at[name], now)} for name in ("on", "passed", "waiting")
+    )
     pairs = [each.items() for each in at["resized"].items()[:MOST_TRIALS]]
-    return TrialState(on, passed, tuple((_time_at(pair[0], now), pair[1].text()) for pair in pairs if len(pair) > 1))
+    return TrialState(
+        on, passed, waiting, tuple((_time_at(pair[0], now), pair[1].text()) for pair in pairs if len(pair) > 1)
+    )
 
 
 def _trials_in(at: At, now: float) -> Iterator[Trial]:

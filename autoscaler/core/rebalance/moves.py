@@ -13,16 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.expander import PoolExpander
+from autoscaler.core.observation import Reservation
 from autoscaler.core.plan import Move
 from autoscaler.core.rebalance.defragment import find_defragment_moves, should_defragment
 from autoscaler.core.rebalance.hot_cards import find_hot_card_moves, track_hot_cards
 from autoscaler.core.rebalance.make_room import RoomMaker
 from autoscaler.core.templates import get_templates
+from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autoscaler.core.observation import Observation, Reservation
+    from autoscaler.core.observation import Observation
     from autoscaler.core.rebalance.cost import RebalanceInputs
     from autoscaler.core.rebalance.defragment import DefragmentMove
     from autoscaler.core.rebalance.hot_cards import HotCardMove
@@ -73,6 +75,31 @@ def plan_rebalance(
     if defragment and is_fragmented and not moves and most > 0:
         moves = tuple(_defragment(move) for move in find_defragment_moves(inputs, most))
     return moves, state
+
+
+def plan_returns(inputs: RebalanceInputs, pods: Iterable[str], most: int) -> Iterable[Move]:
+    """
+    Moves of pods (by UID) that gave memory up, need it back, and have no room for it on their cards.
+
+    What they lost was taken by right-sizing, so a move need save nothing; whatever protects a pod protects these too.
+    """
+    observation, simulation = inputs.observation, inputs.observation.engine.fork()
+    owners = set(observation.owners_moving())
+    for uid in pods:
+        pod = observation.pods.get(uid)
+        if most < 1 or pod is None or pod.deleting or pod.placement is None or uid in observation.reserved:
+            continue
+        if pod.request.owner in owners or inputs.budget.is_protected(pod):
+            continue
+        place = simulation.place(pod.request)
+        if isinstance(place, Refusal):
+            continue
+        until = observation.at + inputs.limits.move_timeout_seconds
+        reservation = Reservation(uid, pod.request, place, observation.at, until)
+        simulation.hold(reservation.hold, pod.request, place)
+        owners.add(pod.request.owner)
+        most -= 1
+        yield _move(pod, reservation, "restore", f"to {place.node}: it needs the memory that right-sizing took from it")
 
 
 def remember_hot_cards(inputs: RebalanceInputs, state: AutoscalerState) -> AutoscalerState:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from autoscaler.core.rightsizing.programs import life_of
 from autoscaler.core.rightsizing.recommend import Abstention, Bounds, recommend_running
 from autoscaler.core.rightsizing.trial import LivePod
+from isolation.contract.codec.cursor import CodecError
 from isolation.contract.codec.recommendations import workload_of
-from isolation.contract.codec.resize import reserved_units
+from isolation.contract.codec.resize import Reason, decode_status, reserved_units
 from isolation.contract.right_size import RightSize, sized_units
 
 if TYPE_CHECKING:
@@ -122,11 +123,19 @@ def _containers(
             reserved_bytes=reserved_units(pod.wanted_resize) * unit // cards,
             resized=bool(pod.wanted_resize),
             pending=bool(pod.resize_status),
+            deferred=_is_deferred(pod.resize_status),
             used_bytes=max((life.used_bytes for _, life in known), default=0),
             peak_bytes=max((life.peak_bytes for _, life in known), default=0),
             denied=sum(denied) if denied else None,
             restarts=wish.restarts,
         )
+
+
+def _is_deferred(status: str) -> bool:
+    try:
+        return bool(status) and decode_status(status).reason is Reason.DEFERRED
+    except CodecError:
+        return False
 
 
 def _recommend(

@@ -53,6 +53,8 @@ class LivePod:
     """Somebody has asked for other amounts than its spec's."""
     pending: bool = False
     """A resize is not in force yet."""
+    deferred: bool = False
+    """It waits for room on its cards."""
     used_bytes: int = 0
     peak_bytes: int = 0
     denied: int | None = None
@@ -104,23 +106,26 @@ class TrialState:
     """In progress, by container."""
     passed: Mapping[str, Trial] = field(default_factory=dict)
     """Of containers that still run with less."""
+    waiting: Mapping[str, Trial] = field(default_factory=dict)
+    """Of containers that are to have back what they had, and wait for room."""
     resized: tuple[tuple[float, str], ...] = ()
     """When one was made smaller, and of which owner, within the last hour."""
 
     def record(self, steps: Iterable[ResizePod], at: float) -> TrialState:
         """The state after these steps."""
-        trials, passed = dict(self.trials), dict(self.passed)
+        trials, passed, waiting = dict(self.trials), dict(self.passed), dict(self.waiting)
         recent = [(when, owner) for when, owner in self.resized if at - when < HOUR]
         for step in steps:
             trial, key = step.trial, step.trial.key
             trials.pop(key, None)
-            passed.pop(key, None)
+            if passed.pop(key, None) is not None and step.kind == RESTORE:
+                waiting[key] = trial
             if step.kind == SHRINK:
                 trials[key] = trial
                 recent.append((at, trial.owner))
             elif step.kind == RELEASE:
                 passed[key] = replace(trial, until=at)
-        return TrialState(trials, passed, tuple(recent))
+        return TrialState(trials, passed, waiting, tuple(recent))
 
 
 def judge(
@@ -153,9 +158,14 @@ def judge(
     for key, trial in passed.items():
         trouble = _find_trouble(trial, pods[key], follows=False)
         if trouble:
-            why = f"{trouble} after the trial; as soon as its card has room, else its next pod gets what it requests"
+            why = f"{trouble} after the trial; as soon as its card has room, by a move, or when its next pod starts"
             steps.append(_step(RESTORE, trial, why))
-    return steps, TrialState(trials, passed, tuple(one for one in state.resized if now - one[0] < HOUR))
+    waiting = {
+        key: trial
+        for key, trial in state.waiting.items()
+        if key in pods and pods[key].promised_bytes < trial.from_bytes
+    }
+    return steps, TrialState(trials, passed, waiting, tuple(one for one in state.resized if now - one[0] < HOUR))
 
 
 def plan_shrinks(state: TrialState, pods: Iterable[LivePod], now: float, limits: Limits) -> list[ResizePod]:

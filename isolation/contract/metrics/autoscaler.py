@@ -42,7 +42,7 @@ LABELS: Final = MappingProxyType(
         "state": "Measurements of a node: fresh, stale (older than three scrape intervals), missing (none received).",
         "action": "Type of action: scale_up, cancel_scale_up (an order that cluster-autoscaler has not carried out), "
         "cancel_drain, drain, evict (from a draining node), make_room, defragment, mitigate_hot_card (single moves), "
-        "shrink, restore, release (right-sizing of running pods), "
+        "shrink, restore (in place, or by a move), release (right-sizing of running pods), "
         "remove_node (scale-down), remove_failed_node (give up a node that was not provisioned).",
         "resource": "Watched resource: nodes, pods, reservations, budgets (PodDisruptionBudgets).",
     }

@@ -10,16 +10,17 @@ import pytest
 from autoscaler.core.decide import decide
 from autoscaler.core.limits import Limits
 from autoscaler.core.observation import observe_cluster
-from autoscaler.core.plan import Drain
+from autoscaler.core.plan import Drain, Move
 from autoscaler.core.pools import Pool
 from autoscaler.core.rightsizing.histogram import DAY
 from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey, UsageReading
 from autoscaler.core.rightsizing.live import LiveReading, PodWish, find_live, find_successors
 from autoscaler.core.rightsizing.programs import life_of
 from autoscaler.core.rightsizing.recommend import Policy
+from autoscaler.core.rightsizing.trial import Trial, TrialState
 from autoscaler.core.state import AutoscalerState
 from isolation.contract.codec.recommendations import ProgramRecommendation, Recommended
-from isolation.contract.codec.resize import RESERVED, encode_wanted
+from isolation.contract.codec.resize import RESERVED, Condition, Reason, ResizeStatus, encode_status, encode_wanted
 from isolation.contract.model import (
     Ask,
     Card,
@@ -133,6 +134,39 @@ def test_a_successor_requests_what_admission_will_make_of_it(mode):
     assert not find_successors({"u": pod()}, wish, recommended(40), GIB)
     assert not find_successors({"u": pod()}, wish, recommended(4, revision="other"), GIB)
     assert not find_successors({"u": pod()}, {}, recommended(4), GIB)
+
+
+def test_who_has_no_room_for_what_it_gave_up_is_moved_to_where_there_is():
+    """Only while its resize waits for room, and only if it may be moved: a pod without siblings stays."""
+    nodes = tuple(
+        Node(name, (Card(f"{name}/0", 0, 15 * GIB),), Mode.CGPU, cpu_milli=9000, memory_bytes=99 * GIB, pool="p")
+        for name in "ab"
+    )
+    parts = (Part("main", (Slice("a/0", 0, 4 * GIB),)),)
+    small = Placement("a", (Slice("a/0", 0, 4 * GIB),))
+    status = encode_status(ResizeStatus(Condition.PENDING, Reason.DEFERRED, "no room", "{}"))
+    late = pod(12, node="a", resize=Resize(3, 4 * GIB, 0, parts), resize_status=status, wanted_resize="{}")
+    late = replace(late, placement=small)
+    neighbour = pod(10, node="a", uid="v")
+    limits = Limits(min_replicas=1)
+    seen = observe_cluster(Cluster(nodes, (late, neighbour)), [Pool("p", nodes[0], 0, 5)], at=NOW)
+    seen = replace(seen, live=find_live(dict(seen.pods), {"u": LIVE}, LiveReading({}, {}, NOW, Policy())))
+    trial = Trial("u", "main", "o", 12 * GIB, 4 * GIB, 12 * GIB, 0.0, 9.0)
+    state = AutoscalerState(trials=TrialState(waiting={trial.key: trial}))
+
+    def moves(seen, limits=limits):
+        return [step for step in decide(seen, limits, state)[0].steps if isinstance(step, Move)]
+
+    [move] = moves(seen)
+    assert ("restore", "b", 12 * GIB) == (
+        move.kind,
+        move.reservation.placement.node,
+        move.reservation.placement.slices[0].bytes,
+    )
+    assert not moves(seen, replace(limits, min_replicas=3))
+    assert not moves(replace(seen, live={key: replace(one, deferred=False) for key, one in seen.live.items()}))
+    done = {key: replace(one, promised_bytes=12 * GIB) for key, one in seen.live.items()}
+    assert not decide(replace(seen, live=done), limits, state)[1].trials.waiting
 
 
 def test_a_node_can_go_when_its_pod_will_need_less_elsewhere():

@@ -80,6 +80,9 @@ def test_a_trial_that_passes_frees_the_room():
     [late], state = after(state, replace(free, denied=1), 2 * DAY)
     assert ("restore", 16 * GIB) == (late.kind, late.card_bytes)
     assert "after the trial" in late.reason
+    state = state.record([late], 2 * DAY)
+    assert {POD.key} == after(state, replace(free, denied=1), 2 * DAY)[1].waiting.keys()
+    assert not after(state, replace(free, denied=1, promised_bytes=16 * GIB), 2 * DAY)[1].waiting
 
 
 def test_a_pod_that_has_ended_or_was_changed_by_somebody_is_on_trial_no_more():

@@ -42,7 +42,9 @@ MEMORIES = st.builds(
     refused=RESTS,
     hot=st.dictionaries(NAMES, TIMES, max_size=5),
     defragmenting=st.booleans(),
-    trials=st.builds(TrialState, KEPT_TRIALS, KEPT_TRIALS, st.lists(st.tuples(TIMES, NAMES), max_size=3).map(tuple)),
+    trials=st.builds(
+        TrialState, KEPT_TRIALS, KEPT_TRIALS, KEPT_TRIALS, st.lists(st.tuples(TIMES, NAMES), max_size=3).map(tuple)
+    ),
 )
 
 
@@ -218,8 +220,8 @@ def test_after_a_conflict_both_memories_count():
 def test_after_a_conflict_resizes_of_both_count():
     """Trials of either side go on."""
     first, second = (Trial(uid, "main", "o", 2, 1, 2, 0.0, 9.0) for uid in "ab")
-    ours = AutoscalerState(trials=TrialState({first.key: first}, {}, ((1.0, "o"),)))
-    theirs = AutoscalerState(trials=TrialState({second.key: second}, {}, ((1.0, "o"), (2.0, "p"))))
+    ours = AutoscalerState(trials=TrialState({first.key: first}, resized=((1.0, "o"),)))
+    theirs = AutoscalerState(trials=TrialState({second.key: second}, resized=((1.0, "o"), (2.0, "p"))))
     both = merge_memories(ours, theirs).trials
     assert ({first.key, second.key}, ((1.0, "o"), (2.0, "p"))) == (both.trials.keys(), both.resized)
 
