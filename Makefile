@@ -71,10 +71,11 @@ clients: $(READY) ## run programs of others (PyTorch, numba, nvidia-smi, ...) on
 gpu:             ## ask a real card what simulated ones cannot tell; no network, 20 minutes at most (PYTHON=python that has PyTorch)
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) tests/gpu/first_hour.py --python $(PYTHON) $(ARGS)
 
-tools: $(READY)  ## find or fetch what the tests need besides Python: Prometheus, other C libraries, a control plane
+tools: $(READY)  ## find or fetch what the tests need besides Python: Prometheus, other C libraries, a control plane, helm
 	@$(STEP) "Prometheus, Alertmanager, openssl, iproute2" $(LOGS)/prometheus.log bash tests/get_promtool.sh || true
 	@$(STEP) "other C libraries" $(LOGS)/libcs.log bash tests/get_libcs.sh $(BIN)/python || true
 	@$(STEP) "control plane: etcd, Kubernetes, kubectl (5 minutes, once)" $(LOGS)/controlplane.log bash tests/e2e/get_controlplane.sh || true
+	@$(STEP) "helm (2 minutes, once)" $(LOGS)/helm.log bash tests/e2e/get_helm.sh || true
 
 controlplane:    ## find, build or fetch etcd, Kubernetes and kubectl for the tests; 5 minutes the first time
 	@$(STEP) "control plane: etcd, Kubernetes, kubectl" $(LOGS)/controlplane.log bash tests/e2e/get_controlplane.sh
@@ -89,6 +90,7 @@ release:         ## write a new version everywhere it stands: make release V=1.2
 	@echo "$(V)" | grep -Eqx '[0-9]+\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?' || { echo "V is no version: write make release V=1.2.3 or V=1.2.3rc1"; exit 2; }
 	@sed -i 's/^version = ".*"$$/version = "$(V)"/' pyproject.toml
 	@sed -i 's/newTag: ".*"/newTag: "$(V)"/' manifests/images/kustomization.yaml
+	@sed -i 's/^\(version\|appVersion\): .*/\1: $(V)/' charts/gpushare/Chart.yaml
 	@grep -q '^## \[$(V)\]' CHANGELOG.md || sed -i 's/^## \[Unreleased\]$$/&\n\n## [$(V)] - unreleased/' CHANGELOG.md
 	@sed -i "s/^## \[$(V)\] - unreleased\$$/## [$(V)] - $$(date -u +%F)/" CHANGELOG.md
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where the programs of a control plane are found: etcd, the three of Kubernetes, and kubectl.
+Where the programs of a control plane are found: etcd, the three of Kubernetes, kubectl and helm.
 
 Decides the order: the folder of $KUBEBUILDER_ASSETS, PATH, the cache that `make controlplane` fills; of kubectl the
 cache before PATH, where it may be years older than the API server. Builds and downloads nothing itself; what is
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VERSION = "v1.36.2"
+HELM = "v3.22.0"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -29,12 +30,11 @@ class Missing:
     """What could not be found."""
 
     names: tuple[str, ...]
+    remedy: str = "make controlplane"
 
     def __str__(self) -> str:
-        return (
-            f"{', '.join(self.names)} found neither in $KUBEBUILDER_ASSETS nor on PATH nor in {cache()}: "
-            "run `make controlplane`"
-        )
+        where = f"in {cache().parents[1]}: run `{self.remedy}`"
+        return f"{', '.join(self.names)} found neither in $KUBEBUILDER_ASSETS nor on PATH nor {where}"
 
 
 def find() -> dict[str, Path] | Missing:
@@ -48,6 +48,12 @@ def find_kubectl() -> Path | Missing:
     """Its path, from the root: scripts run it elsewhere."""
     found = _first("kubectl", _assets(), str(cache()), _path())
     return found.absolute() if found else Missing(("kubectl",))
+
+
+def find_helm() -> Path | Missing:
+    """The one that `get_helm.sh` builds, or the one on PATH."""
+    found = _first("helm", str(cache().parents[1] / "helm" / HELM), _path())
+    return found.absolute() if found else Missing(("helm",), "make tools")
 
 
 def _first(name: str, *places: str) -> Path | None:

@@ -70,9 +70,32 @@ SPECS = {
         cooldownPeriod=WHOLE,
         triggers=many(_TRIGGER),
     ),
+    ("security.openshift.io", "v1", "SecurityContextConstraints"): some(),
     ("cluster.x-k8s.io", "v1beta1", "MachineDeployment"): ANYTHING,
     ("cluster.x-k8s.io", "v1beta1", "Machine"): ANYTHING,
 }
+
+_STRATEGY = some(type=TEXT)
+BESIDE_SPEC = {
+    "SecurityContextConstraints": {
+        **dict.fromkeys(
+            (
+                *("allowHostDirVolumePlugin", "allowHostIPC", "allowHostNetwork", "allowHostPID", "allowHostPorts"),
+                *("allowPrivilegeEscalation", "allowPrivilegedContainer", "readOnlyRootFilesystem"),
+            ),
+            FLAG,
+        ),
+        **dict.fromkeys(
+            (
+                *("allowedCapabilities", "defaultAddCapabilities", "requiredDropCapabilities"),
+                *("seccompProfiles", "volumes"),
+            ),
+            many(TEXT),
+        ),
+        **dict.fromkeys(("runAsUser", "fsGroup", "supplementalGroups", "seLinuxContext"), _STRATEGY),
+    }
+}
+"""Fields of kinds that have them without a spec; these kinds are of the whole cluster."""
 
 
 def definitions() -> list[dict[str, Any]]:
@@ -81,8 +104,9 @@ def definitions() -> list[dict[str, Any]]:
 
 
 def _definition(group: str, version: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
-    plural = f"{kind.lower()}s"
-    served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": some(spec=spec)}}
+    plural = f"{kind.lower().removesuffix('s')}s"
+    fields = some(**BESIDE_SPEC.get(kind, {"spec": spec}))
+    served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": fields}}
     if kind == "MachineDeployment":
         scale = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
         served |= {"subresources": {"scale": scale}}
@@ -92,7 +116,7 @@ def _definition(group: str, version: str, kind: str, spec: dict[str, Any]) -> di
         "metadata": {"name": f"{plural}.{group}"},
         "spec": {
             "group": group,
-            "scope": "Namespaced",
+            "scope": "Cluster" if kind in BESIDE_SPEC else "Namespaced",
             "names": {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()},
             "versions": [served],
         },

@@ -19,7 +19,7 @@ from autoscaler.kube.config.reader import read_config
 from isolation.contract.names import AUTOSCALER, EXPORTER, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 
 VERSION = "1.36"
-FOREIGN = ("monitoring.coreos.com/", "cert-manager.io/", "keda.sh/", "cluster.x-k8s.io/")
+FOREIGN = ("monitoring.coreos.com/", "cert-manager.io/", "keda.sh/", "cluster.x-k8s.io/", "security.openshift.io/")
 """Kinds of others, whose schemas a cluster brings along."""
 MORE = {EXPORTER: {"add": ["SETUID", "SETGID"]}}
 """Capabilities beside none: the exporter's process with the port gives up root."""

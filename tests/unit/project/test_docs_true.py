@@ -34,7 +34,17 @@ FAMILIES = {
 SUFFIXES = ("", "_total", "_bucket", "_count", "_sum", "_created")
 SOURCES = {
     path: path.read_text(errors="replace")
-    for room in ("autoscaler", "dashboards", "exporter", "isolation", "tests", "benchmarks", "images", "manifests")
+    for room in (
+        "autoscaler",
+        "dashboards",
+        "exporter",
+        "isolation",
+        "tests",
+        "benchmarks",
+        "charts",
+        "images",
+        "manifests",
+    )
     for path in (ROOT / room).rglob("*")
     if path.suffix in {".py", ".h", ".c", ".sh", ".yaml"} or path.name == "Containerfile"
 }
@@ -42,13 +52,16 @@ FOREIGN = {
     "--admission-control-config-file": "kube-apiserver",
     "--allowed-scheduler-names": "cluster-autoscaler",
     "--build-arg": "podman and docker",
+    "--create-namespace": "helm",
     "--cloud-provider": "cluster-autoscaler",
     "--config": "kube-scheduler",
     "--expander": "cluster-autoscaler",
     "--no-deps": "pip",
+    "--kube-version": "helm",
     "--now": "systemctl",
     "--previous": "kubectl",
     "--server-side": "kubectl",
+    "--set": "helm",
     "--set-timeslice": "nvidia-smi",
     "--type": "kubectl",
 }

@@ -17,7 +17,7 @@ from isolation.lib import native
 from isolation.release import release
 
 ROOT = Path(__file__).resolve().parents[3]
-WRITTEN = ("pyproject.toml", "manifests/images/kustomization.yaml", "CHANGELOG.md")
+WRITTEN = ("pyproject.toml", "manifests/images/kustomization.yaml", "charts/gpushare/Chart.yaml", "CHANGELOG.md")
 """The files that `make release` changes."""
 IMAGES = {"gpushare-controller", "gpushare-exporter", "gpushare-node"}
 SOURCES = ("*.py", "*.[chS]", "*.sh", "*.yaml", "*.md", "*Containerfile", "Makefile")
@@ -34,6 +34,12 @@ def tags(root=ROOT):
     """Those of the manifests, by image."""
     images = yaml.safe_load((root / "manifests/images/kustomization.yaml").read_text())["images"]
     return {one["name"]: one["newTag"] for one in images}
+
+
+def chart(root=ROOT):
+    """That of the Helm chart, and of the images that it names."""
+    made = yaml.safe_load((root / "charts/gpushare/Chart.yaml").read_text())
+    return {made["version"], made["appVersion"]}
 
 
 def headings(root=ROOT):
@@ -57,8 +63,9 @@ def tree(tmp_path):
 
 
 def test_manifests_and_changelog_have_the_version_of_the_project():
-    """If not: `make release V=...` writes all three."""
+    """If not: `make release V=...` writes all of them."""
     assert tags() == dict.fromkeys(IMAGES, source())
+    assert {source()} == chart()
     assert [("Unreleased", ""), source()] == [headings()[0], headings()[1][0]]
 
 
@@ -91,7 +98,7 @@ def test_a_release_writes_every_place(tree):
     changelog = tree / "CHANGELOG.md"
     before = headings(tree)
     assert 0 == made(tree, "9.8.7").returncode
-    assert ("9.8.7", dict.fromkeys(IMAGES, "9.8.7")) == (source(tree), tags(tree))
+    assert ("9.8.7", dict.fromkeys(IMAGES, "9.8.7"), {"9.8.7"}) == (source(tree), tags(tree), chart(tree))
     assert [before[0], "9.8.7", *before[1:]] == [headings(tree)[0], headings(tree)[1][0], *headings(tree)[2:]]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", headings(tree)[1][1])
 
