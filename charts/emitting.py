@@ -89,6 +89,10 @@ def _value(head: str, node: Any, style: Style, indent: int, place: Place) -> lis
         return [head, f"{pad}  {{{{- {node.text} | nindent {indent + 2} }}}}"]
     if isinstance(node, Embedded):
         return [f"{head} |", *emit(node.node, style, indent + 2, place)]
+    if isinstance(node, str) and "{{" in node:
+        if '{{ include "gpushare.' not in node or "\n" in node:
+            raise ValueError(f"a template would read the braces of {node!r}")
+        return [f"{head} |-", f"{pad}  {node}"]
     if isinstance(node, str) and "\n" in node:
         mark = "|" if node.endswith("\n") else "|-"
         return [f"{head} {mark}", *(f"{pad}  {line}".rstrip() for line in node.rstrip("\n").split("\n"))]

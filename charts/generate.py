@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from charts import documents
+from charts import dialects, documents
 from charts.emitting import Block, Embedded, Raw, Style, emit, walk
 from charts.merging import MISSING, Branch, List, Map, place, plain
 from charts.sources import Key, Source, key_of, read_sources
@@ -59,7 +59,7 @@ def build(overlay: str | None, components: Iterable[str] = ()) -> Objects:
         )
     if done.returncode:
         raise RuntimeError(done.stderr)
-    return {key_of(one): _opened(one) for one in yaml.safe_load_all(done.stdout) if one}
+    return {key_of(one): dialects.templated(_opened(one), "off") for one in yaml.safe_load_all(done.stdout) if one}
 
 
 def _opened(thing: dict[str, Any]) -> dict[str, Any]:
@@ -74,11 +74,13 @@ def merged() -> tuple[dict[Key, Branch], Objects]:
     """Every object's condition and tree; and the objects without any switch."""
     base = build("self-signed")
     builds = {one.condition: build(one.overlay, one.components) for one in SWITCHES.values()}
+    builds[dialects.MORE] = dialects.with_all(base)
     keys = dict.fromkeys(key for objects in (base, *builds.values()) for key in objects)
     found = {}
     for key in keys:
         others = {condition: objects.get(key, MISSING) for condition, objects in builds.items()}
         found[key] = Branch(*place(base.get(key, MISSING), others))
+    dialects.correct(found)
     for name, condition in ADDED.items():
         found |= {key: Branch(condition, plain(one)) for key, one in build(None, (name,)).items()}
     return found, base
@@ -195,8 +197,10 @@ def generated() -> dict[str, str]:
     found, base = merged()
     defaults = {value.path: _default(value.default, value.at, base) for value in VALUES}
     fill(found)
-    made = dict(templates(found, read_sources(MANIFESTS)))
+    policies = {key: Source("admission/policies.yaml") for key in found if "AdmissionPolicy" in key[0]}
+    made = dict(templates(found, policies | read_sources(MANIFESTS)))
     made |= dict(files())
+    made["templates/_dialects.tpl"] = f"{HEADER}\n{dialects.table_text()}"
     made["values.yaml"] = documents.values_text(VALUES, defaults)
     made["values.schema.json"] = documents.schema_text(VALUES)
     readme = (CHART / "README.md").read_text()

@@ -147,7 +147,7 @@ def _pods(name: str, what: str, workload: str, container: str) -> tuple[Value, .
 VALUES: Final = (
     Value(
         "namespaceOverride",
-        "Namespace of all objects; empty: the release's. Our processes expect gpushare-system.",
+        "Namespace of all objects; empty: the release's. Policies, certificates and processes follow.",
         _NAME_OR_NONE,
         "",
     ),

@@ -16,10 +16,10 @@
 # of a new authority each time: hand them out again (admission believes the one before meanwhile). That of grpc stays for
 # ten times as long, in Secret gpushare-grpc-authority: callers go on with what they have until it ends. Where a key of it
 # was lost, delete that Secret and gpushare-autoscaler-grpc-tls first: then nothing from before is believed any more.
-# Needs openssl and kubectl; the other authorities' keys are thrown away.
+# NAMESPACE is where gpushare is, if not in gpushare-system. Needs openssl and kubectl; the other authorities' keys are thrown away.
 set -eu
 umask 077
-namespace=gpushare-system days=${DAYS:-365}
+namespace=${NAMESPACE:-gpushare-system} days=${DAYS:-365}
 [ $# -gt 0 ] || set -- scheduler
 for wanted in "$@"; do
   case $wanted in

@@ -13,6 +13,7 @@ NVIDIA k8s-device-plugin and gpu-feature-discovery (`nvidia.com/*`).
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -187,8 +188,8 @@ CORE_STEPS: Final = MappingProxyType(
 )
 """Every dialect that pods may be written in, with the percent of which compute on a card is a multiple there."""
 API_VERSION: Final = "v1alpha1"
-SYSTEM_NAMESPACE: Final = "gpushare-system"
-"""Where our own processes run."""
+SYSTEM_NAMESPACE: Final = os.environ.get("GPUSHARE_NAMESPACE") or "gpushare-system"
+"""Where our own processes run: one for the life of a process, as every other name here."""
 SYSTEM_NAMESPACES: Final = frozenset({"kube-system", SYSTEM_NAMESPACE})
 """Admission judges nothing there, and no pod is evicted from there."""
 SCHEDULER: Final = "gpushare-scheduler"

@@ -55,6 +55,14 @@ def run_helm(*words: str, **environment: object) -> subprocess.CompletedProcess[
         )
 
 
+def sets_of(*names: str) -> dict[str, Any]:
+    """The values of switches, and the Namespace, which kustomize has."""
+    found: dict[str, Any] = {"namespace.create": True}
+    for name in names:
+        found |= SWITCHES[name].sets
+    return found
+
+
 def values_of(sets: dict[str, Any]) -> str:
     """A document of values from paths with dots."""
     root: dict[str, Any] = {}
@@ -92,7 +100,7 @@ def keyed(things: Iterable[dict[str, Any] | None]) -> Objects:
             continue
         key = (thing["kind"], thing["metadata"].get("namespace", ""), thing["metadata"]["name"])
         assert key not in found, key
-        if key[2] == "gpushare-autoscaler-config":
+        if key[2] == "gpushare-autoscaler-config" and isinstance(thing["data"]["config.yaml"], str):
             thing["data"]["config.yaml"] = yaml.load(thing["data"]["config.yaml"], LOADER)  # noqa: S506 (a safe one)
         found[key] = thing
     return found

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.doctor_facts import NOW, WHOLE, certificate, facts, node
 
-from isolation.contract.names import AUTOSCALER
+from isolation.contract.names import AUTOSCALER, SCHEDULER
 from isolation.doctor.checks.cluster.autoscaler import check_autoscaler as look_at_autoscaler
 from isolation.doctor.checks.cluster.facts import (
     AutoscalerFacts,
@@ -143,6 +143,28 @@ def test_images_by_their_digests_do_not_tell_a_version():
     digests = tuple(Workload(one.kind, one.key, ("r/gpushare-node@sha256:0",), 2, 2) for one in WHOLE)
 
     assert "cluster.versions" not in found(workloads=digests)
+
+
+@pytest.mark.parametrize(
+    ("server", "tag", "expected"),
+    [
+        ("v1.36.2", "v1.36.2@sha256:0", State.OK),
+        ("v1.36.2-eks-1", "v1.35.9", State.OK),
+        ("v1.35.2", "v1.36.0", State.WARNING),
+        ("v1.36.2", "v1.34.9", State.WARNING),
+        ("v1.36.2", "latest", None),
+        (Unavailable("no route"), "v1.36.2", None),
+    ],
+)
+def test_the_kube_scheduler_is_of_the_servers_minor_version_or_the_one_before(server, tag, expected):
+    """
+    By its tag, where it tells; Kubernetes supports no other.
+    """
+    pair = ("r/gpushare-controller:0.1.0", f"registry.example:5000/kube-scheduler:{tag}")
+    others = tuple(one for one in WHOLE if one.key != ours(SCHEDULER))
+    finding = found(version=server, workloads=(*others, Workload("Deployment", ours(SCHEDULER), pair, 2, 2)))
+
+    assert expected == (finding["cluster.kube_scheduler"].state if "cluster.kube_scheduler" in finding else None)
 
 
 def entry(group, owner="gpushare-system/gpushare-autoscaler-metrics", available="True"):

@@ -12,27 +12,17 @@ import subprocess
 import sys
 
 import pytest
-from e2e.chart_build import CHART, combined, render, rendered, run_helm, values_of
+from e2e.chart_build import CHART, combined, render, rendered, run_helm, sets_of, values_of
 from e2e.manifest_build import MANIFESTS, operator
 from support.waiting import PATIENCE_SECONDS
 
 from charts.values import SWITCHES, VALUES
 from isolation.contract.names import SYSTEM_NAMESPACE
 
-NAMESPACE = {"namespace.create": True}
-"""Helm makes it, or somebody before: only for the comparison is it a part of the chart."""
 ALONE = ("ack", {"cert-manager", "demo", "existing-scheduler"})
 PAIRS = tuple(
     pair for pair in itertools.combinations(SWITCHES, 2) if not (pair[0] == ALONE[0] and {pair[1]} <= ALONE[1])
 )
-
-
-def sets_of(*names):
-    """The values of switches."""
-    found = dict(NAMESPACE)
-    for name in names:
-        found |= SWITCHES[name].sets
-    return found
 
 
 def test_the_committed_chart_is_current():

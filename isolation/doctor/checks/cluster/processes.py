@@ -15,6 +15,7 @@ from isolation.contract.codec.pod import seconds_of
 from isolation.contract.names import ACK, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Unavailable
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
+from isolation.doctor.checks.machine.runtime import parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,6 +44,7 @@ class LeaseHolder:
 def check_processes(facts: ClusterFacts, installation: Installation, now: float) -> list[Finding]:
     """Everything about them."""
     found = [_check_running(facts, installation), *_check_versions(installation)]
+    found += _check_kube_scheduler(facts.version, installation)
     return found if installation.watches else [*found, _check_leader(facts.lease, now)]
 
 
@@ -99,6 +101,24 @@ def _tag(image: str) -> str:
     """The version of an image of ours; empty: not ours, or it does not tell."""
     name, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
     return tag if name in _IMAGES else ""
+
+
+def _check_kube_scheduler(server: str | Unavailable, installation: Installation) -> list[Finding]:
+    """The stock kube-scheduler beside ours, by its tag, against the API server."""
+    check, ours = "cluster.kube_scheduler", (installation.installed or {}).get(SCHEDULER)
+    names = [image.partition("@")[0].rpartition("/")[2] for image in (ours.images if ours else ())]
+    version = next(
+        (parse_version(name.partition(":")[2]) for name in names if name.startswith("kube-scheduler:")), None
+    )
+    own = None if isinstance(server, Unavailable) else parse_version(server)
+    if version is None or own is None:
+        return []
+    shown = f"kube-scheduler {version[0]}.{version[1]}, API server {own[0]}.{own[1]}"
+    if version[0] == own[0] and own[1] - 1 <= version[1] <= own[1]:
+        return [ok(check, shown)]
+    wrong = "newer than the API server" if version > own else "more than one minor version older than the API server"
+    fix = f"use the image of {own[0]}.{own[1]}: run `helm upgrade`, or name it in `images:` of your kustomization"
+    return [warning(check, f"{shown}: {wrong}, which Kubernetes does not support", fix)]
 
 
 def _check_leader(lease: Mapping[str, Any] | Unavailable | None, now: float) -> Finding:
