@@ -71,10 +71,11 @@ clients: $(READY) ## run programs of others (PyTorch, numba, nvidia-smi, ...) on
 gpu:             ## ask a real card what simulated ones cannot tell; no network, 20 minutes at most (PYTHON=python that has PyTorch)
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) tests/gpu/first_hour.py --python $(PYTHON) $(ARGS)
 
-tools: $(READY)  ## find or fetch what the tests need besides Python: Prometheus, other C libraries, a control plane, helm
+tools: $(READY)  ## find or fetch what the tests need besides Python: Prometheus, other C libraries, a control plane, helm, jsonnet
 	@$(STEP) "Prometheus, Alertmanager, openssl, iproute2" $(LOGS)/prometheus.log bash tests/get_promtool.sh || true
 	@$(STEP) "other C libraries" $(LOGS)/libcs.log bash tests/get_libcs.sh $(BIN)/python || true
 	@$(STEP) "control plane: etcd, Kubernetes, kubectl (5 minutes, once)" $(LOGS)/controlplane.log bash tests/e2e/get_controlplane.sh || true
+	@$(STEP) "jsonnet (half a minute, once)" $(LOGS)/jsonnet.log bash tests/get_jsonnet.sh || true
 	@$(STEP) "helm (2 minutes, once)" $(LOGS)/helm.log bash tests/e2e/get_helm.sh || true
 
 controlplane:    ## find, build or fetch etcd, Kubernetes and kubectl for the tests; 5 minutes the first time

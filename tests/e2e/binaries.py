@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where the programs of a control plane are found: etcd, the three of Kubernetes, kubectl and helm.
+Where the programs of a control plane are found: etcd, the three of Kubernetes, kubectl, helm and others.
 
 Decides the order: the folder of $KUBEBUILDER_ASSETS, PATH, the cache that `make controlplane` fills; of kubectl the
 cache before PATH, where it may be years older than the API server. Builds and downloads nothing itself; what is
@@ -16,6 +16,8 @@ from pathlib import Path
 
 VERSION = "v1.36.2"
 HELM = "v3.22.0"
+JSONNET = "v0.22.0"
+OPERATORS = ("certmanager", "prometheus-operator")
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -52,8 +54,22 @@ def find_kubectl() -> Path | Missing:
 
 def find_helm() -> Path | Missing:
     """The one that `get_helm.sh` builds, or the one on PATH."""
-    found = _first("helm", str(cache().parents[1] / "helm" / HELM), _path())
-    return found.absolute() if found else Missing(("helm",), "make tools")
+    return _built("helm", f"helm/{HELM}")
+
+
+def find_jsonnet() -> Path | Missing:
+    """The one that `get_jsonnet.sh` builds, or the one on PATH."""
+    return _built("jsonnet", f"jsonnet/{JSONNET}")
+
+
+def find_operator(name: str) -> Path | Missing:
+    """One of OPERATORS, which `get_operators.sh` builds; the definitions of their kinds are in `kinds` beside it."""
+    return _built(name, "operators/v1", "make operators")
+
+
+def _built(name: str, folder: str, remedy: str = "make tools") -> Path | Missing:
+    found = _first(name, str(cache().parents[1] / folder), _path())
+    return found.absolute() if found else Missing((name,), remedy)
 
 
 def _first(name: str, *places: str) -> Path | None:
