@@ -10,8 +10,9 @@ AWS    := boto3 botocore jmespath s3transfer
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 LOGS   := build/setup
 STEP   := bash tests/step.sh
-# Both are written last: a set-up that was interrupted before is not taken for a whole one
+# They are written last: a set-up that was interrupted before is not taken for a whole one
 MADE   := $(VENV)/.gpushare-made
+LIGHT  := $(VENV)/.gpushare-light
 READY  := $(VENV)/.gpushare-ready
 
 .PHONY: help up test test-all unit lint check one stage kubelet keda clients gpu tools controlplane bench version release clean
@@ -29,12 +30,17 @@ $(MADE):
 	@$(STEP) "virtual environment in $(VENV)" $(LOGS)/venv.log $(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# All that `make up` and the commands of one machine need; a whole set-up has it too
+$(LIGHT): $(MADE) pyproject.toml setup.py constraints.txt $(C_PARTS)
+	@$(STEP) "Python packages and C parts, 150 MB" $(LOGS)/light.log $(PIP) -e ".[up,exporter,run]"
+	@touch $@
+
 $(READY): $(MADE) pyproject.toml setup.py constraints.txt $(C_PARTS)
-	@$(STEP) "Python packages and C parts" $(LOGS)/packages.log sh -c \
+	@$(STEP) "Python packages and C parts, 850 MB" $(LOGS)/packages.log sh -c \
 	  '$(PIP) "pip>=25.1" && $(PIP) -e ".[all]" --group dev && $(PIP) --no-deps $(AWS)'
 	@touch $@
 
-up: $(READY)     ## run the full stack on this machine, with simulated cards (ARGS="--for 60" stops it after 60 seconds)
+up: $(if $(wildcard $(READY)),$(READY),$(LIGHT)) ## run the full stack on this machine, with simulated cards (ARGS="--for 60" stops it after 60 seconds)
 	@$(BIN)/gpushare up $(ARGS)
 
 test: tools      ## run all tests that a change must pass; 7 minutes on 2 cores, plus 5 for the first build

@@ -24,7 +24,7 @@ _runbooks = click.option(
     default=RUNBOOKS,
     show_default=True,
     metavar="URL",
-    help="Base URL of the published docs/runbooks; alerts link to URL/<alert>.md.",
+    help="URL of the published runbooks, with {alert} for the name of the alert; else alerts link to URL/<alert>.md.",
 )
 
 

@@ -12,11 +12,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from exporter.compat.ack import SPECS
-from isolation.contract.metrics import CATALOGUE, LABELS, Group, card
+from isolation.contract.metrics import CATALOGUE, LABELS, Group, autoscaler, card, node, scheduler
 from isolation.contract.metrics.card import COLLECTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from isolation.contract.metrics import MetricSpec
 
@@ -25,6 +25,9 @@ _ALWAYS = [*CATALOGUE.values(), *(spec for name, spec in card.CATALOGUE.items() 
 _HEAD = """\
 <!-- Printed by `python -m exporter.reference`; change isolation/contract/metrics instead. -->
 # Metrics
+
+Look up every metric of gpushare: of the exporter (cards, containers, breaches), and of [node agent](#node-agent),
+[scheduler](#scheduler) and [autoscaler](#autoscaler) about themselves. Scraping: [monitoring.md](monitoring.md).
 
 Values are in base units; ratios go from 0 to 1. An unknown value is absent, never 0. A collector that failed has
 `gpushare_exporter_collector_success` 0 and none of its series. Each value appears once per card or once per
@@ -65,6 +68,21 @@ Card series carry no pod labels and do not change when pods come and go. Join th
   two scrapes is not in it.
 - **Size.** At most 11 samples per (container, card), 60 per card and 60 others, without `--collect`.
 """
+_PROCESSES: tuple[tuple[str, str, Mapping[str, MetricSpec], Mapping[str, str]], ...] = (
+    ("Node agent", "Port 9447 of each node with shared cards.", node.CATALOGUE, node.LABELS),
+    ("Scheduler", "Port 9446 of each replica.", scheduler.CATALOGUE, scheduler.LABELS),
+    (
+        "Autoscaler",
+        (
+            "Port 9448 of each replica, with the metrics of [pools](#pools-and-autoscaler) above. For the fleet use\n"
+            "those of the leader (`... and on (instance) gpushare_autoscaler_leader == 1`). Metrics of a pool are\n"
+            "absent while there is no valid observation of it."
+        ),
+        autoscaler.CATALOGUE,
+        autoscaler.LABELS,
+    ),
+)
+"""What processes say of themselves: heading, where, metrics, labels."""
 _COMPAT = """\
 ## Names of ACK's exporters (`--compat-metrics ack`)
 
@@ -82,18 +100,31 @@ exporters: use this option only if something needs these names.
 
 def reference() -> str:
     """The whole reference as Markdown."""
-    return "\n".join([_HEAD, *_chapters(_ALWAYS), *_collected(), *_labels(), _COMPAT, *map(_compat_row, SPECS), ""])
+    chapters = (*_chapters(_ALWAYS), *_collected(), *_labels(LABELS), *_processes())
+    return "\n".join([_HEAD, *chapters, _COMPAT, *map(_compat_row, SPECS), ""])
 
 
 def _chapters(specs: Iterable[MetricSpec]) -> Iterator[str]:
     order = list(Group)
     for group, members in groupby(sorted(specs, key=lambda spec: order.index(spec.group)), key=lambda spec: spec.group):
         yield f"## {group}\n"
-        yield "| metric | type | labels | meaning |\n|---|---|---|---|"
-        for spec in members:
-            labels = ", ".join(f"`{label}`" for label in spec.labels)
-            yield f"| `{spec.name}` | {spec.kind} | {labels} | {spec.help} |"
-        yield ""
+        yield from _table(members)
+
+
+def _table(specs: Iterable[MetricSpec]) -> Iterator[str]:
+    yield "| metric | type | labels | meaning |\n|---|---|---|---|"
+    for spec in specs:
+        labels = ", ".join(f"`{label}`" for label in spec.labels)
+        yield f"| `{spec.name}` | {spec.kind} | {labels} | {spec.help} |"
+    yield ""
+
+
+def _processes() -> Iterator[str]:
+    for heading, where, catalogue, labels in _PROCESSES:
+        yield f"## {heading}\n"
+        yield f"{where}\n"
+        yield from _table(catalogue.values())
+        yield from _labels(labels, heading="")
 
 
 def _collected() -> Iterator[str]:
@@ -111,10 +142,11 @@ def _compat_row(spec: MetricSpec) -> str:
     return f"| `{spec.name}` | {', '.join(f'`{label}`' for label in spec.labels)} | {spec.help} |"
 
 
-def _labels() -> Iterator[str]:
-    yield "## Labels\n"
+def _labels(labels: Mapping[str, str], heading: str = "## Labels\n") -> Iterator[str]:
+    if heading:
+        yield heading
     yield "| label | meaning |\n|---|---|"
-    yield from (f"| `{name}` | {text} |" for name, text in sorted(LABELS.items()))
+    yield from (f"| `{name}` | {text} |" for name, text in sorted(labels.items()))
     yield ""
 
 

@@ -43,7 +43,7 @@ GROUP: Final = RuleGroup(
                 NODE_JOB,
                 targets(NODE_JOB),
                 f"max({of(scheduler.NODES)}) > 0 and on () {seen(NODE_JOB)}",
-                f"max({of(DAEMONSET_WANTED, one('daemonset', NODE_JOB))}) > 0",
+                f"max({of(DAEMONSET_WANTED, one('daemonset', NODE_JOB))}) > 0 and on () {seen(NODE_JOB)}",
             ),
             Severity.CRITICAL,
             "No gpushare node agent is up",

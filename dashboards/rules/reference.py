@@ -38,22 +38,21 @@ _HEAD: Final = f"""<!-- Printed by `python -m dashboards.rules.reference`; chang
 # Alerts
 
 Recording and alert rules for Prometheus 2.42 or newer, over the [metrics](metrics.md) of gpushare. Each alert has a
-page in [runbooks](runbooks): meaning, impact, diagnosis, mitigation, when to ignore it. In a runbook, `$NODE` is the
+page: meaning, impact, diagnosis, mitigation, when to ignore it. In a runbook, `$NODE` is the
 label `node` of the alert, `$POD` the label `pod` and `$NAMESPACE` the label `namespace`, unless it says otherwise.
 
 | environment | how to install |
 |---|---|
 | Prometheus operator | the component `manifests/components/monitoring`, which contains `prometheusrule.yaml` |
 | plain Prometheus | `dashboards/rules/out/gpushare.rules.yaml` in `rule_files` |
-| runbooks elsewhere | `gpushare rules build --out rules --runbooks https://wiki.example.org/gpushare` |
+| runbooks elsewhere | `gpushare rules build --out rules --runbooks URL`: [monitoring](monitoring.md#runbooks) |
 
 The scrape jobs must be named `{EXPORTER_JOB}`, `{NODE_JOB}`, `{SCHEDULER_JOB}` and `{AUTOSCALER_JOB}`, with
-`honor_labels: true` and a scrape interval of {SCRAPE_SECONDS} to 30 s. The ServiceMonitors of gpushare set this. They
-also set the label `instance`: to the name of the node for exporters and node agents, to the name of the pod for
-schedulers and autoscalers. Only
-the exporter is required: alerts on other components stay silent if they were never scraped. **The rules are for one
-cluster**: run them in that cluster's own Prometheus and scrape each target once. A ruler over several clusters mistakes
-the schedulers of two clusters for two leaders, and two nodes of the same name for one node.
+`honor_labels: true` and a scrape interval of {SCRAPE_SECONDS} to 30 s: [monitoring.md](monitoring.md) has such
+configurations. Only the exporter is required: alerts on other components stay silent if they were never scraped. But
+whoever scrapes node agents must scrape the scheduler too, or it is reported as absent.
+**The rules are for one cluster**: run them in that cluster's own Prometheus and scrape each target once. A ruler over
+several clusters mistakes the schedulers of two clusters for two leaders, and two nodes of the same name for one node.
 
 - **critical**: act now; tenants are harmed, or nothing prevents it. **warning**: act today. **info**: act when there is
   time; never page.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 HEADING: Final = "# Written by `gpushare rules build`; change dashboards/rules/*.py instead.\n"
 PLAIN: Final = "gpushare.rules.yaml"
 OPERATOR: Final = "prometheusrule.yaml"
+NAME: Final = "{alert}"
+"""Stands in the address of runbooks for the alert's name; without it, the address is that of a folder of .md files."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -82,6 +84,6 @@ def _rule(rule: Alert | RecordingRule, runbooks: str) -> dict[str, Any]:
     made["annotations"] = {
         "summary": rule.summary,
         "description": rule.description,
-        "runbook_url": f"{runbooks}/{rule.name}.md",
+        "runbook_url": runbooks.replace(NAME, rule.name) if NAME in runbooks else f"{runbooks}/{rule.name}.md",
     }
     return made

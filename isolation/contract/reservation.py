@@ -131,20 +131,50 @@ def definition() -> dict[str, Any]:
     card = {
         "type": "object",
         "required": ["index", "bytes"],
-        "properties": {"uuid": {"type": "string", "minLength": 1}, "index": count, "bytes": count, "core": count},
+        "properties": {
+            "uuid": {"type": "string", "minLength": 1, "description": "UUID of the card; none where `pool` is set."},
+            "index": {**count, "description": "Index of the card on its node."},
+            "bytes": {**count, "description": "Memory of the card that is kept."},
+            "core": {**count, "description": "Percent of the card's compute that is kept."},
+        },
     }
     spec = {
         "type": "object",
         "required": ["holder", "cards", "expires"],
         "properties": {
-            "holder": {"type": "string", "minLength": 1, "maxLength": 128},
-            "namespace": {"type": "string", "maxLength": 63},
-            "node": {"type": "string", "minLength": 1, "maxLength": 253},
-            "pool": {"type": "string", "minLength": 1, "maxLength": 253},
-            "plannedNode": {"type": "string", "maxLength": 253},
-            "cards": {"type": "array", "minItems": 1, "maxItems": MOST_CARDS, "items": card},
-            "expires": {"type": "string", "format": "date-time"},
-            "reason": {"type": "string", "maxLength": 63},
+            "holder": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 128,
+                "description": "UID of the pod that the room is for, or of its controller.",
+            },
+            "namespace": {"type": "string", "maxLength": 63, "description": "Namespace whose quota it counts against."},
+            "node": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 253,
+                "description": "Node with the cards. Either this or `pool`.",
+            },
+            "pool": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 253,
+                "description": "Pool that grows for it, while the node does not exist yet.",
+            },
+            "plannedNode": {
+                "type": "string",
+                "maxLength": 253,
+                "description": "Reservations of one pool with the same value are for one node.",
+            },
+            "cards": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MOST_CARDS,
+                "items": card,
+                "description": "What is kept of each card.",
+            },
+            "expires": {"type": "string", "format": "date-time", "description": "When the room is free again."},
+            "reason": {"type": "string", "maxLength": 63, "description": "A word for people and metrics."},
         },
         "x-kubernetes-validations": [
             {"rule": "self == oldSelf", "message": "spec is immutable; delete the reservation and create a new one"},

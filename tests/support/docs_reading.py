@@ -70,6 +70,12 @@ def blocks(text: str) -> tuple[dict[tuple[str, str], str], list[str], list[str]]
     return files, lists, commands
 
 
+def readme() -> list[list[str]]:
+    """What the README tells its reader to type: lines, by block."""
+    _, _, commands = blocks((ROOT / "README.md").read_text())
+    return [block.strip().splitlines() for block in commands]
+
+
 def spans(text: str) -> list[str]:
     """What stands between single backticks in sentences and tables, on one line each."""
     plain = re.sub(r"^(?: {4}|\t).*$", "", FENCE.sub("", text), flags=re.MULTILINE)

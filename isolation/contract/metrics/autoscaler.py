@@ -2,7 +2,7 @@
 """
 The catalogue of what the autoscaler exposes about itself and its pools, in the manner of `metrics`.
 
-A chapter of its own: docs/autoscaler.md is checked against it. What the embedded cluster shows too (sizes of
+A chapter of its own: docs/metrics.md is printed from it. What the embedded cluster shows too (sizes of
 pools by state, their bounds, waiting pods by reason, fragmented, events) is in `metrics` and served beside these.
 """
 

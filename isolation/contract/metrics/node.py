@@ -2,7 +2,7 @@
 """
 The catalogue of what the node agent exposes about itself, in the manner of `metrics`.
 
-A chapter of its own, since no exporter of card figures serves it: docs/node.md is checked against it.
+A chapter of its own, since no exporter of card figures serves it: docs/metrics.md is printed from it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """
 The catalogue of what the scheduler exposes about itself, in the manner of `metrics`.
 
-A chapter of its own, since no exporter of card figures serves it: docs/scheduler.md is checked against it.
+A chapter of its own, since no exporter of card figures serves it: docs/metrics.md is printed from it.
 """
 
 from __future__ import annotations

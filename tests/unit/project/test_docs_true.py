@@ -56,6 +56,7 @@ FOREIGN = {
     "--cloud-provider": "cluster-autoscaler",
     "--config": "kube-scheduler",
     "--expander": "cluster-autoscaler",
+    "--gpu-memory-utilization": "vLLM",
     "--no-deps": "pip",
     "--kube-version": "helm",
     "--now": "systemctl",
@@ -224,7 +225,6 @@ def test_extras_exist(page):
 
 def test_every_page_and_every_command_is_reached_from_the_readme():
     """By one link or two; a page that nobody finds helps nobody."""
-    front = BY_NAME["README.md"]
     seen, left = set(), ["README.md"]
     while left:
         name = left.pop()
@@ -235,7 +235,7 @@ def test_every_page_and_every_command_is_reached_from_the_readme():
         for link in links(page.text):
             path = (page.folder / link.partition("#")[0]).resolve()
             left.append(str(path.relative_to(ROOT)))
-    table = " ".join(re.findall(r"^\| (`.*?) \|", front.text, re.MULTILINE))
+    table = " ".join(re.findall(r"^\| (`.*?) \|", BY_NAME["docs/commands.md"].text, re.MULTILINE))
 
     assert set() == {page.name for page in GUIDES if page.name.startswith("docs/")} - seen
     assert set() == {name for name in gpushare.COMMANDS if not re.search(rf"[` ]{name}`", table)}

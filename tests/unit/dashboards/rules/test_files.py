@@ -63,6 +63,18 @@ def test_every_alert_is_written_whole():
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
 
 
+def test_the_name_of_an_alert_may_stand_anywhere_in_the_address_of_its_runbook():
+    """A site has pages and no .md files."""
+    text = files("https://docs.example.org/runbooks/{alert}.html")[PLAIN]
+
+    assert {f"https://docs.example.org/runbooks/{alert.name}.html" for alert in ALERTS} == {
+        rule["annotations"]["runbook_url"]
+        for group in yaml.safe_load(text)["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+
+
 @pytest.mark.parametrize("address", ["runbooks", "javascript:alert(1)", "https://a b"])
 def test_an_address_that_is_none_is_refused(tmp_path, address):
     """It would stand in every alert."""
