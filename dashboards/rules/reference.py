@@ -37,9 +37,12 @@ _OBJECTIVES: Final = "\n".join(
 _HEAD: Final = f"""<!-- Printed by `python -m dashboards.rules.reference`; change dashboards/rules/*.py instead. -->
 # Alerts
 
-Recording and alert rules for Prometheus 2.42 or newer, over the [metrics](metrics.md) of gpushare. Each alert has a
-page: meaning, impact, diagnosis, mitigation, when to ignore it. In a runbook, `$NODE` is the
-label `node` of the alert, `$POD` the label `pod` and `$NAMESPACE` the label `namespace`, unless it says otherwise.
+Look up an alert and its runbook, and install the rules.
+
+There are recording and alert rules for Prometheus 2.42 or newer, over the [metrics](metrics.md) of gpushare. Their
+queries are in `dashboards/rules/out/gpushare.rules.yaml`. Each alert has a page: meaning, impact, diagnosis,
+mitigation, when to ignore it. There, `$NODE` is the label `node` of the alert, `$POD` the label `pod` and
+`$NAMESPACE` the label `namespace`, unless it says otherwise.
 
 | environment | how to install |
 |---|---|
@@ -118,10 +121,6 @@ def _group(group: RuleGroup) -> Iterator[str]:
         yield "| series | meaning |\n|---|---|"
         yield from (f"| `{record.name}` | {record.text} |" for record in records)
         yield ""
-    yield "```promql"
-    for rule in group.rules:
-        yield f"# {rule.name}\n{rule.expr}"
-    yield "```\n"
 
 
 def _row(alert: Alert) -> str:
