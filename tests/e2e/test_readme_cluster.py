@@ -23,7 +23,8 @@ from isolation.contract.codec import decode_allocation
 from isolation.contract.names import ACK, ALLOCATION, SCHEDULER
 from isolation.contract.quantity import GIB
 
-_, _, CLUSTER, _ = readme()
+_, _, (INSTALL, *CLUSTER), _ = readme()
+"""The first line installs commands: tests/install/test_readme.py types it."""
 SAMPLES = sorted((ROOT / "docs/samples").glob("*.yaml"))
 PROMISED_GIB = {"notebook": [4], "pytorch": [8], "services": [1] * 12, "triton": [6], "vllm": [14]}
 PODS = "/api/v1/namespaces/default/pods"
@@ -127,6 +128,11 @@ def test_the_readmes_commands_install_gpushare_and_place_its_samples(plane, prog
     assert f"bound to {NODE}" in said[explain] or NODE in said[explain]
     assert NODE in said[top]
     assert {path.stem: {SCHEDULER} for path in SAMPLES} == placed
+
+
+def test_the_first_line_installs_commands_and_nothing_else():
+    """All others are typed above."""
+    assert INSTALL.startswith("pip install ")
 
 
 def test_there_is_a_sample_for_each_kind_of_workload():

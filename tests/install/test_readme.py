@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -19,6 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 TRY, MACHINE, CLUSTER, FLEET = readme()
 """Its blocks. Those of a cluster are typed by tests/e2e/test_readme_cluster.py."""
 INSTALL_SECONDS = 900
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: nowhere
+clusters: [{name: nowhere, cluster: {server: "https://127.0.0.1:9"}}]
+users: [{name: nobody, user: {token: none}}]
+contexts: [{name: nowhere, context: {cluster: nowhere, user: nobody}}]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +50,7 @@ def reader(**more):
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | more
 
 
-def typed(clone, lines, **more):
+def typed(clone, lines, seconds=PATIENCE_SECONDS, **more):
     """Lines in one shell, each of which must succeed; what they printed."""
     script = "set -e\n" + "".join(f"{line}\n" for line in lines)
     done = subprocess.run(
@@ -50,7 +59,7 @@ def typed(clone, lines, **more):
         env=reader(**more),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=seconds,
         check=False,
     )
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -79,7 +88,8 @@ def test_make_up_installs_little_and_shows_the_stack_until_ctrl_c(clone, tmp_pat
         end = time.monotonic() + INSTALL_SECONDS
         while "OVER its promise" not in said.read_text() and started.poll() is None and time.monotonic() < end:
             time.sleep(0.2)
-        os.killpg(started.pid, signal.SIGINT)  # Ctrl-C: to the whole group of the terminal
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself: what it said is judged below
+            os.killpg(started.pid, signal.SIGINT)  # Ctrl-C: to the whole group of the terminal
         started.wait(PATIENCE_SECONDS)
     finally:
         if started.poll() is None:
@@ -87,7 +97,7 @@ def test_make_up_installs_little_and_shows_the_stack_until_ctrl_c(clone, tmp_pat
             started.wait()
     text = said.read_text()
     if "in use" in text:
-        pytest.skip(text[-300:])
+        pytest.skip(f"a port of `gpushare up` is in use on this machine: {text[-300:]}")
     assert "allocations beyond a promise refused; over promise: stray" in text, text[-3000:]
     size = sum(path.lstat().st_size for path in (clone / ".venv").rglob("*") if not path.is_symlink())
     assert size < 200e6
@@ -103,6 +113,22 @@ def test_a_command_gets_a_share_of_a_simulated_card(clone):
     assert "ok       canary.limited" in text
     [promised] = [line for line in text.splitlines() if line.startswith("gpushare_container_memory_allocated_bytes{")]
     assert promised.endswith(" 5.36870912e+09")
+
+
+@pytest.mark.slow
+def test_the_commands_for_a_cluster_can_be_installed(clone, tmp_path):
+    """
+    The first line of a cluster's block: then these commands miss nothing but a cluster.
+    """
+    activate, install = MACHINE[0], CLUSTER[0]
+    config = tmp_path / "config"
+    config.write_text(KUBECONFIG)
+    text = typed(
+        clone, [activate, install, "gpushare doctor cluster || echo status $?"], INSTALL_SECONDS, KUBECONFIG=str(config)
+    )
+
+    assert "status 3" in text  # unknown: nothing answers at that address
+    assert "cluster.server_version" in text
 
 
 @pytest.mark.slow

@@ -219,6 +219,20 @@ def stand(
             _stop(running)
 
 
+@contextlib.contextmanager
+def configured(text: str) -> Iterator[Stand]:
+    """A Prometheus with this configuration; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-prometheus-") as name:
+        folder = Path(name)
+        (folder / "prometheus.yml").write_text(text)
+        url, process = _prometheus(folder)
+        try:
+            _ready(url, process, folder)
+            yield Stand(url, folder, None, [process])
+        finally:
+            _stop([process])
+
+
 def _stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in running:
         if process.poll() is None:
