@@ -53,7 +53,7 @@ mitigation, when to ignore it. There, `$NODE` is the label `node` of the alert, 
 The scrape jobs must be named `{EXPORTER_JOB}`, `{NODE_JOB}`, `{SCHEDULER_JOB}` and `{AUTOSCALER_JOB}`, with
 `honor_labels: true` and a scrape interval of {SCRAPE_SECONDS} to 30 s: [monitoring.md](monitoring.md) has such
 configurations. Only the exporter is required: alerts on other components stay silent if they were never scraped. But
-whoever scrapes node agents must scrape the scheduler too, or it is reported as absent.
+if you scrape node agents, scrape the scheduler too, or it is reported as absent.
 **The rules are for one cluster**: run them in that cluster's own Prometheus and scrape each target once. A ruler over
 several clusters mistakes the schedulers of two clusters for two leaders, and two nodes of the same name for one node.
 

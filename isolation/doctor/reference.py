@@ -30,7 +30,7 @@ Look up every resource, label, annotation, object and variable that gpushare rea
 [metrics.md](metrics.md), names of other systems that are translated in [dialects.md](dialects.md), ports and accounts
 in [install.md](install.md#rights-and-ports).
 
-"Ours" means gpushare's. Of pods and nodes, what is written "by" a component is refused from anybody else
+Of pods and nodes, what is written "by" a component is refused from anybody else
 ([admission](admission.md#what-is-refused)).
 """
 _SECTIONS: Final = (
@@ -122,7 +122,7 @@ def _reservation() -> Iterator[str]:
     yield f"## {made['names']['kind']}\n"
     short = made["names"]["shortNames"][0]
     yield f"`{made['group']}/{version['name']}`, cluster-scoped, short name `{short}`: room on cards, kept for one pod."
-    yield "Scheduler and autoscaler write reservations; nobody else has to. A spec is never changed.\n"
+    yield "Scheduler and autoscaler write reservations; you need not. A spec is never changed.\n"
     yield "| field of `spec` | type | meaning |\n|---|---|---|"
     yield from _fields(spec, "")
 
