@@ -126,3 +126,14 @@ def test_the_webhook_port_is_for_the_api_server_alone_where_its_address_is_given
         found.append([source["ipBlock"]["cidr"] for source in policy[0]["from"]])
 
     assert [["192.0.2.0/24"], ["10.0.0.10/32", "10.0.0.11/32"]] == found
+
+
+def test_the_runtime_class_of_the_page_on_the_gpu_operator_reaches_both_daemonsets(tmp_path):
+    """
+    Its patch as it is written; no other pod is changed.
+    """
+    page = (MANIFESTS.parent / "docs/gpu-operator.md").read_text()
+    [patches] = re.findall(r"```yaml\n(patches:.*?)```", page, re.DOTALL)
+    made = templates(above(tmp_path, "self-signed", **yaml.safe_load(patches)))
+
+    assert {NODE_AGENT, EXPORTER} == {name for name, one in made.items() if one["spec"].get("runtimeClassName")}
