@@ -118,6 +118,7 @@ def _containers(
             # of a card on which it was not measured nothing is known
             recommended_bytes=_recommend(known, asked, wish.bounds, reading) if len(known) == len(holds) else 0,
             pod_bytes=together,
+            asked_bytes=asked,
             node=pod.placement.node if pod.placement is not None else "",
             cards=cards,
             reserved_bytes=reserved_units(pod.wanted_resize) * unit // cards,

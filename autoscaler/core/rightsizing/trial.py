@@ -45,6 +45,8 @@ class LivePod:
     """0: no recommendation."""
     pod_bytes: int
     """Promised to all containers of the pod together."""
+    asked_bytes: int = 0
+    """By its spec."""
     node: str = ""
     cards: int = 1
     reserved_bytes: int = 0
@@ -139,10 +141,13 @@ def judge(
     """
     trials = {key: trial for key, trial in state.trials.items() if key in pods and _is_ours(trial, pods[key], now)}
     passed = {key: old for key, old in state.passed.items() if key in pods and _is_released(old, pods[key], now)}
+    known = {trial.uid for trial in (*trials.values(), *passed.values())}
     for key, pod in pods.items():
         gave = pod.reserved_bytes - pod.pod_bytes
-        if gave > 0 and key not in trials and key not in passed:
-            trials[key] = _begin(pod, pod.promised_bytes + gave, pod.promised_bytes, now, limits)
+        if gave > 0 and pod.uid not in known and pod.promised_bytes < pod.asked_bytes:
+            known.add(pod.uid)
+            before = min(pod.asked_bytes, pod.promised_bytes + gave)
+            trials[key] = _begin(pod, before, pod.promised_bytes, now, limits)
     steps: list[ResizePod] = []
     for key, trial in trials.items():
         pod = pods[key]
@@ -189,13 +194,20 @@ def plan_shrinks(state: TrialState, pods: Iterable[LivePod], now: float, limits:
 
 
 def find_wasteful(state: TrialState, pods: Iterable[LivePod], limits: Limits) -> Iterator[LivePod]:
-    """Pods that could be made smaller, what frees most first; whoever was resized by hand stays as it is."""
+    """
+    Containers that could be made smaller, what frees most first; whoever was resized by hand stays as it is.
+
+    At most one of a pod: what is reserved for a pod is one amount.
+    """
+    taken = {trial.uid: key for of in (state.trials, state.passed, state.waiting) for key, trial in of.items()}
     for pod in sorted(pods, key=lambda pod: (pod.recommended_bytes - pod.promised_bytes, pod.key)):
         freed = pod.promised_bytes - pod.recommended_bytes
         enough = pod.recommended_bytes and freed >= limits.min_resize_bytes
         idle = not pod.pending and pod.used_bytes <= pod.recommended_bytes
         untouched = not pod.reserved_bytes and (not pod.resized or pod.key in state.passed)
-        if enough and idle and untouched and pod.key not in state.trials:
+        mine = taken.get(pod.uid, pod.key) == pod.key and pod.key not in state.trials
+        if enough and idle and untouched and mine:
+            taken[pod.uid] = pod.key
             yield pod
 
 

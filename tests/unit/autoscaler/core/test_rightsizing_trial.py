@@ -22,9 +22,11 @@ from autoscaler.core.rightsizing.trial import (
 from isolation.contract.quantity import GIB
 
 LIMITS = Limits(max_resizes_per_hour=10)
-POD = LivePod(
-    "u1", "main", "team/Deployment/web", 16 * GIB, 6 * GIB, 20 * GIB, denied=0, peak_bytes=5 * GIB, used_bytes=4 * GIB
-)
+POD = LivePod("u1", "main", "team/Deployment/web", 16 * GIB, 6 * GIB, 20 * GIB, 16 * GIB, denied=0, peak_bytes=5 * GIB)
+POD = replace(POD, used_bytes=4 * GIB)
+SIDE = replace(POD, container="side", promised_bytes=4 * GIB, asked_bytes=4 * GIB, recommended_bytes=1 * GIB)
+"""Another container of its pod."""
+SIDE = replace(SIDE, used_bytes=GIB // 2, peak_bytes=GIB // 2)
 SHRUNK = replace(POD, promised_bytes=6 * GIB, pod_bytes=10 * GIB, reserved_bytes=20 * GIB, resized=True)
 """The same once the resize is in force."""
 
@@ -97,6 +99,19 @@ def test_a_reservation_without_a_trial_begins_one():
     steps, state = after(TrialState(), SHRUNK, HOUR)
     [trial] = state.trials.values()
     assert ([], 16 * GIB, 6 * GIB, HOUR + DAY) == (steps, trial.from_bytes, trial.to_bytes, trial.until)
+
+
+def test_a_pods_other_container_is_left_as_it_is():
+    """What is reserved for the pod is no sign that the other one is on trial, and it is not made smaller besides."""
+    steps = plan_shrinks(TrialState(), [SIDE, POD], 0.0, replace(LIMITS, max_resizes_per_owner_per_hour=9))
+    assert ["main"] == [step.trial.container for step in steps]
+    side = replace(SIDE, pod_bytes=10 * GIB, reserved_bytes=20 * GIB, resized=True)
+    for state in (TrialState().record(steps, 0.0), TrialState()):
+        steps, after_ = judge(state, {side.key: side, SHRUNK.key: SHRUNK}, HOUR, LIMITS)
+        assert ([], {SHRUNK.key}) == (steps, after_.trials.keys())
+    free = replace(SHRUNK, reserved_bytes=0)
+    passed = TrialState(passed={key: replace(trial, until=0.0) for key, trial in after_.trials.items()})
+    assert not list(find_wasteful(passed, [replace(SIDE, pod_bytes=10 * GIB, resized=True), free], LIMITS))
 
 
 def test_use_that_falls_with_the_promise_gives_it_back():
