@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Running pods on a real node are resized at random while pods come and go and everything is killed in turn.
+
+Decides what comes next, and watches two sums all the time: what the records book of each card, and what the limits in
+force give. At the end every container has what its record says, and the kubelet counts accordingly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+from e2e.apiclient import RefusedError
+from realkubelet.churn import Churn
+from realkubelet.pods import GIB, MEMORY, PODS, container, pod_of
+from support.waiting import PATIENCE_SECONDS
+
+from isolation.contract.abi import unpack_limits
+from isolation.contract.codec import CodecError, decode_allocation
+from isolation.contract.codec.resize import RESERVED, decode_status, encode_wanted
+from isolation.contract.names import ALLOCATION, RESIZE, RESIZE_STATUS, SCHEDULER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from e2e.apiclient import ApiClient
+    from e2e.sharing import Replica
+    from realkubelet.stage import Stage
+
+FAULTS: Final = ("agent-killed", "scheduler", "kubelet", "apiserver", "agent-told", "containerd")
+PODS_AT_ONCE: Final = 6
+CARD_BYTES: Final = 14 * GIB
+_OUTAGE_SECONDS: Final = 3.0
+_LOOK_SECONDS: Final = 0.05
+_AWAY: Final = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+@dataclass
+class Resizes:
+    """What became of them."""
+
+    asked: int = 0
+    in_force: int = 0
+    """Pods that had what was wanted last, at the end."""
+    overcommitted: list[str] = field(default_factory=list)
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Pods that the kubelet refused for good, by its reason."""
+    differs: list[str] = field(default_factory=list)
+    """What did not agree at the end."""
+    faults: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+    """Conditions that were seen."""
+
+
+class ResizeChurn:
+    """See the module; `scheduler` is the one that leads."""
+
+    def __init__(self, stage: Stage, client: ApiClient, scheduler: Replica, seed: int) -> None:
+        self._stage, self._client, self._scheduler = stage, client, scheduler
+        self._draw = random.Random(seed)  # noqa: S311 (which pod, how much)
+        self._churn = Churn(stage, client, seed)
+        self._number = 0
+        self.found = Resizes()
+
+    async def run(self, count: int, every: int, show: Callable[[int, int], None] = lambda *_: None) -> Resizes:
+        """So many resizes; a fault after each `every` of them."""
+        over = asyncio.Event()
+        watches = [asyncio.create_task(self._watch_limits(over)), asyncio.create_task(self._watch_records(over))]
+        try:
+            for number in range(count):
+                alive = await self._alive()
+                while len(alive) < PODS_AT_ONCE:
+                    alive[await self._add()] = {}
+                    alive = await self._alive()
+                if self._draw.random() < 0.1:
+                    gone = self._draw.choice(sorted(alive))
+                    await self._remove(gone)
+                    del alive[gone]
+                await self._resize(self._draw.choice(sorted(alive)))
+                if number % every == every - 1:
+                    await self._break(FAULTS[number // every % len(FAULTS)])
+                show(number + 1, count)
+            await self._settle()
+        finally:
+            over.set()
+            await asyncio.gather(*watches)
+        return self.found
+
+    async def _alive(self) -> dict[str, dict[str, Any]]:
+        """Pods that have not ended, by name; what the kubelet refused is counted and goes."""
+        listed = await self._answered(lambda: self._client.get(PODS))
+        found = {}
+        for pod in listed["items"]:
+            name, status = pod["metadata"]["name"], pod["status"]
+            if status.get("phase") == "Failed":
+                self.found.rejected[f"{status.get('reason', '?')}: {status.get('message', '')[:200]}"] += 1
+                await self._remove(name)
+            elif not pod["metadata"].get("deletionTimestamp"):
+                found[name] = pod
+                text = pod["metadata"].get("annotations", {}).get(RESIZE_STATUS)
+                if text:
+                    told = decode_status(text)
+                    self.found.statuses[f"{told.condition.value} {told.reason.value}".strip()] += 1
+        return found
+
+    async def _add(self) -> str:
+        self._number += 1
+        name, units = f"sized-{self._number}", self._draw.randint(1, 6)
+        # every third one starts again and again
+        words = ["/bin/sh", "-c", "/bin/client 300 & sleep 8; exit 1"] if self._number % 3 == 0 else ["300"]
+        pod = pod_of(name, container("main", units, *words), schedulerName=SCHEDULER, terminationGracePeriodSeconds=0)
+        pod["spec"]["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
+        await self._answered(lambda: self._client.create(pod))
+        return name
+
+    async def _remove(self, name: str) -> None:
+        force = self._draw.random() < 1 / 3
+        await self._answered(lambda: self._client.delete(f"{PODS}/{name}", force=force))
+
+    async def _resize(self, name: str) -> None:
+        units = self._draw.choice((1, 1, 2, 3, 4, 6, 8, 10, 12))
+        wanted = {"main": {MEMORY: units}}
+        if self._draw.random() < 0.25:
+            wanted[RESERVED] = {MEMORY: min(12, units + self._draw.randint(0, 4))}
+        change = {"metadata": {"annotations": {RESIZE: encode_wanted(wanted)}}}
+        await self._answered(lambda: self._client.merge(f"{PODS}/{name}", change))
+        self.found.asked += 1
+        await asyncio.sleep(self._draw.random() * 0.3)
+
+    async def _break(self, fault: str) -> None:
+        self.found.faults[fault] += 1
+        if fault == "scheduler":
+            await asyncio.to_thread(self._scheduler.end, signal.SIGKILL)
+            self._scheduler.start()
+            await self._scheduler.leads()
+        elif fault == "apiserver":
+            self._stage.plane.freeze("kube-apiserver")
+            await asyncio.sleep(_OUTAGE_SECONDS)
+            self._stage.plane.thaw("kube-apiserver")
+        else:
+            await self._churn.break_with(fault)
+
+    async def _answered(self, call: Callable[[], Any]) -> Any:
+        """What the API server says, once it answers; of what is gone meanwhile, nothing."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                try:
+                    return await call()
+                except RefusedError as exc:
+                    if exc.status in {404, 409}:
+                        return None
+                except _AWAY:
+                    pass
+                await asyncio.sleep(0.2)
+
+    # What must be true at every moment.
+
+    async def _watch_limits(self, over: asyncio.Event) -> None:
+        """Of containers whose files stand, whether or not their pods still do."""
+        while not over.is_set():
+            sums: Counter[str] = Counter()
+            for folder in self._stage.allocations().values():
+                with contextlib.suppress(OSError, ValueError, struct.error):
+                    for card in unpack_limits((folder / "limits/limits").read_bytes()).cards:
+                        sums[str(card.uuid)] += card.memory_bytes
+            self.found.overcommitted += [
+                f"limits: {amount / GIB} GiB" for amount in sums.values() if amount > CARD_BYTES
+            ]
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _watch_records(self, over: asyncio.Event) -> None:
+        while not over.is_set():
+            with contextlib.suppress(RefusedError, *_AWAY):
+                sums: Counter[str] = Counter()
+                for pod in (await self._client.get(PODS))["items"]:
+                    if pod["status"].get("phase") not in {"Succeeded", "Failed"}:
+                        sums += _booked(pod)
+                most = [f"records: {amount / GIB} GiB" for amount in sums.values() if amount > CARD_BYTES]
+                self.found.overcommitted += most
+            await asyncio.sleep(10 * _LOOK_SECONDS)
+
+    # What must be true at the end.
+
+    async def _settle(self) -> None:
+        """Until nothing is in progress; then records, limits, and both counts of the kubelet agree."""
+        why: list[str] = ["never looked"]
+        for _ in range(int(PATIENCE_SECONDS)):
+            why = await self._disagreements()
+            if not why:
+                return
+            await asyncio.sleep(1.0)
+        self.found.differs = why
+
+    async def _disagreements(self) -> list[str]:
+        pods, why, less, units = await self._alive(), [], 0, list[str]()
+        self.found.in_force = 0
+        for name, pod in pods.items():
+            told = pod["metadata"].get("annotations", {})
+            record = decode_allocation(told[ALLOCATION]) if ALLOCATION in told else None
+            if record is None:
+                continue
+            if "InProgress" in told.get(RESIZE_STATUS, ""):
+                why.append(f"{name}: {told[RESIZE_STATUS]}")
+            if record.resize is not None:
+                less += (record.requested[0] - record.resize.card_bytes) // GIB
+            has = {one.uuid: one.bytes for part in record.parts for one in part.slices}
+            limits = self._stage.limits(pod).get("main")
+            if limits is not None and limits != has:
+                why.append(f"{name}: limits {limits}, record {has}")
+            self.found.in_force += RESIZE_STATUS not in told
+            units += [one for ids in self._stage.devices(pod).values() for one in ids]
+        if len(units) != len(set(units)):
+            why.append("a unit is given twice")
+        node = await self._client.get(f"/api/v1/nodes/{self._stage.node.name}")
+        counted, expected = int(node["status"]["allocatable"][MEMORY]), 2 * CARD_BYTES // GIB + less
+        if counted != expected:
+            why.append(f"the kubelet counts {counted} units, not {expected}")
+        return why
+
+
+def _booked(pod: dict[str, Any]) -> Counter[str]:
+    try:
+        record = decode_allocation(pod["metadata"].get("annotations", {}).get(ALLOCATION, ""))
+    except CodecError:
+        return Counter()
+    return Counter({one.uuid: one.bytes for one in record.slices})
