@@ -12,6 +12,7 @@ import yaml
 from e2e.binaries import Missing, find_jsonnet
 from support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "dashboards" / "mixin.libsonnet"
 RULES = yaml.safe_load((ROOT / "dashboards/rules/out/gpushare.rules.yaml").read_text())["groups"]

@@ -8,6 +8,7 @@ import gzip
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -19,10 +20,14 @@ from support.waiting import PATIENCE_SECONDS
 from charts.values import SWITCHES, VALUES
 from isolation.contract.names import SYSTEM_NAMESPACE
 
-ALONE = ("ack", {"cert-manager", "demo", "existing-scheduler"})
-PAIRS = tuple(
-    pair for pair in itertools.combinations(SWITCHES, 2) if not (pair[0] == ALONE[0] and {pair[1]} <= ALONE[1])
-)
+pytestmark = pytest.mark.processes
+CONTRADICTING = {
+    ("ack", "cert-manager"): "ack.enabled installs no scheduler, node agent or admission of ours: remove ",
+    ("ack", "demo"): "ack.enabled installs no scheduler, node agent or admission of ours: remove ",
+    ("ack", "existing-scheduler"): "ack.enabled installs no scheduler, node agent or admission of ours: remove ",
+    ("cert-manager", "existing-scheduler"): "scheduler.existing needs certificates by certificate.sh",
+}
+PAIRS = tuple(pair for pair in itertools.combinations(SWITCHES, 2) if pair not in CONTRADICTING)
 
 
 def test_the_committed_chart_is_current():
@@ -80,17 +85,46 @@ def test_each_pair_of_them_comes_to_the_same(first):
     assert [] == different
 
 
-@pytest.mark.parametrize("other", sorted(ALONE[1]))
-def test_what_contradicts_is_refused_in_words(other, tmp_path):
+@pytest.mark.parametrize(("pair", "words"), CONTRADICTING.items())
+def test_what_contradicts_is_refused_in_words(pair, words, tmp_path):
     """
-    ACK has scheduler, agent and admission of its own.
+    ACK has scheduler, agent and admission of its own; an existing kube-scheduler's certificate comes from the script.
     """
     file = tmp_path / "values.json"
-    file.write_text(values_of(sets_of("ack", other)))
+    file.write_text(values_of(sets_of(*pair)))
     done = run_helm("template", "gpushare", str(CHART), "-f", str(file))
 
     assert 0 != done.returncode
-    assert "ack.enabled installs no scheduler, node agent or admission of ours: remove " in done.stderr
+    assert words in done.stderr
+
+
+SCRIPT = "sh certificate.sh "
+READY = "kubectl -n gpushare-system get certificates"
+
+
+@pytest.mark.parametrize(
+    ("names", "said", "unsaid"),
+    [
+        ((), (f"    {SCRIPT}scheduler\n", "gpu.schedule=core_mem", "dryRun=false"), (READY, "NAMESPACE=")),
+        (("cert-manager", "grpc"), (READY,), (SCRIPT,)),
+        (("cert-manager", "custom-metrics"), (READY, f"{SCRIPT}metrics-api\n"), ()),
+        (("existing-scheduler", "grpc"), (f"OUT=gpushare-extender {SCRIPT}extender grpc\n", "your kube-scheduler"), ()),
+        (("ack",), ('"On ACK"',), (SCRIPT, "core_mem")),
+    ],
+)
+def test_the_notes_say_what_comes_next(names, said, unsaid, tmp_path):
+    """
+    As if they were a template: helm shows them only where it installs.
+    """
+    shutil.copytree(CHART, tmp_path / "chart")
+    (tmp_path / "chart/templates/NOTES.txt").rename(tmp_path / "chart/templates/notes.yaml")
+    file = tmp_path / "values.json"
+    file.write_text(values_of(sets_of(*names)))
+    words = ("template", "gpushare", str(tmp_path / "chart"), "-f", str(file), "-s", "templates/notes.yaml", "--debug")
+    text = run_helm(*words, "--namespace", SYSTEM_NAMESPACE).stdout
+
+    assert [] == [one for one in said if one not in text]
+    assert [] == [one for one in unsaid if one in text]
 
 
 @pytest.mark.parametrize("name", ["", *SWITCHES])
@@ -207,7 +241,12 @@ def test_the_packed_chart_fits_into_a_release():
     """
     folder = b"".join(path.read_bytes() for path in sorted(CHART.rglob("*")) if path.is_file())
     everything = render(
-        {path: value for one in SWITCHES.values() if one.overlay != "ack" for path, value in one.sets.items()}
+        {
+            path: value
+            for one in SWITCHES.values()
+            if one.overlay not in ("ack", "existing-scheduler")
+            for path, value in one.sets.items()
+        }
     )
     size = len(base64.b64encode(gzip.compress(base64.b64encode(folder) + everything.encode())))
 

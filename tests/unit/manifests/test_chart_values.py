@@ -16,6 +16,7 @@ from isolation.contract.names import ACK, AUTOSCALER, EXPORTER, NODE_AGENT, SCHE
 from isolation.scheduler.admission.core.serving import parse_serving
 from isolation.scheduler.admission.objects import build_objects
 
+pytestmark = pytest.mark.processes
 KINDS = {SCHEDULER: "Deployment", AUTOSCALER: "Deployment", NODE_AGENT: "DaemonSet", EXPORTER: "DaemonSet"}
 OURS = {"controller": (SCHEDULER, AUTOSCALER), "node": (NODE_AGENT,), "exporter": (EXPORTER,)}
 DIGEST = f"sha256:{'b' * 64}"

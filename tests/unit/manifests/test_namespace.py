@@ -16,6 +16,7 @@ from support.waiting import PATIENCE_SECONDS
 from charts.values import SWITCHES
 from isolation.contract.names import SYSTEM_NAMESPACE
 
+pytestmark = pytest.mark.processes
 OTHER = "gpu-sharing"
 
 
