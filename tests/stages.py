@@ -69,7 +69,7 @@ def pytest(workers: int, *words: str) -> tuple[str, ...]:
 def stages(budget: int) -> dict[str, Stage]:
     """Every stage by its name."""
     searching = ("--budget", str(budget)) if budget > 1 else ()
-    elsewhere = "--ignore-glob=*/test_real_kubelet_*", "--ignore-glob=*/test_keda.py"
+    elsewhere = tuple(f"--ignore-glob=*/test_{name}" for name in ("real_kubelet_*", "keda.py", "operators.py"))
     many, few = max(4, CORES), max(2, CORES // 2)
     lint = (
         (str(BIN / "ruff"), "check", "."),
@@ -79,6 +79,7 @@ def stages(budget: int) -> dict[str, Stage]:
     )
     kubelet = (("bash", "tests/realkubelet/get.sh"), pytest(0, "-m", "e2e", "-k", "real_kubelet", "tests/e2e"))
     keda = (("bash", "tests/e2e/get_keda.sh"), pytest(0, "tests/e2e/test_keda.py"))
+    operators = (("bash", "tests/e2e/get_operators.sh"), pytest(0, "tests/e2e/test_operators.py"))
     clients = (
         (sys.executable, "tests/clients/get.py"),
         pytest(few, "-m", "clients", "tests/clients"),
@@ -112,6 +113,7 @@ def stages(budget: int) -> dict[str, Stage]:
         ),
         Stage("kubelet", "the node agent under a real kubelet and containerd", kubelet, "make kubelet", root_only=True),
         Stage("keda", "docs/keda.md with the real KEDA", keda, "make keda", root_only=True),
+        Stage("operators", "the real cert-manager and Prometheus operator", operators, "make operators"),
         Stage("clients", "programs of others, with and without the isolation library", clients, "make clients"),
     )
     return {stage.name: stage for stage in made}
@@ -119,7 +121,7 @@ def stages(budget: int) -> dict[str, Stage]:
 
 GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "test": (("lint", "tests"), ("cluster",)),
-    "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster"), ("kubelet", "keda")),
+    "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster"), ("kubelet", "keda", "operators")),
 }
 """Lanes run side by side; the stages of a lane one after another. `clients` is in none: it fetches 10 GiB."""
 

@@ -172,6 +172,7 @@ def test_every_test_belongs_to_a_stage_and_to_one_only():
         "e2e and slow",
         "real_kubelet",
         "test_keda",
+        "test_operators",
         "-m clients tests/clients",
     ):
         assert expression in said
