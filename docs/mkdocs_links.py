@@ -22,10 +22,10 @@ def on_page_markdown(markdown: str, /, page: Any, config: Any, **_: Any) -> str:
 
     def target(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, found["path"]))
-        outside = not path.startswith("docs/")
-        if (outside or path.endswith(".yaml")) and (ROOT / path).exists():
-            kind = "tree" if (ROOT / path).is_dir() else "blob"
-            return f"{config['repo_url'].rstrip('/')}/{kind}/main/{path}{found['anchor'] or ''}"
+        folder_or_file = "tree" if (ROOT / path).is_dir() else "blob"
+        no_page = not path.startswith("docs/") or path.endswith(".yaml") or folder_or_file == "tree"
+        if no_page and (ROOT / path).exists():
+            return f"{config['repo_url'].rstrip('/')}/{folder_or_file}/main/{path}{found['anchor'] or ''}"
         return found[0]
 
     return _LINK.sub(target, markdown)

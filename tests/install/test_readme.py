@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from e2e.manifest_installation import LOCK
 from support.children import DIES_WITH_US
 from support.docs_reading import readme
 from support.waiting import PATIENCE_SECONDS
@@ -66,7 +68,16 @@ def typed(clone, lines, seconds=PATIENCE_SECONDS, **more):
     return done.stdout
 
 
+@pytest.fixture
+def ports():
+    """Those that the stack and the manifests both name: one test at a time has them."""
+    with LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("ports")
 def test_make_up_installs_little_and_shows_the_stack_until_ctrl_c(clone, tmp_path):
     """
     The first of the two commands; the second is what runs this test, so it is compared and not typed.
