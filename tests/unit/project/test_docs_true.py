@@ -223,6 +223,28 @@ def test_extras_exist(page):
         assert set(lines_found.split(",")) <= extras, lines_found
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name.startswith("docs/")], ids=lambda page: page.name)
+def test_checks_of_the_doctor_exist(page):
+    """By the name under which its table shows them."""
+    code = "\n".join(text for path, text in SOURCES.items() if path.is_relative_to(ROOT / "isolation" / "doctor"))
+    for name in set(re.findall(r"`((?:machine|cluster|canary)\.[a-z_]+)`", page.text)):
+        assert f'"{name}"' in code, name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "with enough free in total, but not on single cards",
+        "in a mode that does not support this request",
+        "pods.gpushare.dev",
+    ],
+)
+def test_what_troubleshooting_quotes_is_what_is_printed(words):
+    """A reader searches the page for the words of a message."""
+    assert words in BY_NAME["docs/troubleshooting.md"].text
+    assert any(words in text or f'"{words.partition(".")[0]}.{{' in text for text in SOURCES.values())
+
+
 def test_every_page_and_every_command_is_reached_from_the_readme():
     """By one link or two; a page that nobody finds helps nobody."""
     seen, left = set(), ["README.md"]
