@@ -79,7 +79,7 @@ class ClientBook(Structure):
         *((name, c_uint64) for name in ("state", "pid", "start_time", "contexts")),
         ("bytes", c_uint64 * len(KINDS)),
         *((name, c_uint64) for name in ("managed_bytes", "total_bytes", "peak_bytes", "denied")),
-        *((name, c_uint64) for name in ("own_ns", "launches", "copies", "slices", "fault", "queued")),
+        *((name, c_uint64) for name in ("own_ns", "launches", "copies", "slices", "fault", "queued", "space_ns")),
         *((name, c_uint64) for name in ("born_ns", "gone_ns")),
         ("name", c_char * NAME),
         ("cgroup", c_char * TEXT),

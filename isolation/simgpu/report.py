@@ -39,6 +39,7 @@ def _client(book: ClientBook) -> dict[str, Any]:
         "denied": book.denied,
         "gpu_seconds": book.own_ns / SECOND,
         "gpu_ns": book.own_ns,
+        "filled_ns": book.space_ns,
         "launches": book.launches,
         "copies": book.copies,
         "slices": book.slices,

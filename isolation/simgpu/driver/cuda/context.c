@@ -9,6 +9,7 @@
 #include "sim.h"
 #include "stream.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 static __thread struct sim_context *stack[SIM_STACK];
@@ -74,9 +75,18 @@ CUresult sim_client(struct sim_device *device)
     CARD_LOCKED(device);
     int index = hw_attach(&sim_hw, device->card);
     if (index < 0)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return index == -ENOTCONN ? CUDA_ERROR_MPS_SERVER_NOT_READY
+               : index == -EMFILE ? CUDA_ERROR_MPS_MAX_CLIENTS_REACHED
+                                  : CUDA_ERROR_OUT_OF_MEMORY;
     device->client = &device->card->client[index];
     return CUDA_SUCCESS;
+}
+
+/* Whether the card's compute mode lets this process compute. */
+static CUresult check_mode(struct sim_device *device)
+{
+    CARD_LOCKED(device);
+    return hw_taken(device->card, device->client) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }
 
 /* Bytes of a context of this model with the default limits. */
@@ -107,6 +117,8 @@ CUresult sim_make_context(int index, uint64_t bytes, struct sim_context **made)
     struct sim_device *device = sim_device[index];
     TRY(sim_client(device));
     TRY(sim_device_error(device));
+    if (!device->contexts)
+        TRY(check_mode(device));
     bytes = bytes ? bytes : base_bytes(device);
     TRY(sim_charge(device, HW_CONTEXT, bytes));
     hw_spin(sim_params()->context_ns);
@@ -159,8 +171,8 @@ void sim_end_context(struct sim_context *context)
     context->tag = SIM_DEAD;
     CARD_LOCKED(device);
     hw_put(device->card, &device->client->contexts, device->client->contexts - 1);
-    if (!device->contexts)
-        hw_put(device->card, &device->client->fault, 0); /* a new context starts clean */
+    if (!device->contexts && !device->client->server)
+        hw_put(device->card, &device->client->fault, 0); /* a new context starts clean, outside MPS */
 }
 
 /* One more user of the device's primary context. */

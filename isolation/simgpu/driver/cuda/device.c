@@ -132,9 +132,10 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice index)
     if (!value || attribute < 1 || attribute > 161)
         return CUDA_ERROR_INVALID_VALUE;
     const struct hw_model *m = &device->card->model;
+    uint64_t cap = sim_hw.mps.pid ? hw_cap(device->card, sim_hw.mps.percent) : 0;
     switch (attribute) {
     case 13: *value = (int)m->sm_mhz * 1000; break;
-    case 16: *value = (int)m->sms; break;
+    case 16: *value = (int)(cap ? m->sms * cap / 1000000 : m->sms); break;
     case 33: *value = (int)m->pci_bus; break;
     case 34: *value = (int)m->pci_device; break;
     case 36: *value = (int)m->memory_mhz * 1000; break;

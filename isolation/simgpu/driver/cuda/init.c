@@ -85,6 +85,8 @@ static int all_cards(int *cards)
     int count = 0, instance = -1;
     for (int i = 0; i < (int)sim_hw.file->cards; i++) {
         const struct hw_model *model = &sim_hw.file->card[i].model;
+        if (sim_hw.mps.pid && !hw_server(&sim_hw, &sim_hw.file->card[i]))
+            continue; /* a client sees what its server sees */
         if (!model->mig && !model->parent)
             cards[count++] = i;
         else if (model->parent && instance < 0)
@@ -110,6 +112,8 @@ static int card_named(const char *name, size_t length, const int *cards, int cou
         char text[64];
         hw_uuid(&sim_hw.file->card[i].model, text, sizeof text);
         if (length < 5 || strncasecmp(text, name, length) || sim_hw.file->card[i].model.mig)
+            continue;
+        if (sim_hw.mps.pid && !hw_server(&sim_hw, &sim_hw.file->card[i]))
             continue;
         if (found >= 0)
             return -1;
@@ -151,6 +155,7 @@ static CUresult start(void)
     char path[4096];
     if (hw_path(path, sizeof path, (const void *)start) || hw_open(&sim_hw, path))
         return CUDA_ERROR_NO_DEVICE;
+    TRY(sim_join_mps());
     find_devices();
     if (!sim_devices)
         return CUDA_ERROR_NO_DEVICE;

@@ -40,6 +40,7 @@ API CUresult cuDriverGetVersion(int *version);
 void sim_lock(void);
 void sim_unlock(void);
 CUresult sim_enter(void);
+CUresult sim_join_mps(void);
 void *sim_new(size_t bytes);
 char *sim_text(const char *text, size_t length);
 uint64_t sim_round(uint64_t bytes, uint64_t granule);

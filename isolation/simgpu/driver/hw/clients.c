@@ -52,7 +52,7 @@ static int spare_client(struct hw_card *card)
     return gone < HW_HISTORY && card->clients < HW_CLIENTS ? (int)card->clients : oldest;
 }
 
-/* Register this process with the card; its index, or -EUSERS where the card is full of clients. */
+/* Register this process with the card; its index, or -EUSERS where the card is full of clients, or as hw_serve. */
 int hw_attach(struct hw *hw, struct hw_card *card)
 {
     int index = spare_client(card);
@@ -74,6 +74,9 @@ int hw_attach(struct hw *hw, struct hw_card *card)
     client->pid = hw->file->process[hw->process].pid;
     client->start_time = hw->file->process[hw->process].start_time;
     client->born_ns = hw_now(hw);
+    int refused = hw->mps.pid ? hw_serve(hw, card, client) : 0;
+    if (refused)
+        return refused;
     if (card->clients < (uint64_t)index + 1)
         hw_put(card, &card->clients, (uint64_t)index + 1);
     hw_put(card, &client->state, HW_LIVE);
@@ -117,6 +120,11 @@ uint64_t hw_free_bytes(const struct hw *hw, const struct hw_card *card, const st
     uint64_t free = size > card->used_bytes ? size - card->used_bytes : 0;
     uint64_t mode = hw->file->params.memacct;
     struct hw_answer answer;
+    if (client && client->limit_bytes) {
+        uint64_t room = client->limit_bytes > client->total_bytes ? client->limit_bytes - client->total_bytes : 0;
+        free = room < free ? room : free;
+        size = client->limit_bytes < size ? client->limit_bytes : size;
+    }
     if (client && hw_owned(hw)) {
         int error = hw_ask(hw, card, HW_ROOM, 0, 0, -1, &answer);
         if (total)
@@ -220,6 +228,7 @@ void hw_refund(struct hw *hw, struct hw_card *card, struct hw_client *client, en
 static void bury(struct hw *hw, struct hw_card *card, struct hw_client *client, uint64_t now)
 {
     hw_drop_work(card, client);
+    hw_server_gone(card, client);
     hw_put(card, &client->state, HW_TEARDOWN);
     hw_put(card, &client->gone_ns, now);
     hw_put(card, &client->back_ns, now + hw->file->params.teardown_ns);

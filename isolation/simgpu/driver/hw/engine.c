@@ -2,9 +2,10 @@
 /* Execution: the card's clock and what its clients compute, in discrete events up to "now".
  *
  * Nobody runs in the background: whoever looks at a card first brings it up to the present.
- * One client has the card at a time (time slices, switch cost); within it the heads of its lanes
- * run together and share the card once they fill it. Copies go beside computing. The caller holds
- * the card's lock; every step is one commit.
+ * One client has the card at a time (time slices, switch cost), or all clients of one MPS server
+ * together; the heads of their lanes run together and share the card once they fill it, those of
+ * one client its part of the card. Copies go beside computing. The caller holds the card's lock;
+ * every step is one commit.
  */
 #include "hw.h"
 
@@ -44,11 +45,14 @@ static void finish(struct hw_card *card, struct hw_client *client, struct hw_ite
         uint64_t i = (uint64_t)(client - card->client);
         hw_put(card, &card->busy[i / 64], card->busy[i / 64] & ~(1ull << i % 64));
     }
-    if (item->fault && !client->fault) {
-        hw_put(card, &client->fault, item->fault);
+    uint64_t fault = client->fault ? 0 : item->fault;
+    if (fault) {
+        hw_put(card, &client->fault, fault);
         hw_report_xid(card, 31, client->pid);
     }
     hw_commit(card);
+    if (fault)
+        hw_spread(card, client, fault);
 }
 
 /* Start copies, end what takes no time, until nothing moves without time passing.
@@ -107,7 +111,20 @@ static struct frame frame_of(const struct hw_card *card, const struct hw_client 
     return frame;
 }
 
-/* The next client after `from` that could compute (index + 1), or 0. */
+/* Who has the card when this client computes (index + 1): its MPS server, or itself. */
+static uint64_t owner_of(const struct hw_card *card, uint64_t i)
+{
+    const struct hw_client *client = &card->client[i];
+    return client->server && client->server != HW_LOST ? client->server : i + 1;
+}
+
+/* Part of the card that the client may fill. */
+static uint64_t cap_of(const struct hw_client *client)
+{
+    return client->cap ? client->cap : UINT64_MAX;
+}
+
+/* The next of those who can have the card, from client `from` on, that could compute (index + 1), or 0. */
 static uint64_t next_runnable(const struct hw_card *card, uint64_t from, uint64_t except)
 {
     for (uint64_t k = 0; k < card->clients; k++) {
@@ -117,13 +134,49 @@ static uint64_t next_runnable(const struct hw_card *card, uint64_t from, uint64_
                 k += 63; /* sixty-four idle ones at once */
             continue;
         }
-        if (i + 1 != except && frame_of(card, &card->client[i]).lanes)
-            return i + 1;
+        uint64_t owner = owner_of(card, i);
+        if (owner != except && frame_of(card, &card->client[i]).lanes)
+            return owner;
     }
     return 0;
 }
 
-/* Give the card to another client; computing starts after the switch. */
+/* What those who compute now would do next: which clients, and the widths of their kernels together. */
+struct group {
+    uint64_t count, width;
+    struct {
+        struct hw_client *client;
+        struct frame frame;
+    } member[HW_CLIENTS];
+};
+
+static void add_member(struct hw_card *card, struct group *group, uint64_t i)
+{
+    struct hw_client *client = &card->client[i];
+    struct frame frame = frame_of(card, client);
+    if (!frame.lanes)
+        return;
+    group->member[group->count].client = client;
+    group->member[group->count++].frame = frame;
+    group->width += frame.width < cap_of(client) ? frame.width : cap_of(client);
+}
+
+/* The clients of whoever has the card. */
+static void gather(struct hw_card *card, struct group *group)
+{
+    group->count = group->width = 0;
+    if (!card->active)
+        return;
+    add_member(card, group, card->active - 1);
+    for (int word = 0; word < HW_CLIENTS / 64; word++)
+        for (uint64_t set = card->busy[word]; set; set &= set - 1) {
+            uint64_t i = (uint64_t)word * 64 + (uint64_t)__builtin_ctzll(set);
+            if (card->client[i].server == card->active)
+                add_member(card, group, i);
+        }
+}
+
+/* Give the card to another client, or to all of a server's; computing starts after the switch. */
 static void switch_to(const struct hw_file *file, struct hw_card *card, uint64_t who)
 {
     uint64_t cost = who == card->active || !card->active ? 0 : file->params.switch_ns;
@@ -136,19 +189,20 @@ static void switch_to(const struct hw_file *file, struct hw_card *card, uint64_t
     hw_commit(card);
 }
 
-/* Compute until `until` or the first end of a kernel; the clock moves. */
-static void compute(struct hw_card *card, struct hw_client *client, struct frame frame, uint64_t until)
+/* How many times slower than alone on the card a member's kernels run, in millionths. */
+static uint64_t crowd_of(const struct group *group, uint64_t at)
 {
-    uint64_t crowd = frame.width > WHOLE ? frame.width : WHOLE, end = until;
-    for (uint64_t lanes = frame.lanes; lanes; lanes &= lanes - 1) {
-        const struct hw_item *item = hw_item(client, client->lane[__builtin_ctzll(lanes)].first);
-        uint64_t need = crowd == WHOLE ? item->left_ns
-                                       : (uint64_t)(((unsigned __int128)item->left_ns * crowd + WHOLE - 1) / WHOLE);
-        end = card->clock_ns + need < end ? card->clock_ns + need : end;
-    }
-    uint64_t passed = end - card->clock_ns;
+    uint64_t crowd = group->width > WHOLE ? group->width : WHOLE;
+    uint64_t width = group->member[at].frame.width, cap = cap_of(group->member[at].client);
+    return width > cap ? (uint64_t)((unsigned __int128)crowd * width / cap) : crowd;
+}
+
+/* One member computes for `passed`. */
+static void run(struct hw_card *card, struct hw_client *client, struct frame frame, uint64_t crowd, uint64_t passed)
+{
+    uint64_t lanes = frame.lanes;
     uint64_t done = crowd == WHOLE ? passed : (uint64_t)((unsigned __int128)passed * WHOLE / crowd);
-    for (uint64_t lanes = frame.lanes; lanes; lanes &= lanes - 1) {
+    for (; lanes; lanes &= lanes - 1) {
         struct hw_item *item = hw_item(client, client->lane[__builtin_ctzll(lanes)].first);
         if (item->state == HW_QUEUED) {
             hw_put(card, &item->begin_ns, card->clock_ns);
@@ -157,13 +211,38 @@ static void compute(struct hw_card *card, struct hw_client *client, struct frame
         hw_put(card, &item->left_ns, item->left_ns > done ? item->left_ns - done : 0);
     }
     hw_put(card, &client->own_ns, client->own_ns + passed);
+    uint64_t filled = (uint64_t)((unsigned __int128)passed * frame.width / crowd);
+    hw_put(card, &client->space_ns, client->space_ns + filled);
+}
+
+/* Compute until `until` or the first end of a kernel; the clock moves. */
+static void compute(struct hw_card *card, const struct group *group, uint64_t until)
+{
+    uint64_t end = until;
+    for (uint64_t at = 0; at < group->count; at++) {
+        struct hw_client *client = group->member[at].client;
+        uint64_t crowd = crowd_of(group, at);
+        for (uint64_t lanes = group->member[at].frame.lanes; lanes; lanes &= lanes - 1) {
+            const struct hw_item *item = hw_item(client, client->lane[__builtin_ctzll(lanes)].first);
+            uint64_t need = crowd == WHOLE
+                                ? item->left_ns
+                                : (uint64_t)(((unsigned __int128)item->left_ns * crowd + WHOLE - 1) / WHOLE);
+            end = card->clock_ns + need < end ? card->clock_ns + need : end;
+        }
+    }
+    uint64_t passed = end - card->clock_ns;
     hw_put(card, &card->busy_ns, card->busy_ns + passed);
+    for (uint64_t at = 0; at < group->count; at++)
+        run(card, group->member[at].client, group->member[at].frame, crowd_of(group, at), passed);
     hw_put(card, &card->clock_ns, end);
     hw_commit(card);
-    for (uint64_t lanes = frame.lanes; lanes; lanes &= lanes - 1) {
-        struct hw_item *item = hw_item(client, client->lane[__builtin_ctzll(lanes)].first);
-        if (!item->left_ns)
-            finish(card, client, item);
+    for (uint64_t at = 0; at < group->count; at++) {
+        struct hw_client *client = group->member[at].client;
+        for (uint64_t lanes = group->member[at].frame.lanes; lanes; lanes &= lanes - 1) {
+            struct hw_item *item = hw_item(client, client->lane[__builtin_ctzll(lanes)].first);
+            if (!item->left_ns && client->busy_lanes >> __builtin_ctzll(lanes) & 1) /* a fault drops others' work */
+                finish(card, client, item);
+        }
     }
 }
 
@@ -172,28 +251,27 @@ static void step(const struct hw_file *file, struct hw_card *card, uint64_t unti
 {
     uint64_t copy_end = settle_all(card);
     until = copy_end < until ? copy_end : until;
-    struct frame frame = {0, 0};
-    if (card->active)
-        frame = frame_of(card, &card->client[card->active - 1]);
+    struct group group;
+    gather(card, &group);
     uint64_t other = next_runnable(card, card->rotation, card->active);
     int over = card->clock_ns >= card->slice_end_ns;
-    if (other && (!frame.lanes || over)) {
+    if (other && (!group.count || over)) {
         switch_to(file, card, other);
         return;
     }
-    if (frame.lanes && over) {
+    if (group.count && over) {
         hw_put(card, &card->slice_end_ns, card->clock_ns + file->params.slice_ns);
         hw_commit(card);
     }
-    if (!frame.lanes || card->clock_ns < card->switch_end_ns) {
-        uint64_t end = frame.lanes && card->switch_end_ns < until ? card->switch_end_ns : until;
+    if (!group.count || card->clock_ns < card->switch_end_ns) {
+        uint64_t end = group.count && card->switch_end_ns < until ? card->switch_end_ns : until;
         hw_put(card, &card->clock_ns, end);
         hw_commit(card);
         return;
     }
     if (other && card->slice_end_ns < until)
         until = card->slice_end_ns;
-    compute(card, &card->client[card->active - 1], frame, until);
+    compute(card, &group, until);
 }
 
 /* Round to the quantum NVML shows. */

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define HW_MAGIC 0x32474D4953555047ull
-#define HW_VERSION 9u
+#define HW_VERSION 10u
 #define HW_MAX_CARDS 64
 #define HW_MAX_PROCESSES 1024
 #define HW_CLIENTS 512  /* (process, card) pairs per card, the dead ones included */
@@ -27,11 +27,13 @@
 #define HW_HOLDERS 32   /* processes that share one exported allocation */
 #define HW_XIDS 64
 #define HW_LIMITS 64    /* memory limits per card */
-#define HW_LOG 1024
+#define HW_LOG 16384 /* a step of all clients of an MPS server, in all their lanes */
+#define HW_MPS_CLIENTS 64 /* most of one server; params.mps_clients may be less */
 #define HW_NAME 64
 #define HW_PATH 192
 #define HW_DEPTH 8        /* groups from a process's own upwards that are known of it */
 #define HW_NO_LIMIT UINT64_MAX /* NVML_DEVICE_MEMORY_LIMIT_MAX */
+#define HW_LOST UINT64_MAX     /* in place of a server: it is gone, and its client is of no use any more */
 
 /* Parameters of the simulation and their defaults; NVIDIA publishes few of these figures. */
 #define HW_PARAMS(X)                                                                            \
@@ -67,6 +69,7 @@
     X(nvml_imports, 0)           /* 1: shared memory counts at each process that has it, not once */ \
     X(accounting, 0)             /* 1: NVML keeps accounts of processes, the gone included */    \
     X(mps, 0)                    /* 1: NVML lists those who compute as clients of MPS, too */   \
+    X(mps_clients, 60)           /* most clients of one MPS server on a card */                 \
     X(memacct, 2)                /* memory limits: 0 off, 1 the driver's own, 2 dmem (RmMemacctMode) */ \
     X(owned, 0)                  /* 1: memory is had only from the process that owns the hardware */
 
@@ -121,6 +124,7 @@ enum hw_state { HW_FREE, HW_LIVE, HW_TEARDOWN, HW_GONE };
 enum hw_work { HW_KERNEL, HW_COPY, HW_MARK, HW_HOST };
 enum hw_progress { HW_QUEUED, HW_RUNNING, HW_DONE };
 enum hw_fault { HW_FAULT_NONE, HW_FAULT_LOST };
+enum hw_mode { HW_SHARED, HW_PROHIBITED = 2, HW_EXCLUSIVE }; /* nvmlComputeMode_t */
 
 struct hw_log {
     uint64_t count;
@@ -162,7 +166,11 @@ struct hw_client {
     uint64_t managed_bytes; /* allocated, resident or not */
     uint64_t total_bytes, peak_bytes, denied;
     uint64_t own_ns, launches, copies, slices;
+    uint64_t space_ns; /* own_ns times the part of the card that it filled */
     uint64_t fault; /* sticky CUDA error */
+    uint64_t server; /* index + 1 of the MPS server that it computes under; 0: none; or HW_LOST */
+    uint64_t cap; /* millionths of the card that its kernels may fill together; 0: all */
+    uint64_t limit_bytes; /* most that this process may have; 0: no limit of MPS */
     uint64_t head, tail; /* seqs [head, tail) stand in the queue */
     uint64_t busy_lanes, free_lanes; /* masks: not empty; do not wait for the default stream */
     struct {
@@ -227,6 +235,7 @@ struct hw_card {
     } sample[HW_SAMPLES];
     uint64_t temperature_mc; /* thousandths of a degree */
     uint64_t fault;          /* enum hw_fault */
+    uint64_t mode;           /* enum hw_mode */
     uint64_t ecc_corrected, ecc_uncorrected;
     uint64_t throttle;       /* nvmlClocksEventReasons bits that were injected */
     uint64_t setting[HW_SETTING_COUNT]; /* by enum hw_setting, one more than the value; 0: not set */
@@ -264,8 +273,15 @@ struct hw_file {
 #define HW_LOCK_PROCESS (1ull << 40)
 #define HW_LOCK_EXPORT (1ull << 41)
 
+struct hw_mps { /* the MPS server of a process that joined one */
+    uint64_t pid, start_time; /* 0: none */
+    uint64_t percent;
+    uint64_t limit_bytes[HW_MAX_CARDS]; /* by card; 0: none */
+};
+
 struct hw { /* one process's hold on the hardware */
     struct hw_file *file;
+    struct hw_mps mps;
     char path[4096];
     uint64_t device, inode;
     uint64_t process, generation; /* our slot; generation 0: none */
@@ -320,6 +336,14 @@ uint64_t hw_free_bytes(const struct hw *hw, const struct hw_card *card, const st
 void hw_reap(struct hw *hw, struct hw_card *card, uint64_t now, int force);
 struct hw_limit *hw_limit_of(struct hw_card *card, uint64_t group);
 uint64_t hw_limit_used(const struct hw_card *card, const struct hw_limit *limit);
+
+/* mps.c: clients under a server; the card's lock is held */
+uint64_t hw_server(const struct hw *hw, const struct hw_card *card);
+uint64_t hw_cap(const struct hw_card *card, uint64_t percent);
+int hw_serve(struct hw *hw, struct hw_card *card, struct hw_client *client);
+void hw_server_gone(struct hw_card *card, const struct hw_client *server);
+void hw_spread(struct hw_card *card, struct hw_client *client, uint64_t fault);
+int hw_taken(const struct hw_card *card, const struct hw_client *client);
 
 /* cgroup.c: control groups */
 int hw_cgroup_open(const char *path, uint64_t *id);

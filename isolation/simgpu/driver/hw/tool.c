@@ -29,7 +29,7 @@ struct client_book {
     uint64_t state, pid, start_time, contexts;
     uint64_t bytes[HW_KINDS];
     uint64_t managed_bytes, total_bytes, peak_bytes, denied;
-    uint64_t own_ns, launches, copies, slices, fault, queued;
+    uint64_t own_ns, launches, copies, slices, fault, queued, space_ns;
     uint64_t born_ns, gone_ns;
     char name[HW_NAME];
     char cgroup[HW_PATH];
@@ -305,6 +305,7 @@ int simgpu_client(void *handle, uint64_t card_index, uint64_t index, struct clie
         .total_bytes = client->total_bytes, .peak_bytes = client->peak_bytes, .denied = client->denied,
         .own_ns = client->own_ns, .launches = client->launches, .copies = client->copies,
         .slices = client->slices, .fault = client->fault, .queued = client->tail - client->head,
+        .space_ns = client->space_ns,
         .born_ns = client->born_ns, .gone_ns = client->gone_ns,
     };
     memcpy(book->bytes, client->bytes, sizeof book->bytes);

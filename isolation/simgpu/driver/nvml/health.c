@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 API int nvmlDeviceGetEccMode(struct nvml_device *device, int *current, int *pending)
 {
@@ -63,7 +64,7 @@ API int nvmlDeviceGetRemappedRows(struct nvml_device *device, unsigned *correcte
     }
 
 CONSTANT(nvmlDeviceGetPersistenceMode, int, 1)
-CONSTANT(nvmlDeviceGetComputeMode, int, 0)
+CONSTANT(nvmlDeviceGetComputeMode, int, card->mode)
 CONSTANT(nvmlDeviceGetDisplayMode, int, 0)
 CONSTANT(nvmlDeviceGetDisplayActive, int, 0)
 CONSTANT(nvmlDeviceGetPowerManagementMode, int, 1)
@@ -79,6 +80,19 @@ CONSTANT(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned, card->model.pcie_gener
 CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 16)
 CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, unsigned, 16)
 CONSTANT(nvmlDeviceGetPcieReplayCounter, unsigned, hw_setting_or(card, HW_PCIE_REPLAYS, 0))
+
+/* Root alone may; processes that have contexts keep them. */
+API int nvmlDeviceSetComputeMode(struct nvml_device *device, int mode)
+{
+    LOOK(device);
+    NEED(mode >= HW_SHARED && mode <= HW_EXCLUSIVE);
+    if (geteuid() != 0)
+        return NVML_NO_PERMISSION;
+    if (mode != HW_SHARED && mode != HW_PROHIBITED && mode != HW_EXCLUSIVE) /* exclusive by thread: withdrawn */
+        return NVML_NOT_SUPPORTED;
+    hw_put(card, &card->mode, (uint64_t)mode);
+    return NVML_SUCCESS;
+}
 
 API int nvmlDeviceGetPowerManagementLimitConstraints(struct nvml_device *device, unsigned *least, unsigned *most)
 {

@@ -10,14 +10,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Append the processes of one card. */
-static void list_card(const struct hw_card *card, struct nvml_process *out, unsigned room, unsigned *found)
+/* Append the processes of one card; `mps`: clients of a server only. */
+static void list_card(const struct hw_card *card, int mps, struct nvml_process *out, unsigned room, unsigned *found)
 {
     unsigned gi = card->model.parent ? (unsigned)card->model.gpu_instance : UINT32_MAX;
     unsigned ci = card->model.parent ? (unsigned)card->model.compute_instance : UINT32_MAX;
     for (uint64_t i = 0; i < card->clients; i++) {
         const struct hw_client *client = &card->client[i];
-        if (client->state != HW_LIVE || !client->total_bytes)
+        if (client->state != HW_LIVE || !client->total_bytes || (mps && !client->server))
             continue;
         uint64_t bytes = client->total_bytes;
         bytes += nvml_hw.file->params.nvml_imports ? hw_imported(card, client) : 0;
@@ -28,17 +28,22 @@ static void list_card(const struct hw_card *card, struct nvml_process *out, unsi
     }
 }
 
-static int compute_processes(struct nvml_device *device, unsigned *count, struct nvml_process *out)
+static int card_processes(struct nvml_device *device, int mps, unsigned *count, struct nvml_process *out)
 {
     LOOK(device);
     NEED(count);
     unsigned room = out ? *count : 0, found = 0;
-    list_card(card, out, room, &found);
+    list_card(card, mps, out, room, &found);
     for (uint64_t i = 0; card->model.mig && i < nvml_hw.file->cards; i++)
         if (nvml_hw.file->card[i].model.parent == device->card + 1)
-            list_card(&nvml_hw.file->card[i], out, room, &found);
+            list_card(&nvml_hw.file->card[i], mps, out, room, &found);
     *count = found;
     return found > room ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+static int compute_processes(struct nvml_device *device, unsigned *count, struct nvml_process *out)
+{
+    return card_processes(device, 0, count, out);
 }
 
 /* Nobody draws here. */
@@ -50,10 +55,10 @@ static int no_processes(struct nvml_device *device, unsigned *count)
     return NVML_SUCCESS;
 }
 
-/* Nobody uses MPS here, unless it is said that all do: clients stand in both lists. */
+/* Clients of MPS servers, or everybody where it is said that all are: they stand in both lists. */
 static int mps_processes(struct nvml_device *device, unsigned *count, struct nvml_process *out)
 {
-    return nvml_hw.file && nvml_hw.file->params.mps ? compute_processes(device, count, out) : no_processes(device, count);
+    return card_processes(device, nvml_hw.file && !nvml_hw.file->params.mps, count, out);
 }
 
 #define LISTS(version)                                                                                               \
