@@ -67,6 +67,11 @@ COMMANDS: Final = MappingProxyType(
             "place",
             "Show what pods and quotas of other systems that share GPUs become.",
         ),
+        "mps": (
+            "isolation.node.mps.cli:mps",
+            "node",
+            "Keep NVIDIA MPS daemons for the node agent, also while that restarts.",
+        ),
         "node": (
             "isolation.node.cli:node",
             "node",

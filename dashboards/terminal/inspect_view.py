@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from dashboards.terminal.read.fleet import SHARED_MODES
 from dashboards.terminal.table import WARN, sentence
+from isolation.contract.model import SHARED_MODES
 from isolation.contract.text import printable
 
 if TYPE_CHECKING:

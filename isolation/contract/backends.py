@@ -9,7 +9,7 @@ found out elsewhere; here it is a reason, or none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
 from types import MappingProxyType
@@ -67,6 +67,7 @@ class Bypass(StrEnum):
     UNLOADED = "a program that does not load the library (static, musl, own loader, raw driver calls)"
     MANAGED = "managed memory"
     ENVIRONMENT = "a program that changes its environment"
+    PROCESSES = "several processes"
 
 
 Ways = frozenset[frozenset[Bypass]]
@@ -80,6 +81,15 @@ def _ways(*ways: Bypass) -> Ways:
     return frozenset(frozenset({one}) for one in ways)
 
 
+class Part(StrEnum):
+    """One enforcer."""
+
+    LIBRARY = "library"
+    KERNEL = "kernel"
+    MPS = "mps"
+    MIG = "mig"
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """What a node mode promises."""
@@ -87,6 +97,8 @@ class Need:
     memory: bool = False
     """No allocation beyond the promise."""
     compute: bool = False
+    only: str = ""
+    """The one backend that serves the mode; empty: whichever holds the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,22 +131,19 @@ class Abilities:
         return ""
 
 
-NEEDS: Final = MappingProxyType({Mode.CGPU: Need(memory=True), Mode.CORE_MEM: Need(memory=True, compute=True)})
+NEEDS: Final = MappingProxyType(
+    {
+        Mode.CGPU: Need(memory=True),
+        Mode.CORE_MEM: Need(memory=True, compute=True),
+        Mode.MPS: Need(memory=True, compute=True, only=Part.MPS.value),
+    }
+)
 """Modes that are not here promise nothing."""
 
 
 def need_of(mode: Mode) -> Need:
     """What a node of that mode must hold."""
     return NEEDS.get(mode, Need())
-
-
-class Part(StrEnum):
-    """One enforcer."""
-
-    LIBRARY = "library"
-    KERNEL = "kernel"
-    MPS = "mps"
-    MIG = "mig"
 
 
 ABILITIES: Final = MappingProxyType(
@@ -144,12 +153,12 @@ ABILITIES: Final = MappingProxyType(
         ),
         # NVIDIA, "MPS v3 Memory Partitioning": all device memory; managed memory only as system memory.
         Part.KERNEL: Abilities(Memory.HARD, memory_bypass=_ways(Bypass.MANAGED), counts=Counts.ALL),
-        # NVIDIA, "Multi-Process Service": limits of the server and of each client, by variables of the client.
+        # NVIDIA, "Multi-Process Service": limits of each process, by variables of the client below the server's.
         Part.MPS: Abilities(
             Memory.HARD,
             ComputeLimit.CEILING,
-            _ways(Bypass.ENVIRONMENT),
-            _ways(Bypass.ENVIRONMENT),
+            _ways(Bypass.ENVIRONMENT, Bypass.PROCESSES),
+            _ways(Bypass.ENVIRONMENT, Bypass.PROCESSES),
             Counts.CUDA,
             Faults.SHARED,
         ),
@@ -167,16 +176,17 @@ class Backend:
     parts: tuple[Part, ...] = ()
     automatic: bool = True
     """Whether a node uses it without being told to."""
-    compute: bool = True
-    """False: its parts' compute limits are not to be relied on together."""
+    compute: Part | None = None
+    """The one part that limits compute, the others' limits are off; None: they hold together what each of them does."""
 
     @property
     def abilities(self) -> Abilities:
         """What its parts hold together."""
         held: Abilities = reduce(lambda a, b: a + b, (ABILITIES[part] for part in self.parts), Abilities())
-        if self.compute:
+        if self.compute is None:
             return held
-        return Abilities(held.memory, memory_bypass=held.memory_bypass, counts=held.counts, faults=held.faults)
+        its = ABILITIES[self.compute]
+        return replace(held, compute=its.compute, compute_bypass=its.compute_bypass)
 
     @property
     def sentence(self) -> str:
@@ -197,9 +207,9 @@ class Backend:
 NONE: Final = Backend("none", automatic=False)
 LIBRARY: Final = Backend("library", (Part.LIBRARY,))
 KERNEL: Final = Backend("kernel", (Part.KERNEL, Part.LIBRARY))
-MIG: Final = Backend("mig", (Part.MIG, Part.LIBRARY), compute=False)
-MPS: Final = Backend("mps", (Part.MPS, Part.LIBRARY), automatic=False)
-"""A fault of one client hits all, so only where an operator says so."""
+MIG: Final = Backend("mig", (Part.MIG, Part.LIBRARY), compute=Part.MIG)
+MPS: Final = Backend("mps", (Part.MPS, Part.LIBRARY), automatic=False, compute=Part.MPS)
+"""A fault of one client hits all, so only in the mode of that name."""
 BACKENDS: Final = MappingProxyType({one.name: one for one in (KERNEL, MIG, LIBRARY, MPS, NONE)})
 """The best first."""
 AUTO: Final = "auto"
@@ -222,11 +232,13 @@ def choose(wanted: str, need: Need, unavailable: Mapping[str, str]) -> Choice:
     `wanted`: a name or `AUTO`; `unavailable`: why a backend does not work here, by name; empty text or no entry: it
     does. A backend that was named is never replaced by another one.
     """
+    if need.only and wanted == AUTO:
+        wanted = need.only
     if wanted != AUTO:
         named = BACKENDS.get(wanted)
         if named is None:
             return Choice(None, f"backend {wanted[:63]!r} is unknown: use one of {AUTO}, {', '.join(BACKENDS)}")
-        why = unavailable.get(wanted, "") or named.abilities.lacks(need)
+        why = _mismatch(named, need) or unavailable.get(wanted, "") or named.abilities.lacks(need)
         return Choice(None, f"backend {wanted} cannot be used here: {why}") if why else Choice(named)
     if need == Need():
         return Choice(NONE)
@@ -239,6 +251,13 @@ def choose(wanted: str, need: Need, unavailable: Mapping[str, str]) -> Choice:
             return Choice(one, "; ".join(passed))
         passed.append(f"{one.name}: {why}")
     return Choice(None, f"nothing here holds what the node's mode promises ({'; '.join(passed)})")
+
+
+def _mismatch(named: Backend, need: Need) -> str:
+    """Why the backend does not go with the mode; empty: it does."""
+    if named.name == need.only or Part.MPS.value not in {named.name, need.only}:
+        return ""
+    return "it serves node mode mps alone" if named is MPS else "node mode mps is served by backend mps alone"
 
 
 _COUNTED: Final = MappingProxyType(

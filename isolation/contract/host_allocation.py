@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from isolation.contract.abi import CARDS
-from isolation.contract.model import FULL_CORE, MOST_WEIGHT, Compute, ComputePolicy, Slice
+from isolation.contract.model import FULL_CORE, MOST_UID, MOST_WEIGHT, Compute, ComputePolicy, Slice, Trust
 
 FORMAT: Final = 1
 MOST_CHARS: Final = 1 << 20
@@ -78,6 +78,8 @@ class HostAllocation:
     """See `Compute`, these two."""
     enforced: bool = True
     """Whether the library enforces anything; policy `none` may still have its memory enforced."""
+    trust: Trust | None = None
+    """Beside whom it may be under MPS."""
 
     @property
     def compute(self) -> Compute:
@@ -113,6 +115,8 @@ def dump(hold: HostAllocation) -> str:
     if hold.tenant is not None:
         tenant = hold.tenant
         record["pod"] = [tenant.namespace, tenant.pod, tenant.uid, tenant.container]
+    if hold.trust is not None:
+        record["trust"] = [hold.trust.group, hold.trust.uid]
     return json.dumps(record) + "\n"
 
 
@@ -146,6 +150,7 @@ def load(text: str) -> HostAllocation:
         ceiling=_small(record, "ceiling", FULL_CORE),
         # Holds of before these three were written: policy none enforced nothing.
         enforced=_of(record, "enforced", bool) if "enforced" in record else _policy(record) != _NO_POLICY,
+        trust=_trust(_of(record, "trust", list)) if "trust" in record else None,
     )
 
 
@@ -225,6 +230,13 @@ def _tenant(words: list[Any]) -> Tenant:
     if len(words) != 4 or not all(isinstance(word, str) and word.isprintable() for word in words):  # noqa: PLR2004 (the four names)
         raise HostAllocationError("pod is not a list of namespace, name, UID and container")
     return Tenant(*words)
+
+
+def _trust(words: list[Any]) -> Trust:
+    match words:
+        case [str(group), int(uid)] if group.isprintable() and group and 0 <= uid <= MOST_UID:
+            return Trust(group, uid)
+    raise HostAllocationError("trust is not a pair of group and user")
 
 
 def _slices(cards: list[Any]) -> tuple[Slice, ...]:

@@ -39,10 +39,16 @@ class Mode(StrEnum):
     """Shares of memory, enforced."""
     CORE_MEM = "core_mem"
     """Shares of memory and compute, both enforced."""
+    MPS = "mps"
+    """Shares of memory and compute under NVIDIA MPS: pods of one `Trust` on a card."""
     EXCLUSIVE = "default"
     """Whole cards."""
     NONE = "none"
-    """No cards that gpushare serves: a CPU node, or a mode of somebody else's (mig, mps, topology)."""
+    """No cards that gpushare serves: a CPU node, or a mode of somebody else's (mig, topology)."""
+
+
+SHARED_MODES: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM, Mode.MPS})
+"""Modes of nodes that serve shares."""
 
 
 class CardChoice(StrEnum):
@@ -83,6 +89,8 @@ class Compute:
 
 
 MOST_WEIGHT: Final = 100
+MOST_UID: Final = (1 << 31) - 1
+"""Kubernetes takes no larger user."""
 
 
 class Phase(StrEnum):
@@ -181,6 +189,23 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Trust:
+    """
+    Who shares a fate on a card: under MPS a fault of one pod, or a restart of the server, hits all of them.
+
+    A server serves one user, so pods of several users do not share one either.
+    """
+
+    group: str
+    """The namespace, or the group of namespaces that the operator put it into."""
+    uid: int
+    """User that the containers run as."""
+
+    def __str__(self) -> str:
+        return f"{self.group} (user {self.uid})"
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """
     What one pod asks for, reduced to what placement needs.
@@ -205,11 +230,20 @@ class Request:
     """What the pod says of its compute beside `card_core`; the node decides the policy."""
     unmodelled: tuple[str, ...] = ()
     """Constraints that placement does not weigh (topology spread, pod affinity ...), for people."""
+    group: str = ""
+    """Of `Trust`; empty: not known."""
+    uid: int | None = None
+    """User that all containers with shares run as, by the pod's spec; None: it does not say, or they differ."""
 
     @property
     def shared(self) -> bool:
         """Whether the pod asks for shares of cards."""
         return self.cards > 0 and not self.whole
+
+    @property
+    def trust(self) -> Trust | None:
+        """Beside whom the pod may be on a card under MPS; None: cannot be told."""
+        return Trust(self.group, self.uid) if self.shared and self.group and self.uid is not None else None
 
 
 MANY_INSTANCES: Final = (

@@ -133,6 +133,9 @@ COMPUTE_ANNOTATIONS: Final = (ONLINE, WEIGHT, CORE_LIMIT)
 """What of compute a pod says beside the amount; the allocation record has what was made of it."""
 BACKEND: Final = f"{GROUP}/backend"
 """Node label: what enforces promises there; absent: the best that works."""
+TRUST_GROUP: Final = f"{GROUP}/trust-group"
+"""Pod annotation, by admission from the operator's list: the group of namespaces of which pods may share a card under
+MPS; absent: the pod's namespace."""
 POOL: Final = f"{GROUP}/pool"
 """Node label: the pool that the node belongs to."""
 EVICT: Final = f"{GROUP}/evict"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from isolation.contract.codec import CodecError, node_of, owner_of, pod_of, request_of
-from isolation.contract.codec.request import READ_ANNOTATIONS
-from isolation.contract.model import Cluster, Node, Pod, Refusal
+from isolation.contract.codec.request import READ_ANNOTATIONS, group_of
+from isolation.contract.model import Cluster, Node, Pod, Refusal, Request
 from isolation.contract.names import ACK, ALLOCATION, CLASSIC_CARD, CLASSIC_UNITS, EVICT, MIRROR, Dialect
 from isolation.contract.quantity import GIB
 from isolation.kube.core.errors import MalformedError
@@ -28,12 +28,13 @@ from isolation.kube.core.wire import identity_of, node_wire, pod_wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from isolation.contract.model import Request
     from isolation.kube.core.wire import NodeWire, PodWire
 
 log = logging.getLogger(__name__)
 _MOST_REQUESTS: Final = 16_384
 _READ: Final = tuple(sorted(READ_ANNOTATIONS))
+_OF_ONE: Final = frozenset({"ownerReferences", "namespace"})
+"""Of metadata, what is a workload's own and is put into the request afterwards."""
 _NOT_ASKED: Final = frozenset({"nodeName", "priority", "preemptionPolicy"})
 """Of a spec, what says nothing about how much is asked for."""
 
@@ -199,15 +200,17 @@ class Store:
         key = msgspec.json.encode((meta.get("namespace"), meta.get("ownerReferences"), count, said, rest))
         found = self._requests.get(key)
         if found is None:
-            # Many workloads ask for the same: one reading of the template serves them all, each owner's name is put in.
+            # Many workloads ask for the same: one reading serves them all, and the owner and group of each are put in.
             template = msgspec.json.encode((count, said, rest))
             asked = self._requests.get(template)
             if asked is None:
-                without_owner = {name: value for name, value in meta.items() if name != "ownerReferences"}
-                asked = request_of(without_owner, spec, dialect=self._dialect, unit_bytes=self._unit)
+                impersonal = {name: value for name, value in meta.items() if name not in _OF_ONE}
+                asked = request_of(impersonal, spec, dialect=self._dialect, unit_bytes=self._unit)
                 self._keep_request(template, asked)
             owner = owner_of(meta)
-            found = asked if isinstance(asked, Refusal) or not owner else replace(asked, owner=owner)
+            found = asked
+            if isinstance(asked, Request) and (owner or asked.shared):
+                found = replace(asked, owner=owner, group=group_of(meta) if asked.shared else "")
             self._keep_request(key, found)
         return found
 

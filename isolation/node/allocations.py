@@ -92,7 +92,7 @@ class Allocations:
         with self._lock:
             for hold in holds:
                 if hold.tenant is not None and promise_id(hold.tenant) not in self._known:
-                    made = Allocation(hold.tenant, Given(hold.slices, hold.enforced, hold.compute))
+                    made = Allocation(hold.tenant, Given(hold.slices, hold.enforced, hold.compute, hold.trust))
                     made.ended.add(_UNLISTED)
                     self._known[made.id] = made
 
@@ -165,7 +165,7 @@ class Allocations:
     def in_force(self, but: str = "") -> list[InForce]:
         """What containers may use now; `but`: without this promise."""
         return [
-            InForce(part.uuid, part.bytes)
+            InForce(part.uuid, part.bytes, known.given.trust)
             for known in self.all()
             if known.id != but and self.is_in_force(known)
             for part in known.slices

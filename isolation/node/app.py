@@ -40,6 +40,7 @@ from isolation.node.inventory import NodeInventory
 from isolation.node.lock import LockError, alone
 from isolation.node.memory_limits import LimitKeeper, LimitServer
 from isolation.node.metrics import NodeMetrics
+from isolation.node.mps.backend import MpsClients
 from isolation.node.nri.session import Session
 from isolation.node.resizing import Resizing
 from isolation.node.status import NodeStatus, NodeWatch, applied_of
@@ -111,7 +112,8 @@ class NodeAgent:
         self.pods = NodePods(access, node)
         self._gate = Gate(settings.run_dir, settings.cdi_dir, settings.marks_dir)
         driver = MemoryLimits(machine)
-        self.backends = backends_of(settings, self.inventory, driver)
+        self._mps = MpsClients(settings.run_dir, self.allocations, self.inventory)
+        self.backends = backends_of(settings, self.inventory, driver, self._mps.tell)
         self._limits = LimitServer(limits_socket(settings), settings.cgroup, driver)
         self._delivery = Delivery(settings.run_dir, hardware_of(settings, machine, self._looks_up), self.backends)
         self._node = NodeWatch(node, self.inventory)
@@ -119,7 +121,7 @@ class NodeAgent:
         self._resizing = Resizing(self.pods, self.allocations, lambda: self._node.units, self._used)
         parts = Parts(self.pods, self.inventory, self.allocations, self._delivery, self._gate, self._resizing)
         keeper = LimitKeeper(driver, cgroups.group, self.backends.is_kernel)
-        self.containers = Containers(parts, settings.unsupported_images, keeper=keeper)
+        self.containers = Containers(parts, settings.unsupported_images, keeper=keeper, mps=self._mps)
         self.session = Session(settings.nri_socket, self.containers, self.metrics.took)
         self._slices = slices_of(settings)
         self._checkpoint = Checkpoint(settings.plugins, ACK.memory)
@@ -204,6 +206,7 @@ class NodeAgent:
     # What is done over and over; each returns the seconds until the next time.
 
     async def _tick(self) -> float:
+        await asyncio.to_thread(self._mps.tell)
         await asyncio.to_thread(self.containers.tidy)
         await asyncio.to_thread(self._exchange_news)
         now = time.monotonic()

@@ -18,10 +18,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
-from isolation.contract.backends import AUTO, LIBRARY, NONE, Choice, Part, choose, need_of
+from isolation.contract.backends import AUTO, BACKENDS, LIBRARY, NONE, Choice, Part, choose, need_of
 from isolation.contract.names import FEED_ENV, IN_CONTAINER, LIMITS_ENV, PRELOAD, REGION_ENV
 from isolation.lib.build import PLAIN
 from isolation.lib.native import library_path
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Card, Mode, Slice
     from isolation.host.memory_limits import MemoryLimits
+    from isolation.node.core.judge import Given
 
 _log: Final = logging.getLogger(__name__)
 
@@ -58,11 +58,14 @@ class Backend(Protocol):
     def available(self) -> str:
         """Why it cannot work here; empty: it can."""
 
-    def edits(self, folder: Path) -> Edits:
-        """What it adds to a container whose files are in `folder`; UndeliverableError."""
+    def edits(self, folder: Path, given: Given) -> Edits:
+        """What it adds to a container that gets `given`, whose files are in `folder`; UndeliverableError."""
 
     def holds(self) -> bool:
         """Whether it limits anything; UndeliverableError."""
+
+    def limits_compute(self) -> bool:
+        """Whether the library limits compute; False: another part does, or none. UndeliverableError."""
 
     def version(self) -> str:
         """Checksum of the library that it gives a container; empty: none."""
@@ -84,11 +87,15 @@ class NoBackend:
         """See `Backend`."""
         return ""
 
-    def edits(self, folder: Path) -> Edits:  # noqa: ARG002 (nothing of it is needed)
+    def edits(self, folder: Path, given: Given) -> Edits:  # noqa: ARG002 (nothing of it is needed)
         """See `Backend`."""
         return Edits()
 
     def holds(self) -> bool:
+        """See `Backend`."""
+        return False
+
+    def limits_compute(self) -> bool:
         """See `Backend`."""
         return False
 
@@ -126,7 +133,7 @@ class LibraryBackend:
             return str(exc)
         return ""
 
-    def edits(self, folder: Path) -> Edits:
+    def edits(self, folder: Path, given: Given) -> Edits:  # noqa: ARG002 (the library reads its own file)
         """See `Backend`."""
         home = self.home()
         limits, region = f"{IN_CONTAINER}/limits", f"{IN_CONTAINER}/region/region"
@@ -143,6 +150,10 @@ class LibraryBackend:
     def holds(self) -> bool:
         """See `Backend`."""
         return True
+
+    def limits_compute(self) -> bool:
+        """See `Backend`."""
+        return BACKENDS[self.name].compute is None
 
     def version(self) -> str:
         """See `Backend`."""
@@ -257,8 +268,6 @@ class NodeBackends:
     wanted: Callable[[], str]
     """A name or `AUTO`: the node's label, else the option."""
     mode: Callable[[], Mode]
-    unnamed: Mapping[str, str] = field(default_factory=dict)
-    """Why backends that are not known here cannot be used, by name."""
     told: Callable[[str], None] = lambda _: None
     """Receives the name of what is used when that has changed; empty: nothing can be."""
     cards: Callable[[], object] = tuple
@@ -276,7 +285,7 @@ class NodeBackends:
         with self._lock:
             if asked != self._asked or self.clock() >= self._again:
                 # Limits of a pod stay while it lives, also where the node promises nothing any more.
-                reasons = dict(self.unnamed)
+                reasons = {name: "this agent does not have it" for name in BACKENDS if name not in self.known}
                 reasons |= {name: one.available() for name, one in self.known.items() if self._matters(name, asked[0])}
                 before, self._choice = self._choice, choose(asked[0], need_of(asked[1]), reasons)
                 self._asked = asked
@@ -296,9 +305,13 @@ class NodeBackends:
         """See `Backend`."""
         return "" if self.choice.backend is not None else self.choice.reason
 
-    def edits(self, folder: Path) -> Edits:
+    def edits(self, folder: Path, given: Given) -> Edits:
         """See `Backend`."""
-        return self._used().edits(folder)
+        return self._used().edits(folder, given)
+
+    def limits_compute(self) -> bool:
+        """See `Backend`."""
+        return self._used().limits_compute()
 
     def version(self) -> str:
         """See `Backend`."""
@@ -339,11 +352,3 @@ def regular(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(about.st_mode) and about.st_size > 0
-
-
-UNSUPPORTED: Final = MappingProxyType(
-    {
-        "mps": "this release does not support limits of NVIDIA MPS",
-    }
-)
-"""Why a name that this release knows cannot be used."""

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from isolation.node.delivery import Delivery
     from isolation.node.gate import Gate
     from isolation.node.memory_limits import LimitKeeper
+    from isolation.node.mps.backend import MpsClients
     from isolation.node.nri.model import Container, Sandbox
     from isolation.node.resizing import Resizing
 
@@ -108,10 +109,15 @@ class Containers:
     """See the module; fulfils `nri.model.Handler`."""
 
     def __init__(
-        self, parts: Parts, unsupported: str = REFUSE, proc: str = "/proc", keeper: LimitKeeper | None = None
+        self,
+        parts: Parts,
+        unsupported: str = REFUSE,
+        proc: str = "/proc",
+        keeper: LimitKeeper | None = None,
+        mps: MpsClients | None = None,
     ) -> None:
         """`unsupported`: what becomes of an image whose loader reads no /etc/ld.so.preload."""
-        self._keeper = keeper
+        self._keeper, self._mps = keeper, mps
         self._pods, self._inventory, self._allocations = parts.pods, parts.inventory, parts.allocations
         self._delivery, self._gate = parts.delivery, parts.gate
         self._unsupported, self._proc = unsupported, proc
@@ -258,6 +264,8 @@ class Containers:
                 self._restore(allocation)
                 if self._keeper is not None and allocation.given.enforced:
                     self._keeper.keep(allocation.key, allocation.tenant.uid, tuple(allocation.runs), allocation.slices)
+                if self._mps is not None and allocation.runs:
+                    self._mps.keep(allocation)
         for ident, _ in tuple(self._delivery.standing()):
             with self._lock(ident):
                 if self._allocations.get(ident) is None:
@@ -328,7 +336,7 @@ class Containers:
         record = self._record(container.sandbox)
         share, tenant = share_of(container, record), _tenant(container)
         if record and share and self._allocations.get(promise_id(tenant)) is None:
-            given = Given(share, self._inventory.mode() is not Mode.SHARE, record.compute)
+            given = Given(share, self._inventory.mode() is not Mode.SHARE, record.compute, record.trust)
             self._allocations.creates(tenant, given, container.id)
 
     def _end(self, container: Container) -> None:

@@ -55,6 +55,8 @@ HOLD: Final = "promise.json"
 LIMITS: Final = "limits/limits"
 REGION: Final = "region/region"
 _LIBRARY: Final = "library"
+_FOLDERS: Final = ("/limits", "/lib", "/mps/pipe", "/dev/shm")  # noqa: S108 (in the container)
+"""What is mounted as a folder, by its end in the container."""
 _PROMISE_CHARS: Final = 63
 """Of the id in limits and region; promise.json has all of it."""
 
@@ -92,7 +94,7 @@ class Delivery:
         try:
             ident = promise_id(tenant)
             folder = self._alloc / ident
-            given = replace(given, compute=_held(given, cards))
+            given = replace(given, compute=self._held(given, cards))
             if given.enforced:
                 self._limits(folder, ident, given, cards)
             hold = self._hold(tenant, given, _read_hold(folder))
@@ -148,7 +150,7 @@ class Delivery:
         folder = self._alloc / ident
         before = _read_hold(folder)
         enforced = given.enforced and self._backend.holds()
-        given = replace(given, enforced=enforced, compute=_held(given, cards))
+        given = replace(given, enforced=enforced, compute=self._held(given, cards))
         for part in (folder, folder / "limits", folder / "region"):
             part.mkdir(exist_ok=True)
             part.chmod(0o755)
@@ -159,7 +161,7 @@ class Delivery:
             self._region(folder, ident, keep=same)
             if version := self._backend.version():
                 replace_file(folder / _LIBRARY, version + "\n")
-            edits += self._backend.edits(folder)
+            edits += self._backend.edits(folder, given)
         _check(edits, self._run_dir)
         hold = self._hold(tenant, given, before)
         if hold != before:
@@ -182,6 +184,13 @@ class Delivery:
             files.write_feed(folder / "limits" / FEED, [abi.CardFeed(0, 0) for _ in given.slices], now_ns=1)
         for name in (folder / LIMITS, folder / "limits" / FEED):
             label(name)
+
+    def _held(self, given: Given, cards: Mapping[str, Card]) -> Compute:
+        """What the library limits: nothing within a MIG instance, nor where another part does."""
+        divided = any(part.uuid in cards and cards[part.uuid].instance is not None for part in given.slices)
+        if divided or not (given.enforced and self._backend.limits_compute()):
+            return replace(given.compute, policy=ComputePolicy.NONE)
+        return given.compute
 
     def _region(self, folder: Path, ident: str, *, keep: bool) -> None:
         if keep and self._regions.usable(folder / REGION):
@@ -209,6 +218,7 @@ class Delivery:
             weight=given.compute.weight,
             ceiling=given.compute.ceiling,
             enforced=given.enforced,
+            trust=given.trust,
         )
 
 
@@ -231,13 +241,6 @@ def environment(slices: Sequence[Slice], cards: Mapping[str, Card]) -> dict[str,
     return made
 
 
-def _held(given: Given, cards: Mapping[str, Card]) -> Compute:
-    """The compute that can be held on these cards: within a MIG instance nothing is promised and nobody is slowed."""
-    if any(part.uuid in cards and cards[part.uuid].instance is not None for part in given.slices):
-        return replace(given.compute, policy=ComputePolicy.NONE)
-    return given.compute
-
-
 def _limit(part: Slice, compute: Compute, cards: Mapping[str, Card]) -> abi.CardLimit:
     model = cards[part.uuid].model if part.uuid in cards else ""
     return card_limit(uuid_of(part.uuid), part, compute, context_bytes(model))
@@ -247,7 +250,7 @@ def _check(edits: Edits, run_dir: Path) -> None:
     """Every file of ours that is mounted is one."""
     for mount in edits.mounts:
         source = Path(mount.host)
-        fine = source.is_dir() if mount.container.endswith(("/limits", "/lib")) else regular(source)
+        fine = source.is_dir() if mount.container.endswith(_FOLDERS) else regular(source)
         fine = fine or (mount.container.endswith(SUFFIX) and source.is_socket())
         if not fine:
             raise UndeliverableError(f"{source} is missing or not a regular file: the agent restores {run_dir}")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from isolation.contract.codec import CodecError, decode_cards, encode_cards
 from isolation.contract.model import Card, Mode
 from isolation.files import replace_file
+from isolation.host.core.context_memory import server_bytes
 from isolation.host.machine import MachineError
 
 if TYPE_CHECKING:
@@ -174,8 +175,14 @@ class NodeInventory:
         return bool(self._known.cards) and self.told
 
     def cards(self) -> Sequence[Card]:
-        """See `containers.Inventory`."""
-        return self._known.cards
+        """See `containers.Inventory`; under MPS without what a card's server has."""
+        known = self._known
+        if known.mode is not Mode.MPS:
+            return known.cards
+        return tuple(
+            replace(card, reserved_bytes=min(card.total_bytes, card.reserved_bytes + server_bytes(card.model)))
+            for card in known.cards
+        )
 
     def mode(self) -> Mode:
         """See `containers.Inventory`."""

@@ -36,15 +36,8 @@ class Regions:
 
     def prepare(self, folder: Path) -> None:
         """A file system of its own, where that can be had. The folder is there and nobody uses it."""
-        if os.path.ismount(folder) or self._refused:
-            return
-        if not _seen_by_others(folder):
-            self._refuse(f"the mount of {folder} is not shared with the container runtime")
-            return
-        options = f"size={SIZE_BYTES},mode=0755,nr_inodes=16".encode()
-        done = self._libc.mount(b"gpushare", os.fsencode(folder), b"tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
-        if done != 0:
-            self._refuse(f"cannot mount tmpfs on {folder}: {os.strerror(ctypes.get_errno())}")
+        if not self._refused and (why := mount_tmpfs(folder, SIZE_BYTES, "0755,nr_inodes=16")):
+            self._refuse(why)
 
     def drop(self, folder: Path) -> None:
         """Take the file system away; its memory goes when the last process has closed it."""
@@ -65,6 +58,19 @@ class Regions:
     def _refuse(self, why: str) -> None:
         self._refused = True
         _log.warning("%s: storing region files on the disk of the run directory, where containers can grow them", why)
+
+
+def mount_tmpfs(folder: Path, size: int, mode: str) -> str:
+    """A file system of that size that containers can see, unless one is there; why not. `mode`: and more options."""
+    if os.path.ismount(folder):
+        return ""
+    if not _seen_by_others(folder):
+        return f"the mount of {folder} is not shared with the container runtime"
+    options = f"size={size},mode={mode}".encode()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"gpushare", os.fsencode(folder), b"tmpfs", _NOSUID | _NODEV | _NOEXEC, options):
+        return f"cannot mount tmpfs on {folder}: {os.strerror(ctypes.get_errno())}"
+    return ""
 
 
 def _seen_by_others(folder: Path) -> bool:

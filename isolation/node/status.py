@@ -20,7 +20,7 @@ import msgspec
 from isolation.contract.codec import CodecError, encode_cards, encode_isolation
 from isolation.contract.codec.cursor import At
 from isolation.contract.codec.resize import decode_applied, encode_applied
-from isolation.contract.model import FULL_CORE, Mode
+from isolation.contract.model import FULL_CORE, SHARED_MODES, Mode
 from isolation.contract.names import (
     ACK,
     AGENT,
@@ -36,7 +36,6 @@ from isolation.contract.names import (
 from isolation.contract.quantity import MIB, QuantityError, parse
 from isolation.kube.core.errors import ClusterError, MalformedError
 from isolation.kube.core.wire import identity_of
-from isolation.node.core.judge import SERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +85,7 @@ def wish(
     choice: Choice | None = None,
 ) -> Said:
     """What this node should say; `sick`: why cards get no newcomers, by UUID; `choice`: what enforces promises."""
-    if mode not in SERVED:
+    if mode not in SHARED_MODES:
         cards = ()
     ill = {card.uuid: sick[card.uuid] for card in cards if sick and card.uuid in sick}
     units = max((card.allocatable_bytes // card.unit_bytes for card in cards), default=0)
@@ -98,7 +97,7 @@ def wish(
     return Said(
         resources={
             ACK.card_count: len(cards),
-            ACK.compute: max(0, whole + extra) if mode is Mode.CORE_MEM else 0,
+            ACK.compute: max(0, whole + extra) if mode in {Mode.CORE_MEM, Mode.MPS} else 0,
         },
         labels={
             CARD_UNITS: str(units) if cards else None,
@@ -110,7 +109,7 @@ def wish(
         annotations={
             CARDS: encode_cards(cards),
             AGENT: agent,
-            ISOLATION: encode_isolation(choice) if choice is not None and mode in SERVED else None,
+            ISOLATION: encode_isolation(choice) if choice is not None and mode in SHARED_MODES else None,
             SICK: "; ".join(f"{uuid}: {why}" for uuid, why in ill.items()) or None,
         }
         # Until the pods have been read nothing is said of them: what stands there stays.
@@ -275,7 +274,7 @@ class NodeStatus:
             wanted = wish(
                 self._inventory.cards(), mode, self._agent, self._inventory.sick, self._resized, choice=choice
             )
-            wrong = amiss(wanted, self._watch.said, writes_anything=mode in SERVED)
+            wrong = amiss(wanted, self._watch.said, writes_anything=mode in SHARED_MODES)
             try:
                 answers = await self._write(wrong)
             except ClusterError as exc:

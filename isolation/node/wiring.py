@@ -19,11 +19,12 @@ from isolation.host.card_events import NvmlAlarms
 from isolation.host.health_record import RECORD
 from isolation.host.machine import NvmlMachine
 from isolation.node.alarms import AlarmWatch
-from isolation.node.backend import UNSUPPORTED, KernelBackend, LibraryBackend, MigBackend, NoBackend, NodeBackends
+from isolation.node.backend import KernelBackend, LibraryBackend, MigBackend, NoBackend, NodeBackends
 from isolation.node.delivery import ALLOC
 from isolation.node.feeding import Feeding
 from isolation.node.hardware import NvidiaHardware, SimulatedHardware
 from isolation.node.memory_limits import SOCKET
+from isolation.node.mps.backend import MpsBackend
 from isolation.node.time_slices import NvidiaDriver, SimulatedDriver, TimeSlices
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class WiringError(Exception):
     """A part cannot work here; the message says what to change."""
 
 
-def backends_of(settings: Settings, inventory: NodeInventory, driver: MemoryLimits) -> NodeBackends:
+def backends_of(
+    settings: Settings, inventory: NodeInventory, driver: MemoryLimits, tell: Callable[[], None]
+) -> NodeBackends:
     """What this node enforces promises by: what the node's label names, else the option; WiringError."""
     names = (AUTO, *BACKENDS)
     if settings.backend not in names:
@@ -55,12 +58,12 @@ def backends_of(settings: Settings, inventory: NodeInventory, driver: MemoryLimi
         return tuple(card.uuid for card in inventory.cards() if card.healthy)
 
     kernel = KernelBackend(run_dir, driver=driver, cgroup=settings.cgroup, place=limits_socket(settings), uuids=uuids)
-    made = (kernel, MigBackend(run_dir, cards=inventory.cards), LibraryBackend(run_dir), NoBackend())
+    mps = MpsBackend(run_dir, cards=inventory.cards, tell=tell)
+    made = (kernel, MigBackend(run_dir, cards=inventory.cards), LibraryBackend(run_dir), mps, NoBackend())
     return NodeBackends(
         {one.name: one for one in made},
         wanted=lambda: inventory.backend() or settings.backend,
         mode=inventory.mode,
-        unnamed=UNSUPPORTED,
         told=partial(_record_backend, run_dir),
         cards=uuids,
     )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS: Final = "CUDA_MPS_LOG_DIRECTORY"
 DIRECTORY: Final = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's)
-JOIN, COMMANDS, PID_FILE = "control", "control_privileged", "nvidia-cuda-mps-control.pid"
+JOIN, COMMANDS, PID_FILE = "control", "commands", "nvidia-cuda-mps-control.pid"
 """In the pipe directory: where clients ask, where commands come from, and the daemon's number."""
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _START_SECONDS: Final = 30.0
@@ -210,7 +210,20 @@ class Daemon:
             if len(words) == 3 and words[:2] == ["start_server", "-uid"]:  # noqa: PLR2004 (words)
                 started = not self._servers and self._start(int(words[2]))
                 return "" if started else "Failed to start server"
+            if len(words) > 1 and words[0] in {"set_active_thread_percentage", "set_device_pinned_mem_limit"}:
+                return self._change_server(words)
             return self._default(words)
+
+    def _change_server(self, words: Sequence[str]) -> str:
+        """For clients that come from now on."""
+        found = next((one for one in self._servers if one.process.pid == int(words[1])), None)
+        if found is None:
+            return f"Server {words[1]} not found"
+        if words[0] == "set_active_thread_percentage":
+            found.percent = min(100, max(1, int(float(words[2]))))
+            return f"{float(found.percent)}"
+        found.limits[int(words[2])] = _bytes(words[3])
+        return ""
 
     def _tell_server(self, what: str, pid: int) -> str:
         found = next((one for one in self._servers if one.process.pid == pid), None)
@@ -228,13 +241,17 @@ class Daemon:
             case ["get_default_active_thread_percentage"]:
                 pass
             case ["set_default_device_pinned_mem_limit", device, size]:
-                self._limits[int(device)] = int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
+                self._limits[int(device)] = _bytes(size)
                 return ""
             case ["get_default_device_pinned_mem_limit", device]:
                 return f"{self._limits[int(device)] >> 20}MB" if int(device) in self._limits else "no limit"
             case _:
                 raise ValueError
         return f"{float(self._percent)}"
+
+
+def _bytes(text: str) -> int:
+    return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
 
 
 def _status(pid: int) -> str:

@@ -40,7 +40,7 @@ pytestmark = [
 NEEDS_KERNEL = pytest.mark.skipif(not kernel_here(), reason="needs root and cgroup version 2")
 
 
-@pytest.fixture(params=["library", pytest.param("kernel", marks=NEEDS_KERNEL)])
+@pytest.fixture(params=["library", "mps", pytest.param("kernel", marks=NEEDS_KERNEL)])
 def node(request, tmp_path):
     with stand(request.param, tmp_path) as made:
         yield made

@@ -7,6 +7,7 @@ its hook, then the program.
         container = node.start("a", 2 * GIB, code)     # the guard ran; the program waits
         answer = container.release()                   # ... and runs to its end
 
+With "mps" a keeper runs beside the node, as a process of its own.
 With "kernel" the cards belong to the process that owns the hardware (`gpushare simgpu own`).
 """
 
@@ -30,15 +31,18 @@ from support.simbox import boxes
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.host_allocation import Tenant
-from isolation.contract.model import Card, Slice
+from isolation.contract.model import Card, Slice, Trust
 from isolation.host.machine import NvmlMachine
 from isolation.host.memory_limits import MemoryLimits
-from isolation.node.backend import KernelBackend, LibraryBackend
+from isolation.node.backend import KernelBackend, LibraryBackend, UndeliverableError
 from isolation.node.core.judge import Given
-from isolation.node.delivery import Delivery, promise_id
+from isolation.node.core.mps import Wish
+from isolation.node.delivery import ALLOC, Delivery, promise_id
 from isolation.node.gate import Gate
 from isolation.node.hardware import SimulatedHardware
 from isolation.node.memory_limits import SOCKET, LimitServer
+from isolation.node.mps.backend import GENERATION, MpsBackend, percent_of
+from isolation.node.mps.exchange import MpsExchange
 from isolation.simgpu.owner import ask_books
 from isolation.simgpu.report import card_uuid
 
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from isolation.node.cdi import Edits
+    from isolation.node.delivery import Delivered
     from isolation.simgpu.hardware import Box
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,12 +113,18 @@ class Stand:
             made = KernelBackend(
                 run_dir, driver=self.limits, cgroup=mount, place=place, uuids=lambda: tuple(self.uuids)
             )
+        if backend == "mps":
+            made = MpsBackend(run_dir, tell=self.tell)
         self.backend = made
         self.gate = Gate(run_dir, folder / "cdi", marks)
         self.gate.install()
         self.delivery = Delivery(run_dir, SimulatedHardware(box.path, LIBRARIES, run_dir), made)
         self.boxed = Boxed(folder)
         self.running: list[Container] = []
+        self.keeper: subprocess.Popen[bytes] | None = None
+        """Of MPS daemons."""
+        self.given: dict[str, Given] = {}
+        """Of containers that have not ended, by promise."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -135,18 +146,50 @@ class Stand:
         while not self._stop.is_set():
             self.server.cycle()
 
+    def tell(self) -> None:
+        """As the agent: what the card's MPS server is to hold."""
+        held = {(self.folder / "run" / ALLOC / one / GENERATION) for one in self.given}
+        sizes = [one.slices[0].bytes for one in self.given.values()]
+        generations = frozenset(one.read_text().strip() for one in held if one.is_file())
+        wish = Wish(0, max(sizes), max(map(percent_of, self.given.values())), generations) if sizes else Wish()
+        MpsExchange(self.folder / "run").wish({self.uuids[0]: wish})
+
+    def asked(self, name: str, size: int, core: int = 0) -> tuple[Tenant, Given]:
+        """A container with so many bytes of the first card, which counts from here on."""
+        tenant = Tenant("ml", name, str(uuid.uuid4()), "main")
+        given = Given((Slice(self.uuids[0], 0, size, core),), trust=Trust("ml", 0))
+        self.given[promise_id(tenant)] = given
+        return tenant, given
+
+    def deliver(self, name: str, size: int, core: int = 0) -> tuple[Tenant, Delivered]:
+        """What it gets; UndeliverableError."""
+        tenant, given = self.asked(name, size, core)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return tenant, self.delivery.deliver(tenant, given, self.cards)
+            except UndeliverableError as exc:  # as the kubelet does
+                if "retry" not in str(exc) or time.monotonic() > deadline:
+                    del self.given[promise_id(tenant)]
+                    raise
+
     def start(
-        self, name: str, size: int, code: str, *, without: tuple[str, ...] = (), loader: Path | None = None
+        self,
+        name: str,
+        size: int,
+        code: str,
+        *,
+        core: int = 0,
+        without: tuple[str, ...] = (),
+        loader: Path | None = None,
     ) -> Container:
         """
         Create and start a container with so many bytes of the first card; RefusedStartError.
 
         `without`: files of ours that the tenant got rid of; `loader`: the program brings this one.
         """
-        tenant = Tenant("ml", name, str(uuid.uuid4()), "main")
+        tenant, delivered = self.deliver(name, size, core)
         ident = uuid.uuid4().hex * 2
-        given = Given((Slice(self.uuids[0], 0, size),))
-        delivered = self.delivery.deliver(tenant, given, self.cards)
         annotations = self.gate.mark(ident, (), delivered.limits)
         edits = delivered.edits
         edits = replace(edits, mounts=tuple(one for one in edits.mounts if one.container not in without))
@@ -196,6 +239,7 @@ class Stand:
         if container.group is not None:
             remove(container.group.parent)
         self.delivery.retire(promise_id(container.tenant))
+        self.given.pop(promise_id(container.tenant), None)
         self.running.remove(container)
 
 
@@ -207,7 +251,12 @@ def stand(backend: str, folder: Path, **settings: int) -> Iterator[Stand]:
         cgroup = stack.enter_context(groups(f"{backend}-{time.monotonic_ns()}")) if kernel_here() else None
         if backend == "kernel":
             stack.enter_context(owner_of(box.path))
+        keeper = None
+        if backend == "mps":
+            stack.enter_context(shared_mount(folder / "run"))
+            keeper = stack.enter_context(keeper_of(box.path, folder))
         made = Stand(backend, folder, box, cgroup)
+        made.keeper = keeper
         made.agent_on()
         stack.callback(made.agent_off)
         try:
@@ -216,6 +265,34 @@ def stand(backend: str, folder: Path, **settings: int) -> Iterator[Stand]:
             for one in tuple(made.running):
                 made.end(one)
             made.machine.close()
+
+
+@contextlib.contextmanager
+def shared_mount(folder: Path) -> Iterator[None]:
+    """What is mounted below it shows in other namespaces, as below a directory of a host."""
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    subprocess.run(["mount", "--make-shared", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--recursive", "--lazy", folder], check=True)
+
+
+@contextlib.contextmanager
+def keeper_of(hardware: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The process that keeps MPS daemons, as root."""
+    words = ["--state-dir", folder / "run", "--kubelet-dir", folder, "--simgpu", hardware, "--log-level", "warning"]
+    code = "from isolation.node.mps.cli import mps; mps()"
+    process = subprocess.Popen([sys.executable, "-c", code, *map(str, words)])
+    try:
+        while not MpsExchange(folder / "run").keeper_lives():
+            assert process.poll() is None
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_SECONDS)
 
 
 @contextlib.contextmanager

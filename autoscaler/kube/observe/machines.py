@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from autoscaler.core.lifecycle import COMING, STANDING, Machine, MachineState
 from autoscaler.kube.annotations import NodeNote, find_removal_taint, ours
 from autoscaler.providers.base import InstanceState
-from isolation.contract.model import Mode
+from isolation.contract.model import SHARED_MODES, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autoscaler.providers.base import Instance, PoolState
     from isolation.contract.model import Node
 
-SHARED = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM, Mode.EXCLUSIVE})
+SHARED = SHARED_MODES | {Mode.EXCLUSIVE}
 _NOT_UP = frozenset(
     {
         "node.kubernetes.io/not-ready",

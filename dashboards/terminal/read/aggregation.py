@@ -228,7 +228,7 @@ def _stranded(way: _NodeContext, card: Card, free: int, core: int) -> int:
     if not free:
         return 0
     barred = bool(way.node.state) or not card.healthy
-    full = way.node.mode is Mode.CORE_MEM and core >= FULL_CORE
+    full = way.node.mode in {Mode.CORE_MEM, Mode.MPS} and core >= FULL_CORE
     small = way.node.mode is not Mode.EXCLUSIVE and free < way.usual
     return free if barred or full or small else 0
 

@@ -11,13 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from isolation.contract.model import Mode
-
 if TYPE_CHECKING:
-    from isolation.contract.model import Card, Slice
+    from isolation.contract.model import Card, Mode, Slice
     from isolation.contract.reservation import Reservation
-
-SHARED_MODES = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 
 
 @dataclass(frozen=True, slots=True)

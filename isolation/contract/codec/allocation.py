@@ -10,8 +10,10 @@ whole; `containers` is what each container may use of which card; bytes, and per
     {"version": 1, "promise": "<pod uid>",
      "cards": [{"uuid": "GPU-...", "index": 0, "bytes": 2147483648, "core": 0}],
      "containers": [{"name": "main", "cards": [{"uuid": "GPU-...", "bytes": 2147483648, "core": 0}]}],
-     "compute": {"policy": "burst", "online": true, "weight": 0, "ceiling": 80}}
-Without `compute` the policy is fixed; readers that do not know it go by that.
+     "compute": {"policy": "burst", "online": true, "weight": 0, "ceiling": 80},
+     "trust": {"group": "ml", "uid": 1000}}
+Without `compute` the policy is fixed; readers that do not know it go by that. `trust`, where the pod's is known: beside
+whom it may be under MPS.
 
 A pod that was resized has besides, per card: what its spec requests (and the kubelet counts), and what it is to have:
     "resize": {"generation": 3, "requested": {"bytes": ..., "core": ...}, "target": {"bytes": ..., "core": ...}}
@@ -33,7 +35,18 @@ import msgspec
 
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, is_label_name, show
 from isolation.contract.codec.request import MOST_CARDS
-from isolation.contract.model import FULL_CORE, MOST_WEIGHT, Compute, ComputePolicy, Part, Resize, Slice, parts_of
+from isolation.contract.model import (
+    FULL_CORE,
+    MOST_UID,
+    MOST_WEIGHT,
+    Compute,
+    ComputePolicy,
+    Part,
+    Resize,
+    Slice,
+    Trust,
+    parts_of,
+)
 from isolation.contract.names import CLASSIC_CARD, CLASSIC_UNITS
 from isolation.contract.quantity import GIB
 
@@ -46,6 +59,7 @@ ALLOCATION_VERSION: Final = 1
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,3}")
 _UNITS: Final = re.compile(r"[1-9][0-9]{0,12}")
 _COMPUTE: Final = Compute()
+_LONGEST_GROUP: Final = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,7 @@ class Allocation:
     resize: Resize | None = None
     requested: tuple[int, int] = (0, 0)
     """Of a resized pod, bytes and percent of each card by its spec."""
+    trust: Trust | None = None
 
 
 def encode_allocation(
@@ -86,6 +101,8 @@ def encode_allocation(
     compute = replace(request.compute, policy=policy)
     if compute != _COMPUTE:
         record["compute"] = asdict(compute)
+    if request.trust is not None:
+        record["trust"] = asdict(request.trust)
     if resize is not None:
         record["resize"] = {
             "generation": resize.generation,
@@ -136,6 +153,11 @@ class _ResizeShape(msgspec.Struct):
     target: _AmountShape
 
 
+class _TrustShape(msgspec.Struct):
+    group: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+    uid: Annotated[int, msgspec.Meta(ge=0, le=MOST_UID)]
+
+
 class _AllocationShape(msgspec.Struct):
     version: int
     promise: _TEXT
@@ -143,6 +165,7 @@ class _AllocationShape(msgspec.Struct):
     containers: list[_ContainerShape]
     compute: _ComputeShape | None = None
     resize: _ResizeShape | None = None
+    trust: _TrustShape | None = None
 
 
 _ALLOCATION_DECODER: Final = msgspec.json.Decoder(_AllocationShape)
@@ -171,14 +194,15 @@ def decode_allocation(text: str) -> Allocation:
         parts.append(Part(container.name, tuple(cards)))
     how = shape.compute
     compute = _COMPUTE if how is None else Compute(how.policy, how.online, how.weight, how.ceiling)
+    trust = None if shape.trust is None else Trust(shape.trust.group, shape.trust.uid)
     if shape.resize is None:
-        return Allocation(shape.promise, tuple(slices.values()), tuple(parts), compute)
+        return Allocation(shape.promise, tuple(slices.values()), tuple(parts), compute, trust=trust)
     said = shape.resize
     if any(card.bytes < said.target.bytes or card.core < said.target.core for card in shape.cards):
         return _allocation_at(decoded(text))
     change = Resize(said.generation, said.target.bytes, said.target.core, tuple(parts))
     requested = (said.requested.bytes, said.requested.core)
-    return Allocation(shape.promise, tuple(slices.values()), change.parts, compute, change, requested)
+    return Allocation(shape.promise, tuple(slices.values()), change.parts, compute, change, requested, trust)
 
 
 def _allocation_at(at: At) -> Allocation:
@@ -196,7 +220,7 @@ def _allocation_at(at: At) -> Allocation:
         Part(item["name"].label_name(), tuple(_part(card, whole) for card in item["cards"].items()))
         for item in at["containers"].items()
     )
-    found = Allocation(promise, slices, parts, _compute(at["compute"]))
+    found = Allocation(promise, slices, parts, _compute(at["compute"]), trust=_trust(at["trust"]))
     return found if not at["resize"] else _resized(found, at["resize"])
 
 
@@ -227,6 +251,15 @@ def _compute(at: At) -> Compute:
         at["weight"].integer(0, 0, MOST_WEIGHT),
         at["ceiling"].integer(0, 0, FULL_CORE),
     )
+
+
+def _trust(at: At) -> Trust | None:
+    if not at:
+        return None
+    group, uid = at.text_at("group"), at["uid"].integer(-1, 0, MOST_UID)
+    if not group or len(group) > _LONGEST_GROUP or uid < 0:
+        raise at.wrong("expected a group and a user")
+    return Trust(group, uid)
 
 
 def slices_of(cards: At, *, named: bool = True) -> tuple[Slice, ...]:

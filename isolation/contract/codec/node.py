@@ -29,7 +29,7 @@ from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, sh
 from isolation.contract.codec.isolation import decode_isolation
 from isolation.contract.codec.request import MOST_CARDS
 from isolation.contract.codec.resize import decode_applied
-from isolation.contract.model import Card, CardChoice, ComputePolicy, Instance, Mode, Node, Taint
+from isolation.contract.model import SHARED_MODES, Card, CardChoice, ComputePolicy, Instance, Mode, Node, Taint
 from isolation.contract.names import (
     ACK,
     AGENT,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from isolation.contract.model import Applied
 
 CARDS_VERSION: Final = 1
-_SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
 _INTERNAL: Final = "InternalIP"
 _DEFAULT_PODS: Final = 110  # pods: the kubelet's own default
 _MOST_PODS: Final = 1 << 20  # pods: placement counts them in 32 bits
@@ -359,7 +358,7 @@ def _serving(metadata: At, mode: Mode, has: _Stated, dialect: Dialect) -> bool:
     Cards that the agent has named, of which the kubelet offers no unit: its device plugin is gone.
     """
     annotations = metadata["annotations"].texts()
-    if mode not in _SHARED:
+    if mode not in SHARED_MODES:
         return True
     if _unheld(metadata, mode):
         return False
@@ -369,7 +368,7 @@ def _serving(metadata: At, mode: Mode, has: _Stated, dialect: Dialect) -> bool:
 def _unheld(metadata: At, mode: Mode) -> str:
     """Why the node's agent can promise nothing, by its own word; a word that cannot be read is none."""
     text = metadata["annotations"].texts().get(ISOLATION)
-    if text is None or mode not in _SHARED:
+    if text is None or mode not in SHARED_MODES:
         return ""
     try:
         backend, why = decode_isolation(text)
@@ -383,7 +382,7 @@ def _choice(labels: Mapping[str, str], dialect: Dialect) -> CardChoice:
     label = labels.get(dialect.choice_label, "")
     if label in (CardChoice.BINPACK, CardChoice.SPREAD):
         return CardChoice(label)
-    return CardChoice.BINPACK if labels.get(dialect.mode_label) in _SHARED else CardChoice.POLICY
+    return CardChoice.BINPACK if labels.get(dialect.mode_label) in SHARED_MODES else CardChoice.POLICY
 
 
 def policy_of(labels: Mapping[str, str]) -> ComputePolicy | None:

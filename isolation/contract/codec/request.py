@@ -23,7 +23,7 @@ from isolation.contract.codec.amounts import (
 )
 from isolation.contract.codec.cursor import At, CodecError, Unacceptable, show
 from isolation.contract.codec.rules import CARD_RULES, rules_of, unmodelled
-from isolation.contract.model import FULL_CORE, MOST_WEIGHT, Ask, Compute, Refusal, Request, Why
+from isolation.contract.model import FULL_CORE, MOST_UID, MOST_WEIGHT, Ask, Compute, Refusal, Request, Why
 from isolation.contract.names import (
     ACK,
     COMPUTE_ANNOTATIONS,
@@ -31,6 +31,7 @@ from isolation.contract.names import (
     CORE_STEPS,
     DIALECT,
     ONLINE,
+    TRUST_GROUP,
     WEIGHT,
     Dialect,
 )
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Rules
 
-READ_ANNOTATIONS: Final = frozenset({DIALECT, *CARD_RULES, *COMPUTE_ANNOTATIONS})
+READ_ANNOTATIONS: Final = frozenset({DIALECT, *CARD_RULES, *COMPUTE_ANNOTATIONS, TRUST_GROUP})
 """All annotations of a pod on which its request depends."""
 MOST_CARDS: Final = 64
 """No machine has more, and a card set is a 64-bit mask in placement."""
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,8}")
 _COMPUTE: Final = Compute()
+_LONGEST_GROUP: Final = 63
 
 
 def request_of(metadata: object, spec: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> Request | Refusal:
@@ -88,6 +90,25 @@ def controller_of(metadata: object) -> tuple[str, str]:
     return "", ""
 
 
+def group_of(metadata: object) -> str:
+    """The pod's part of `Trust`: admission lets nobody else write the annotation. Empty: not known."""
+    at = At(metadata, ("metadata",))
+    named = at["annotations"].text_at(TRUST_GROUP)[:_LONGEST_GROUP]
+    # No namespace has a slash in its name, so none is taken for a group of the operator's.
+    return f"group/{named}" if named else at["namespace"].label_name() if at["namespace"] else ""
+
+
+def _uid_of(spec: At, asks: Sequence[Asked]) -> int | None:
+    """The user of all containers with shares, where the spec says one: what an image says is not known here."""
+    usual = spec["securityContext"]["runAsUser"].integer(-1, 0, MOST_UID)
+    names = {ask.name for ask in asks if ask.units}
+    every = (*spec["initContainers"].items(), *spec["containers"].items())
+    found = {
+        one["securityContext"]["runAsUser"].integer(usual, 0, MOST_UID) for one in every if one.text_at("name") in names
+    }
+    return found.pop() if len(found) == 1 and -1 not in found else None
+
+
 def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Request:
     inits = [asked_of(c, dialect, unit_bytes, init=True) for c in spec["initContainers"].items()]
     apps = [asked_of(c, dialect, unit_bytes, init=False) for c in spec["containers"].items()]
@@ -122,6 +143,8 @@ def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Reque
         ),
         compute=_compute(metadata, core, dialect) if units else _COMPUTE,
         unmodelled=tuple(unmodelled(spec) + other_resources(spec, asks)),
+        group=group_of(metadata.value) if units else "",
+        uid=_uid_of(spec, asks) if units else None,
     )
 
 

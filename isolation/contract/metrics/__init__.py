@@ -115,7 +115,7 @@ LABELS: Final = MappingProxyType(
         "driver": "Version of the NVIDIA driver.",
         "isolation": "What enforces promises on the node: none, library, kernel, mig or mps; empty if unknown.",
         "mode": "On container series: exclusive (a whole card) or shared. On gpushare_card_info: what the node serves "
-        "(share, cgpu, core_mem or default).",
+        "(share, cgpu, core_mem, mps or default).",
         "kind": "Kind of event (pod placed, node added, pod moved ...), of breach (over_limit, denied, uninstrumented, "
         "unallocated, missing_library, unreadable_region or wrong_limits), of ECC error or remapped row (corrected or "
         "uncorrected), of retired page (single_bit or double_bit) or of PCI Express error (correctable, non_fatal or "

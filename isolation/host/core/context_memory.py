@@ -26,6 +26,15 @@ CONTEXT_MIB: Final = {
 """By the beginning of the product name that NVML tells; a MIG instance's begins with its card's."""
 
 
+_UNKNOWN_MIB: Final = 640
+"""More than the context of any card above."""
+
+
+def server_bytes(model: str) -> int:
+    """Bytes to keep for an MPS server on such a card: its context."""
+    return context_bytes(model) or _UNKNOWN_MIB * MIB
+
+
 def context_bytes(model: str) -> int:
     """Bytes of one context on such a card; 0: not known, the library's own estimate holds."""
     fitting = [name for name in CONTEXT_MIB if model.startswith(name)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec import CodecError, decode_allocation
-from isolation.contract.model import MANY_INSTANCES, SHARES_OF_INSTANCE, Compute, Mode
+from isolation.contract.model import MANY_INSTANCES, SHARED_MODES, SHARES_OF_INSTANCE, Compute, Mode
 from isolation.contract.names import ACK, ALLOCATION, CGPU_DISABLE_ENV, SYSTEM_NAMESPACES
 from isolation.contract.nri_api import VOID
 from isolation.contract.quantity import show_bytes
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from isolation.contract.codec import Allocation
-    from isolation.contract.model import Card, Slice
+    from isolation.contract.model import Card, Slice, Trust
     from isolation.node.nri.model import Container, Sandbox
 
-SERVED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
-"""Modes of a node that offers shares."""
 _NODE: Final = "/dev/nvidia"
 _VARIABLES: Final = ("NVIDIA_", "CUDA_VERSION")
 """Variables by which NVIDIA's runtimes decide whether to add cards to a container."""
@@ -43,6 +41,8 @@ class Given:
     enforced: bool = True
     """False: it has its cards without limits."""
     compute: Compute = Compute()  # noqa: RUF009 (a value)
+    trust: Trust | None = None
+    """Beside whom it may be under MPS; None: the record does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class InForce:
 
     uuid: str
     bytes: int
+    trust: Trust | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class NodeFacts:
 
 def offers_shares(mode: Mode, *, whole: bool) -> bool:
     """Whether a node of that mode offers shares; `whole`: somebody offers whole cards there."""
-    return mode in SERVED and not whole
+    return mode in SHARED_MODES and not whole
 
 
 def is_exempt(namespace: str, exempt: frozenset[str] | None) -> bool | None:
@@ -125,11 +126,13 @@ def judge_share(
         why = "whole cards are offered here too" if node.whole else f"its label {ACK.mode_label} is {node.mode}"
         raise RefusedError(f"{key}: this node offers no shares: {why}")
     check_room(key, slices, node.cards, in_force)
+    if node.mode is Mode.MPS:
+        _check_trust(key, slices, record.trust, in_force)
     namespace = container.sandbox.namespace
     free = node.mode is Mode.SHARE or bool(is_exempt(namespace, node.exempt))
     free = free or (container.env.get(CGPU_DISABLE_ENV) == "true" and namespace in node.unisolated)
     # On the way from cgpu to share, limits stay while the pod lives.
-    return Given(slices, (before is not None and before.enforced) or not free, record.compute)
+    return Given(slices, (before is not None and before.enforced) or not free, record.compute, record.trust)
 
 
 def check_room(key: str, slices: Sequence[Slice], cards: Mapping[str, Card], in_force: Sequence[InForce]) -> None:
@@ -145,6 +148,18 @@ def check_room(key: str, slices: Sequence[Slice], cards: Mapping[str, Card], in_
         raise RefusedError(f"{key}: {MANY_INSTANCES if len(slices) > 1 else SHARES_OF_INSTANCE}")
     for part in slices:
         _fits(key, part, cards[part.uuid], in_force)
+
+
+def _check_trust(key: str, slices: Sequence[Slice], trust: Trust | None, in_force: Sequence[InForce]) -> None:
+    """Under MPS nobody of another group or user on the card; RefusedError. Nothing of whose it is."""
+    if trust is None:
+        raise RefusedError(f"{key}: set securityContext.runAsUser: pods of one user alone share an MPS server")
+    uuids = {part.uuid for part in slices}
+    if any(one.uuid in uuids and one.trust != trust for one in in_force):
+        raise RefusedError(
+            f"{key}: the card is still in use by pods of another group or user, who cannot share its MPS server; the "
+            "kubelet will retry"
+        )
 
 
 def _fits(key: str, part: Slice, card: Card, in_force: Sequence[InForce]) -> None:

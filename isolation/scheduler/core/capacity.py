@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import Compute, Mode, Node, Placement, Refusal, Request, Rules, Slice, Why
+from isolation.contract.model import SHARED_MODES, Compute, Node, Placement, Refusal, Request, Rules, Slice, Why
 from isolation.placement.engine import Engine
 from isolation.placement.node_rules import needs_of
 from isolation.scheduler.core.quota import Charge, QuotaUsage
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import CardRules
 
-SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
+SHARED: Final = SHARED_MODES
 _PLENTY_CPU: Final = 1 << 40
 _PLENTY_BYTES: Final = 1 << 60
 _PLENTY_PODS: Final = 1 << 20

@@ -31,8 +31,8 @@ _SPECS = click.option(
     "--node",
     multiple=True,
     metavar="KEY=VALUE,...",
-    help="Node to place on. Keys: name, cards, gib (memory per card), mode (share, cgpu, core_mem, default), placement "
-    "(binpack, spread, policy); optional: cpu (cores), memory (GiB), pods, model, pool, label.KEY, count. "
+    help="Node to place on. Keys: name, cards, gib (memory per card), mode (share, cgpu, core_mem, mps, default), "
+    "placement (binpack, spread, policy); optional: cpu (cores), memory (GiB), pods, model, pool, label.KEY, count. "
     "Repeat for several.",
 )
 _FILES = click.option(

@@ -131,7 +131,7 @@ def _picture(node: Node, uses: Sequence[PlannedCard], *, unicode: bool) -> Itera
             if use.healthy
             else "  unhealthy"
         )
-        if node.mode is Mode.CORE_MEM:
+        if node.mode in {Mode.CORE_MEM, Mode.MPS}:
             line.append(f", {use.used_core} %")
         yield line
 

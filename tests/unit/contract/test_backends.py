@@ -99,7 +99,26 @@ def test_nothing_is_promised_where_nothing_holds_it() -> None:
 def test_mps_is_used_only_where_an_operator_says_so() -> None:
     gone = {"kernel": "old driver", "library": "not built", "mig": "not divided"}
     assert choose(AUTO, need_of(Mode.CGPU), gone).backend is None
-    assert choose("mps", need_of(Mode.CGPU), gone).backend is MPS
+    assert choose(AUTO, need_of(Mode.MPS), {}).backend is MPS
+    assert choose("mps", need_of(Mode.MPS), gone).backend is MPS
+
+
+@pytest.mark.parametrize(("wanted", "mode"), [("mps", Mode.CGPU), ("mps", Mode.SHARE), ("library", Mode.MPS)])
+def test_the_mode_and_the_backend_mps_go_with_nothing_else(wanted: str, mode: Mode) -> None:
+    """Placement keeps groups and users apart in that mode alone."""
+    no = choose(wanted, need_of(mode), {})
+    assert no.backend is None
+    assert "mps alone" in no.reason
+
+
+def test_under_mps_compute_is_a_ceiling_and_several_processes_without_the_library_pass_the_total() -> None:
+    held = MPS.abilities
+    assert held.compute is ComputeLimit.CEILING
+    assert held.memory_bypass == {
+        frozenset({Bypass.UNLOADED, Bypass.ENVIRONMENT}),
+        frozenset({Bypass.UNLOADED, Bypass.PROCESSES}),
+    }
+    assert held.compute_bypass == {frozenset({Bypass.ENVIRONMENT}), frozenset({Bypass.PROCESSES})}
 
 
 def test_a_node_that_promises_nothing_enforces_nothing_unless_told() -> None:

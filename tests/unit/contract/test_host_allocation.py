@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract.host_allocation import HostAllocation, HostAllocationError, Process, Tenant, dump, load
-from isolation.contract.model import Slice
+from isolation.contract.model import Slice, Trust
 from isolation.contract.quantity import gib
 
 
@@ -107,3 +107,14 @@ def test_half_a_tenant_is_refused(pod):
     """A container whose names are not all there is nobody's."""
     with pytest.raises(HostAllocationError, match="pod"):
         load(changed(pod=pod))
+
+
+def test_a_hold_keeps_beside_whom_its_container_may_be():
+    written = entry(trust=Trust("group/research", 0))
+    assert written == load(dump(written))
+
+
+@pytest.mark.parametrize("trust", [["ml"], ["", 1], ["ml", -1], ["ml", 1 << 31], [1, "ml"], ["m\nl", 1]])
+def test_half_a_trust_is_refused(trust):
+    with pytest.raises(HostAllocationError, match="trust is not a pair"):
+        load(changed(trust=trust))

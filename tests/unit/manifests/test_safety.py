@@ -192,9 +192,9 @@ def test_agents_run_where_shares_are_served_and_never_twice():
     spec = DAEMONSET["spec"]["template"]["spec"]
     [term] = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
 
-    assert [{"key": ACK.mode_label, "operator": "In", "values": [Mode.SHARE, Mode.CGPU, Mode.CORE_MEM]}] == term[
-        "matchExpressions"
-    ]
+    assert [
+        {"key": ACK.mode_label, "operator": "In", "values": [Mode.SHARE, Mode.CGPU, Mode.CORE_MEM, Mode.MPS]}
+    ] == term["matchExpressions"]
     assert {"maxUnavailable": 1, "maxSurge": 0} == DAEMONSET["spec"]["updateStrategy"]["rollingUpdate"]
     assert NODE_AGENT == spec["serviceAccountName"]
 

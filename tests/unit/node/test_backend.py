@@ -23,8 +23,7 @@ def test_where_nothing_works_it_is_looked_at_again(tmp_path):
     """A node does not stay without shares because a file came late."""
     now, used = [0.0], []
     known = {"library": LibraryBackend(tmp_path, lambda: tmp_path / "library.so"), "none": NoBackend()}
-    unnamed = {"kernel": "not here", "mig": "not here"}
-    made = NodeBackends(known, lambda: AUTO, lambda: Mode.CGPU, unnamed, used.append, clock=lambda: now[0])
+    made = NodeBackends(known, lambda: AUTO, lambda: Mode.CGPU, used.append, clock=lambda: now[0])
     assert made.available()
     (tmp_path / "library.so").write_bytes(b"\x7fELF library")
     assert made.available()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract.codec import Allocation
-from isolation.contract.model import Card, Compute, ComputePolicy, Mode, Part, Slice
+from isolation.contract.model import Card, Compute, ComputePolicy, Mode, Part, Slice, Trust
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
 from isolation.node.core.judge import Given, InForce, NodeFacts, judge_other, judge_share, offers_shares, share_of
@@ -57,6 +57,32 @@ def test_a_share_is_refused_with_a_reason(given, said):
         judged(**given)
     assert str(refused.value).startswith("ml/train/main: ")
     assert said in str(refused.value)
+
+
+ML = Trust("ml", 1000)
+BESIDE = [InForce("GPU-1", GIB, ML), InForce("GPU-2", GIB, Trust("web", 0))]
+
+
+@pytest.mark.parametrize(
+    ("trust", "in_force", "said"),
+    [
+        (None, (), "set securityContext.runAsUser"),
+        (ML, (), ""),
+        (ML, BESIDE, ""),
+        (Trust("web", 1000), BESIDE, "in use by pods of another group or user"),
+        (Trust("ml", 0), BESIDE, "in use by pods of another group or user"),
+        (ML, [InForce("GPU-1", GIB)], "in use by pods of another group or user"),
+    ],
+)
+def test_under_mps_a_card_is_one_groups_and_one_users(trust, in_force, said):
+    """Whatever the record says: the scheduler's rule, seen from the node."""
+    record = replace(RECORD, trust=trust)
+    if not said:
+        assert judged(record=record, node=changed(mode=Mode.MPS), in_force=in_force).trust == trust
+    else:
+        with pytest.raises(RefusedError, match=said):
+            judged(record=record, node=changed(mode=Mode.MPS), in_force=in_force)
+    assert judged(record=record, in_force=in_force).enforced, "in other modes they may be beside each other"
 
 
 @pytest.mark.parametrize("mode", [Mode.CGPU, Mode.CORE_MEM])
@@ -153,8 +179,8 @@ def test_a_container_without_a_share_is_closed_left_alone_or_refused(env, device
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_shares_are_offered_in_three_modes_and_never_beside_whole_cards(mode):
-    offered = mode in {Mode.SHARE, Mode.CGPU, Mode.CORE_MEM}
+def test_shares_are_offered_in_four_modes_and_never_beside_whole_cards(mode):
+    offered = mode in {Mode.SHARE, Mode.CGPU, Mode.CORE_MEM, Mode.MPS}
     assert (offered, False) == (offers_shares(mode, whole=False), offers_shares(mode, whole=True))
 
 

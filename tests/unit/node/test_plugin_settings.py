@@ -91,7 +91,9 @@ def chosen(folder, option, label="", mode=Mode.CGPU, cards=()):
     inventory.refresh()
     inventory.serves(mode, whole=False, backend=label)
     driver = SimpleNamespace(unavailable=lambda *_: "driver 595.45 is older than 615")
-    return backends_of(Settings("n1", run_dir=folder, terms=Terms(GIB), backend=option), inventory, driver)
+    return backends_of(
+        Settings("n1", run_dir=folder, terms=Terms(GIB), backend=option), inventory, driver, lambda: None
+    )
 
 
 def test_an_unknown_backend_is_reported_at_the_start(tmp_path):
@@ -109,7 +111,9 @@ def test_an_unknown_backend_is_reported_at_the_start(tmp_path):
         (("auto", "", Mode.SHARE), "none", ""),
         (("auto", "library", Mode.CGPU), "library", ""),
         (("library", "kernel", Mode.CGPU), "", "older than 615"),
-        (("mps", "", Mode.CGPU), "", "does not support limits of NVIDIA MPS"),
+        (("mps", "", Mode.CGPU), "", "it serves node mode mps alone"),
+        (("library", "", Mode.MPS), "", "node mode mps is served by backend mps alone"),
+        (("auto", "", Mode.MPS), "", "no MPS keeper runs on this node"),
         (("mig", "", Mode.CGPU), "", "no card of this node is divided"),
         (("none", "", Mode.CORE_MEM), "", "no hard memory limit"),
         (("none", "", Mode.SHARE), "none", ""),

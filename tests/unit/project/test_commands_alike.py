@@ -63,7 +63,7 @@ def leaves(command, words=()):
 
 SILENT = {
     *("autoscaler bounds", "autoscaler hand-back", "completion", "dashboards build", "dashboards check", "node"),
-    *("device-plugin", "resize"),
+    *("device-plugin", "mps", "resize"),
     *("rules build", "rules check", "scheduler config", "simgpu create", "simgpu inject", "simgpu own", "simgpu set"),
 }
 """Print a file in a format of its own, or no more than what they have done."""

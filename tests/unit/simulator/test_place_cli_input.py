@@ -132,7 +132,7 @@ def test_bytes_that_are_no_text_are_an_error_with_their_line():
         (["-f", "-", "--node", "name=n1,cards=1,gib=0.5"], "less than one unit"),
         (["-f", "-", "--node", "name=n1,cards=1,gib=1e9"], "gib=1e9 is not a number"),
         (["-f", "-", "--node", "name=n1,cards=1,gib=-3"], "gib=-3 is not a number"),
-        (["-f", "-", "--node", "name=n1,cards=1,gib=9,mode=mig"], "use share, cgpu, core_mem, default"),
+        (["-f", "-", "--node", "name=n1,cards=1,gib=9,mode=mig"], "use share, cgpu, core_mem, mps, default"),
         (["-f", "-", "--node", "name=n1,cards=1,gib=9,placement=left"], "use binpack, spread"),
         (["-f", "-", "--node", "name=n1,card=1"], 'unknown key "card"; use name, cards'),
         (["-f", "-", "--node", "name=n1,name=n2"], "key name is given twice"),

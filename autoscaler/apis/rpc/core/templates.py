@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from autoscaler.apis.rpc.core.wire.core import node_bytes
 from autoscaler.core.pools import card_uuid
 from isolation.contract.codec.node import encode_cards
-from isolation.contract.model import FULL_CORE, Mode
+from isolation.contract.model import FULL_CORE, SHARED_MODES, Mode
 from isolation.contract.names import ACK, CARD_COUNT, CARD_UNITS, CARDS, MIG_PREFIX, POOL, WHOLE_CARDS
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from isolation.contract.names import Dialect
 
 _ONE_NODES: Final = "kubernetes.io/hostname"
-_SHARED: Final = frozenset({Mode.SHARE, Mode.CGPU, Mode.CORE_MEM})
+_SHARED: Final = SHARED_MODES
 
 
 def encode_template(group: NodeGroup, dialect: Dialect = ACK) -> bytes | None:
@@ -76,7 +76,7 @@ def _on_cards(node: Node, dialect: Dialect) -> dict[str, str]:
         return {MIG_PREFIX + profile if profile else dialect.whole: str(n) for profile, n in profiles.items()}
     units = sum(card.allocatable_bytes // card.unit_bytes for card in sound)
     found = {dialect.memory: str(units), dialect.card_count: str(len(sound))}
-    if node.mode is Mode.CORE_MEM:
+    if node.mode in {Mode.CORE_MEM, Mode.MPS}:
         found[dialect.compute] = str(FULL_CORE * sum(card.instance is None for card in sound))
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.model import ComputePolicy, Mode
+from isolation.contract.model import SHARED_MODES, ComputePolicy, Mode
 from isolation.contract.names import ACK, BACKEND, COMPUTE_POLICY, NODE_AGENT, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import ClusterNode, Unavailable
@@ -19,7 +19,7 @@ from isolation.doctor.checks.machine.runtime import parse_version
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SHARED: Final = frozenset({Mode.SHARE.value, Mode.CGPU.value, Mode.CORE_MEM.value})
+_SHARED: Final = frozenset(mode.value for mode in SHARED_MODES)
 _THEIRS: Final = frozenset({"mig", "mps", "topology"})
 """ACK's modes that others serve."""
 _MPS: Final = "mps"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from isolation.contract.codec import CodecError, allocation, node
 from isolation.contract.codec.cursor import decoded
-from isolation.contract.model import Ask, Compute, ComputePolicy, Placement, Request, Slice
+from isolation.contract.model import Ask, Compute, ComputePolicy, Placement, Request, Slice, Trust
 from isolation.contract.quantity import GIB
 
 odd = st.sampled_from([None, 0, 1, -1, 2**62, 2**62 - 1, 63, 64, "GPU-1", "", True, [], {}, 1.0, 1.5, "x" * 80])
@@ -23,6 +23,7 @@ documents = st.fixed_dictionaries(
     optional={
         "promise": odd,
         "containers": st.lists(st.fixed_dictionaries({"name": odd, "cards": record_cards}), max_size=2),
+        "trust": odd | st.fixed_dictionaries({}, optional={"group": odd | st.just("x" * 254), "uid": odd}),
     },
 )
 
@@ -111,3 +112,12 @@ def test_a_record_of_another_kind_of_sharing_is_refused(wrong):
     record = {"version": 1, "promise": "u", "cards": [part | {"index": 0}], "containers": [], "compute": wrong}
     with pytest.raises(CodecError, match="compute"):
         allocation.decode_allocation(json.dumps(record))
+
+
+@pytest.mark.parametrize(("group", "uid"), [("ml", 1000), ("group/research", 0), ("", 1000), ("ml", None)])
+def test_a_record_keeps_beside_whom_the_pod_may_be_where_that_is_known(group, uid):
+    request = Request(1, GIB, asks=(Ask("main", GIB),), group=group, uid=uid)
+    text = allocation.encode_allocation("p", request, Placement("n", (Slice("GPU-0", 0, GIB),)))
+    wanted = Trust(group, uid) if group and uid is not None else None
+    assert wanted == allocation.decode_allocation(text).trust
+    assert wanted == allocation._allocation_at(decoded(text)).trust

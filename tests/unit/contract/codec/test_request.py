@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from isolation.contract.codec import CodecError, request_of
 from isolation.contract.model import Ask, Compute, Refusal, Request, Why
-from isolation.contract.names import CORE_LIMIT, ONLINE, WEIGHT
+from isolation.contract.names import CORE_LIMIT, ONLINE, TRUST_GROUP, WEIGHT
 from isolation.contract.quantity import GIB, MIB
 
 MEM, CORE, WHOLE, COUNT = (
@@ -319,3 +319,51 @@ def test_a_pod_without_shares_may_say_anything_about_compute():
     """Its annotations are not ours to judge."""
     found = request_of({"annotations": {ONLINE: "?", WEIGHT: "-1"}}, {"containers": [container()]})
     assert Compute() == found.compute
+
+
+def under(uid):
+    """A security context."""
+    return {} if uid is None else {"securityContext": {"runAsUser": uid}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "main", "second", "uid"),
+    [
+        (1000, None, None, 1000),
+        (None, 0, 0, 0),
+        (1000, 0, None, None),
+        (1000, 0, 0, 0),
+        (None, 1000, None, None),
+        (None, None, None, None),
+    ],
+)
+def test_the_user_is_known_where_the_spec_says_it_of_every_container_with_a_share(pod, main, second, uid):
+    """What an image says is not known; a container without a share may run as anybody."""
+    containers = (
+        container("a", mem=1) | under(main),
+        container("b", mem=1) | under(second),
+        container("c") | under(77),
+    )
+    assert uid == ask(*containers, **under(pod)).uid
+
+
+@pytest.mark.parametrize(
+    ("metadata", "group"),
+    [
+        ({"namespace": "ml"}, "ml"),
+        ({}, ""),
+        ({"namespace": "ml", "annotations": {TRUST_GROUP: "research"}}, "group/research"),
+        ({"namespace": "ml", "annotations": {TRUST_GROUP: ""}}, "ml"),
+    ],
+)
+def test_the_group_is_the_namespace_or_what_admission_wrote(metadata, group):
+    """No namespace is taken for a group: they have no slash in their names."""
+    spec = {"containers": [container(mem=1)], **under(5)}
+    assert group == request_of(metadata, spec).group
+    assert "" == request_of(metadata, {"containers": [container()], **under(5)}).group
+
+
+@pytest.mark.parametrize("uid", [-1, 1 << 31, True, "0", 1.5])
+def test_a_user_that_is_none_is_wrong_json(uid):
+    with pytest.raises(CodecError, match="runAsUser"):
+        ask(container(mem=1), **under(uid))

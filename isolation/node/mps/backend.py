@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What a container gets of its card's MPS server, and what becomes of it where that server ends.
+
+The server's defaults carry the largest limit of any container on the card; a container's own stand in its environment,
+which a program can change: then the server's apply. The limits are of each process, so the library counts the
+container's total. Limits name the card by its index under the server: NVIDIA's client drops all limits of a variable in
+which it does not know one. Without a server a container is refused: a program that finds none runs without limits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Protocol
+
+from isolation.contract.model import FULL_CORE, Mode
+from isolation.contract.names import IN_CONTAINER
+from isolation.contract.quantity import MIB
+from isolation.files import replace_file
+from isolation.host.files import read_text
+from isolation.node.backend import LibraryBackend, UndeliverableError
+from isolation.node.cdi import Edits, Mount
+from isolation.node.core.mps import Wish
+from isolation.node.delivery import ALLOC
+from isolation.node.mps.exchange import NO_KEEPER, PIPE, SHARED_MEMORY, MpsExchange, folder_of
+from isolation.node.overlimit import end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from isolation.contract.model import Card
+    from isolation.node.allocations import Allocation, Allocations
+    from isolation.node.core.judge import Given
+    from isolation.node.mps.exchange import Server
+
+_log: Final = logging.getLogger(__name__)
+GENERATION: Final = "mps"
+"""In a container's folder: the server that it was given."""
+WAIT_SECONDS: Final = 1.5
+"""For a server that is being started: a runtime waits two seconds for its plugins."""
+_INSIDE: Final = f"{IN_CONTAINER}/mps/{PIPE}"
+
+
+@dataclass(slots=True)
+class MpsBackend(LibraryBackend):
+    """See the module."""
+
+    name: str = "mps"
+    cards: Callable[[], Sequence[Card]] = tuple
+    tell: Callable[[], object] = tuple
+    """Let the keeper know what containers need, the one that is being prepared among them."""
+
+    def available(self) -> str:
+        """See `Backend`."""
+        if any(card.instance is not None for card in self.cards()):
+            return "some cards of this node are divided into MIG instances"
+        if not MpsExchange(self.run_dir).keeper_lives():
+            return NO_KEEPER
+        return LibraryBackend.available(self)
+
+    def edits(self, folder: Path, given: Given) -> Edits:
+        """See `Backend`."""
+        if len(given.slices) != 1:
+            raise UndeliverableError("a process has one MPS server, which has one card: request one card")
+        if given.trust is None:
+            raise UndeliverableError("the pod's allocation names no user, so it cannot share an MPS server")
+        part = given.slices[0]
+        server = self._server(part.uuid, given)
+        replace_file(folder / GENERATION, server.generation + "\n")
+        place = folder_of(self.run_dir, part.uuid)
+        for name in (PIPE, SHARED_MEMORY):
+            if not (place / name).is_dir():
+                raise UndeliverableError(f"{place / name} is missing: the MPS keeper restores it")
+        env = {
+            "CUDA_MPS_PIPE_DIRECTORY": _INSIDE,
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={part.bytes // MIB}M",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent_of(given)),
+        }
+        mounts = (Mount(str(place / PIPE), _INSIDE), Mount(str(place / SHARED_MEMORY), "/dev/shm", writable=True))  # noqa: S108 (the container's)
+        return LibraryBackend.edits(self, folder, given) + Edits(env, mounts)
+
+    def _server(self, uuid: str, given: Given) -> Server:
+        """One that serves this container; UndeliverableError while there is none."""
+        exchange, deadline = MpsExchange(self.run_dir), time.monotonic() + WAIT_SECONDS
+        self.tell()
+        while True:
+            found = exchange.servers().get(uuid)
+            if found is not None and found.generation and _serves(found, given):
+                return found
+            if time.monotonic() >= deadline:
+                why = found.why if found is not None and found.why else "it is being started"
+                why = why if exchange.keeper_lives() else NO_KEEPER
+                raise UndeliverableError(
+                    f"card {uuid} has no MPS server for this container ({why}); the kubelet will retry"
+                )
+            time.sleep(0.02)
+
+
+class Inventory(Protocol):
+    """This node."""
+
+    def cards(self) -> Sequence[Card]:
+        """Every card that was ever seen."""
+
+    def mode(self) -> Mode:
+        """What the node's label says."""
+
+
+class MpsClients:
+    """Which containers are clients of which server, by the folders of their promises."""
+
+    def __init__(self, run_dir: Path, allocations: Allocations, inventory: Inventory) -> None:
+        self._exchange, self._allocations, self._alloc = MpsExchange(run_dir), allocations, run_dir / ALLOC
+        self._cards, self._mode, self._telling = inventory.cards, inventory.mode, Lock()
+        self._wished: dict[str, Wish] | None = None
+
+    def wishes(self) -> dict[str, Wish]:
+        """What each card's server is to hold."""
+        serves = self._mode() is Mode.MPS
+        made = {card.uuid: Wish() for card in self._cards()} if serves else {}
+        for one in self._allocations.all():
+            if one.given.trust is None or not one.given.enforced or not self._allocations.is_in_force(one):
+                continue
+            part, percent, held = one.slices[0], percent_of(one.given), self.generation(one.id)
+            if not (serves or held):
+                continue
+            had = made.get(part.uuid, Wish())
+            made[part.uuid] = Wish(
+                one.given.trust.uid,
+                max(had.bytes, part.bytes),
+                max(had.percent, percent),
+                had.held | ({held} if held else frozenset()),
+            )
+        return made
+
+    def generation(self, ident: str) -> str:
+        """Which server a container was given; empty: none."""
+        try:
+            return read_text(self._alloc / ident / GENERATION).strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    def tell(self) -> None:
+        """What containers need, where that has changed. OSError."""
+        with self._telling:
+            now = self.wishes()
+            if now != self._wished and (now or self._exchange.wishes() is not None):
+                self._exchange.wish(now)
+            self._wished = now
+
+    def keep(self, allocation: Allocation) -> None:
+        """End a container whose server is gone: its programs have failed with it, whether they notice or not."""
+        held = self.generation(allocation.id)
+        if not held:
+            return
+        server = self._exchange.servers().get(allocation.slices[0].uuid)
+        if server is not None and server.generation == held:
+            return
+        why = server.why if server is not None and server.why else "the MPS keeper ended"
+        _log.error("ending container %s, client of an MPS server that is gone: %s", allocation.key, why)
+        end(lambda: self._allocations.processes(allocation.id))
+
+
+def percent_of(given: Given) -> int:
+    """Of the multiprocessors, for each process of the container; all of them where it was promised no compute."""
+    return given.slices[0].core or FULL_CORE
+
+
+def _serves(server: Server, given: Given) -> bool:
+    part, trust = given.slices[0], given.trust
+    return trust is not None and (server.uid, True) == (
+        trust.uid,
+        server.bytes >= part.bytes and server.percent >= percent_of(given),
+    )
