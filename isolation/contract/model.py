@@ -172,6 +172,8 @@ class Rules:
     models: frozenset[str] = frozenset()
     """Card models allowed; empty: any."""
     cards: CardRules = CardRules()
+    mps: bool = False
+    """The pod goes to nodes in mode mps and to no others, by its selectors: nobody comes to share faults unasked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +367,8 @@ class Why(StrEnum):
     """No node serves this kind of request (share, share with compute, whole card)."""
     INSTANCES = "instances"
     """Every card is a MIG instance, and the pod asks for what those cannot give."""
+    TRUST = "trust"
+    """Under MPS: every card is used by pods of another group or user, or the pod does not say its user."""
     RULES = "rules"
     """Selectors, affinity, taints or card models exclude every node of the right mode."""
     NOT_READY = "not_ready"

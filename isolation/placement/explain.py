@@ -10,10 +10,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
-from isolation.contract.model import FULL_CORE, ComputePolicy, Refusal, Why
+from isolation.contract.model import FULL_CORE, ComputePolicy, Mode, Refusal, Why
 from isolation.contract.names import ACK, COMPUTE_POLICY
 from isolation.contract.quantity import show_bytes
-from isolation.placement.node_rules import MODES, RequestKind, kind_of, needs_of
+from isolation.placement.node_rules import MODES, NO_USER, RequestKind, kind_of, needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,12 +38,13 @@ NEAREST: Final = (
     Why.CARDS,
     Why.CARD_TOO_SMALL,
     Why.TOO_FEW_CARDS,
+    Why.TRUST,
     Why.NOT_READY,
     Why.INSTANCES,
     Why.RULES,
     Why.MODE,
 )
-BARRED: Final = frozenset({Why.NOT_READY, Why.INSTANCES, Why.RULES, Why.MODE})
+BARRED: Final = frozenset({Why.TRUST, Why.NOT_READY, Why.INSTANCES, Why.RULES, Why.MODE})
 """Reasons that a node's own state or labels give; an example says which."""
 _COUNTED: Final = MappingProxyType(
     {
@@ -54,6 +55,7 @@ _COUNTED: Final = MappingProxyType(
         Why.CARDS: "without enough free on their cards",
         Why.CARD_TOO_SMALL: "with cards that are too small",
         Why.TOO_FEW_CARDS: "with too few cards",
+        Why.TRUST: "whose MPS servers are another group's or user's",
         Why.NOT_READY: "not ready or cordoned",
         Why.INSTANCES: "whose MIG instances cannot serve this request",
         Why.RULES: "excluded by selector, affinity, taint or card model",
@@ -127,8 +129,8 @@ def describe_reason(why: Why, request: Request) -> str:
             return "node is not observed yet"
         case Why.MODE:
             return f"node mode is not {_needed(request)}"
-        case Why.INSTANCES:
-            return _not_for_instances(request)
+        case Why.INSTANCES | Why.TRUST:
+            return _barrier(why, request)
         case _:
             return f"nodes {_COUNTED[why]}"
 
@@ -166,8 +168,11 @@ def _advise(why: Why, request: Request, best: BestAvailable) -> str:
                 f"The pod requests {show_bytes(request.memory_bytes)} of host memory; on nodes where its cards fit,"
                 f" at most {show_bytes(best.memory)} is free: request at most that, or add a node."
             )
-        case Why.INSTANCES:
-            return f"{_not_for_instances(request)[:1].upper()}{_not_for_instances(request)[1:]}."
+        case Why.TRUST if request.uid is not None:
+            return f"Cards with pods of {request.trust} alone have no room: delete or move a pod, or add a node."
+        case Why.INSTANCES | Why.TRUST:
+            text = _barrier(why, request)
+            return f"{text[:1].upper()}{text[1:]}."
         case _:
             return (
                 _ADVICE.get(why)
@@ -175,8 +180,10 @@ def _advise(why: Why, request: Request, best: BestAvailable) -> str:
             )
 
 
-def _not_for_instances(request: Request) -> str:
-    """Why MIG instances cannot serve the request, with what to change."""
+def _barrier(why: Why, request: Request) -> str:
+    """Why MIG instances, or cards under MPS, cannot serve the request, with what to change."""
+    if why is Why.TRUST:
+        return NO_USER if request.uid is None else f"nodes {_COUNTED[why]}"
     profile = request.rules.cards.profile
     return f"no card is a MIG instance of profile {profile}" if profile else needs_of(request).undivided
 
@@ -184,6 +191,8 @@ def _not_for_instances(request: Request) -> str:
 def _needed(request: Request) -> str:
     """The modes that serve the request, and the compute policy where it needs one."""
     kind = kind_of(request)
+    if request.rules.mps:
+        return Mode.MPS.value
     modes = " or ".join(sorted(mode.value for mode in MODES[kind]))
     return f"{modes} with {COMPUTE_POLICY}={ComputePolicy.PRIORITY}" if kind is RequestKind.OFFLINE else modes
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from isolation.contract.model import CardChoice
+from isolation.contract.model import CardChoice, Mode
 from isolation.placement import native
 from isolation.placement.arrays import FleetArrays
 from isolation.placement.fit_cache import FitCache
@@ -26,7 +26,7 @@ from isolation.placement.workload_mix import MixTable, RequestShape, WorkloadMix
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from isolation.contract.model import Node, Placement, Request
+    from isolation.contract.model import Node, Placement, Request, Trust
 
 REQUESTS_KEPT: Final = 65536
 """Request objects whose shape is remembered."""
@@ -96,6 +96,7 @@ class FleetState:
             self._masks[uid] = (row, mask, ask)
             self._track_replica(uid, request, row, mask)
             native.LIB.gs_take(self.fleet.struct, ask, row, mask, 1)
+        self._take_for_groups(row)
         if new_kind:
             self._learn()
         self._measure_largest_node()
@@ -137,12 +138,15 @@ class FleetState:
         mask, ask = self._mask(row, placement), self._held(request, placement)
         if mask.bit_count() != len(placement.slices) and not force:
             raise PlacementError(f"{uid}: node {placement.node} has no such card")
+        if not force and self.has_strangers(placement, request):
+            raise PlacementError(f"{uid}: the card of node {placement.node} is another group's or user's")
         if native.LIB.gs_take(self.fleet.struct, ask, row, mask, int(force)) < 0:
             raise PlacementError(f"{uid}: not enough free on node {placement.node}")
         self._holds[uid] = (request, placement)
         self._masks[uid] = (row, mask, ask)
         self._held_on.setdefault(row, {})[uid] = None
         self._track_replica(uid, request, row, mask)
+        self._take_for_groups(row)
 
     def release(self, uid: str) -> None:
         """Give the cards back; KeyError for a UID that holds nothing."""
@@ -151,6 +155,7 @@ class FleetState:
         native.LIB.gs_give(self.fleet.struct, ask, row, mask)
         del self._held_on[row][uid]
         self._track_replica(uid, request, row, 0)
+        self._take_for_groups(row)
 
     @property
     def eligibility_groups(self) -> int:
@@ -163,7 +168,9 @@ class FleetState:
 
         The workload mix counts such requests as ones without these rules.
         """
-        keys, self.groups = self.groups.keys, EligibilityGroups(self.fleet.capacity)
+        keys, taken = self.groups.keys, self.groups.taken
+        self.groups = EligibilityGroups(self.fleet.capacity)
+        self.groups.taken = taken
         counts: Counter[RequestShape] = Counter()
         for shape, number in self.learner.counts.items():
             counts[shape._replace(group=self.groups.add(keys[shape.group].without_card_rules(), self._node_at))] += (
@@ -173,7 +180,26 @@ class FleetState:
         self._forget()
         self._learn()
 
+    def has_strangers(self, placement: Placement, request: Request) -> bool:
+        """Whether a card of it is under MPS, with pods of another group or user than the pod's; KeyError."""
+        row = self._row_of[placement.node]
+        return bool(self._mask(row, placement) & self.groups.others(row, request.trust))
+
     # -- internal ----------------------------------------------------------------------------
+
+    def _take_for_groups(self, row: int) -> None:
+        """Under MPS a card is one group's and one user's as long as a pod of theirs is on it."""
+        node = self._node_at[row]
+        if node.mode is not Mode.MPS:
+            return
+        taken: dict[Trust | None, int] = {}
+        for uid in self._held_on.get(row, ()):
+            trust = self._holds[uid][0].trust
+            taken[trust] = taken.get(trust, 0) | self._masks[uid][1]
+        may = self.groups.may
+        self.groups.take(row, node, taken)
+        if self.groups.may is not may:
+            self._mix = self._table.struct(self.groups.eligible, self.groups.may)
 
     def _forget(self) -> None:
         """The arrays have moved: drop every cached answer and every pointer into them."""

@@ -7,17 +7,19 @@ Rules are matched once for each group and node, and looked up after that.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from isolation.contract.model import Why
+from isolation.contract.model import Mode, Why
 from isolation.placement.node_rules import find_barrier, needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isolation.contract.model import Node, Request
+    from isolation.contract.model import Node, Request, Trust
     from isolation.placement.node_rules import Needs
 
 WHYS: Final = tuple(Why)
@@ -35,6 +37,8 @@ class EligibilityGroups:
         self.why: np.ndarray[Any, Any] = np.full((4, capacity), _FREE, np.uint8)
         self.may: np.ndarray[Any, Any] | None = None
         """[group][row]: cards of the node that the group may use, as bits; None: no group has rules about cards."""
+        self.taken: dict[int, dict[Trust | None, int]] = {}
+        """Of nodes under MPS, by row: cards that pods of each group and user have, as bits; None: it is not known."""
 
     def copy(self) -> EligibilityGroups:
         """An independent copy."""
@@ -42,6 +46,7 @@ class EligibilityGroups:
         twin.keys, twin._index = list(self.keys), dict(self._index)
         twin.eligible, twin.why = self.eligible.copy(), self.why.copy()
         twin.may = None if self.may is None else self.may.copy()
+        twin.taken = dict(self.taken)
         return twin
 
     def widen(self, capacity: int) -> None:
@@ -71,12 +76,26 @@ class EligibilityGroups:
 
     def put(self, row: int, node: Node | None) -> None:
         """Match every group against a new or changed node; None: the row is empty."""
+        if node is None or node.mode is not Mode.MPS:
+            self.taken.pop(row, None)
         for group in range(len(self.keys)):
             if node is None:
                 self.eligible[group, row] = 0
                 self.why[group, row] = _FREE
             else:
                 self._match(group, row, node)
+
+    def take(self, row: int, node: Node, taken: dict[Trust | None, int]) -> None:
+        """Other pods are on a node under MPS now."""
+        self.taken[row] = taken
+        for group, needs in enumerate(self.keys):
+            if needs.trust is not None:
+                self._match(group, row, node)
+
+    def others(self, row: int, trust: Trust | None) -> int:
+        """Cards of a node under MPS that pods of anybody else have, as bits."""
+        taken = self.taken.get(row, {})
+        return reduce(or_, (cards for who, cards in taken.items() if who is None or who != trust), 0)
 
     def barred(self, group: int, rows: int) -> dict[Why, int]:
         """Count the excluded nodes by reason."""
@@ -99,8 +118,12 @@ class EligibilityGroups:
         allowed = _ALL_CARDS
         if needs.rules.cards or (needs.choosy and any(card.instance is not None for card in node.cards)):
             allowed = sum(1 << at for at, card in enumerate(node.cards) if needs.allow(card))
-            if self.may is None:
-                self.may = np.full(self.eligible.shape, _ALL_CARDS, np.uint64)
+        if found is None and needs.trust is not None and (others := self.others(row, needs.trust)):
+            allowed &= ~others
+            if not allowed & ((1 << len(node.cards)) - 1):
+                self.eligible[group, row], self.why[group, row] = 0, WHYS.index(Why.TRUST)
+        if allowed != _ALL_CARDS and self.may is None:
+            self.may = np.full(self.eligible.shape, _ALL_CARDS, np.uint64)
         if self.may is not None:
             self.may[group, row] = allowed
 

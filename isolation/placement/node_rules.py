@@ -30,11 +30,12 @@ from isolation.contract.model import (
     Taint,
     Why,
 )
+from isolation.contract.names import ACK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from isolation.contract.model import Card, Node, Request, Requirement, Toleration
+    from isolation.contract.model import Card, Node, Request, Requirement, Toleration, Trust
 
 
 class RequestKind(IntEnum):
@@ -57,12 +58,16 @@ MODES: Final = MappingProxyType(
         RequestKind.OFFLINE: frozenset({Mode.CGPU, Mode.CORE_MEM}),
     }
 )
-"""Modes that serve each kind, whatever the node's compute policy."""
+"""Modes that serve each kind, whatever the node's compute policy; mode mps serves those that select it, besides."""
 MIXING: Final = frozenset({ComputePolicy.WEIGHT, ComputePolicy.PRIORITY})
 """Policies that limit pods without a guarantee too, so that these may be beside pods that have one."""
 UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable")
 _LIMITED: Final = frozenset({RequestKind.COMPUTE, RequestKind.OFFLINE})
 """Kinds that need somebody who limits compute."""
+ONE_CARD: Final = "a process has one MPS server, which has one card: request one card"
+NO_USER: Final = (
+    "containers with shares must set securityContext.runAsUser, all of them the same: an MPS server serves one user"
+)
 _WANTS: Final = MappingProxyType(
     {
         RequestKind.MEMORY: "memory shares",
@@ -91,6 +96,8 @@ class Needs(NamedTuple):
     rules: Rules
     several: bool = False
     """More cards than one, parts of cards."""
+    trust: Trust | None = None
+    """Beside whom it may be under MPS; None: it does not select such nodes, or does not say its user."""
 
     @property
     def undivided(self) -> str:
@@ -105,8 +112,8 @@ class Needs(NamedTuple):
         return bool(self.rules.cards) or self.several or self.kind in _LIMITED or self.kind is RequestKind.WHOLE
 
     def without_card_rules(self) -> Needs:
-        """The same with any card."""
-        return self._replace(rules=replace(self.rules, cards=CardRules()))
+        """The same with any card, whoever asks."""
+        return self._replace(rules=replace(self.rules, cards=CardRules()), trust=None)
 
     def allow(self, card: Card) -> bool:
         """Whether it may use this card."""
@@ -119,11 +126,14 @@ class Needs(NamedTuple):
 
 def needs_of(request: Request) -> Needs:
     """What the request asks of nodes."""
-    return Needs(kind_of(request), request.rules, request.cards > 1 and not request.whole)
+    trust = request.trust if request.rules.mps else None
+    return Needs(kind_of(request), request.rules, request.cards > 1 and not request.whole, trust)
 
 
 def serves(kind: RequestKind, mode: Mode, policy: ComputePolicy) -> bool:
     """Whether a node of this mode and policy takes such pods."""
+    if mode is Mode.MPS:
+        return kind in {RequestKind.MEMORY, RequestKind.COMPUTE}
     if kind is RequestKind.MEMORY and mode is Mode.CORE_MEM:
         return policy in MIXING
     return mode in MODES[kind] and (kind is not RequestKind.OFFLINE or policy is ComputePolicy.PRIORITY)
@@ -132,12 +142,8 @@ def serves(kind: RequestKind, mode: Mode, policy: ComputePolicy) -> bool:
 def find_barrier(needs: Needs, node: Node) -> tuple[Why, str] | None:
     """Why the node is excluded for such a pod, or None."""
     kind, rules = needs.kind, needs.rules
-    if kind is not RequestKind.NOTHING and not serves(kind, node.mode, node.policy):
-        if node.mode in MODES[kind]:
-            needed = ComputePolicy.PRIORITY.value
-            return Why.MODE, f"compute policy is {node.policy.value}, but {_WANTS[kind]} need {needed}"
-        modes = " or ".join(sorted(mode.value for mode in MODES[kind]))
-        return Why.MODE, f"mode is {node.mode.value}, but {_WANTS[kind]} need {modes}"
+    if kind is not RequestKind.NOTHING and (barrier := _find_mode_barrier(needs, node)) is not None:
+        return barrier
     if not node.ready:
         return Why.NOT_READY, "not ready"
     if node.cordoned and not _tolerated(UNSCHEDULABLE, rules.tolerations):
@@ -149,6 +155,30 @@ def find_barrier(needs: Needs, node: Node) -> tuple[Why, str] | None:
             return Why.RULES, f"taint {taint.key}={taint.value}:{taint.effect} is not tolerated"
     if rules.terms and not any(all(meets_requirement(need, node) for need in term) for term in rules.terms):
         return Why.RULES, "labels do not match the pod's node selector or affinity"
+    return None
+
+
+def _find_mode_barrier(needs: Needs, node: Node) -> tuple[Why, str] | None:
+    """Why the node's mode does not serve the pod."""
+    kind = needs.kind
+    if needs.rules.mps and node.mode is not Mode.MPS:
+        return Why.MODE, f"mode is {node.mode.value}, but the pod selects nodes in mode mps"
+    if not serves(kind, node.mode, node.policy):
+        if node.mode in MODES[kind]:
+            needed = ComputePolicy.PRIORITY.value
+            return Why.MODE, f"compute policy is {node.policy.value}, but {_WANTS[kind]} need {needed}"
+        modes = " or ".join(sorted(mode.value for mode in MODES[kind]))
+        return Why.MODE, f"mode is {node.mode.value}, but {_WANTS[kind]} need {modes}"
+    return _find_mps_barrier(needs) if node.mode is Mode.MPS else None
+
+
+def _find_mps_barrier(needs: Needs) -> tuple[Why, str] | None:
+    if not needs.rules.mps:
+        return Why.MODE, f"mode is mps, for pods that select {ACK.mode_label}=mps"
+    if needs.several:
+        return Why.MODE, f"mode is mps: {ONE_CARD}"
+    if needs.trust is None:
+        return Why.TRUST, NO_USER
     return None
 
 

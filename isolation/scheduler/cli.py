@@ -24,7 +24,7 @@ from isolation.contract.quantity import UNITS
 from isolation.kube.core.errors import CredentialsError
 from isolation.kube.options import Address, AddressType, parse_address, process_options
 from isolation.placement.policy import DEFAULT, POLICIES
-from isolation.scheduler.admission.core.serving import parse_serving
+from isolation.scheduler.admission.core.serving import parse_serving, parse_trust_groups
 from isolation.scheduler.core import kube_scheduler_config as kube
 from isolation.scheduler.settings import ADMISSION, METRICS, SIDECAR, SchedulerSettings
 
@@ -120,6 +120,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="Namespaces with pods in this dialect that are left to the system itself, where it still runs in the cluster; "
     "none after = for no namespace. Repeat for several.",
 )
+@click.option(
+    "--trust-group",
+    "trust_groups",
+    multiple=True,
+    metavar="GROUP=NAMESPACE,...",
+    help="Group of namespaces that may share a card on nodes in mode mps. Default: each namespace is a group of "
+    "its own. Repeat for several.",
+)
 @process_options(metrics=METRICS, lease=SCHEDULER)
 @click.pass_context
 def scheduler(ctx: click.Context, /, **given: Any) -> None:
@@ -209,6 +217,7 @@ def _read_settings(given: Mapping[str, Any]) -> SchedulerSettings:
         scheduler_name=given["scheduler_name"],
         allow_oversized_requests=given["growing"],
         systems=parse_serving(given["dialects"], given["left"]),
+        trust_groups=parse_trust_groups(given["trust_groups"]),
         log_format=given["log_format"],
         log_level=given["log_level"],
     )

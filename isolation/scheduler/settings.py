@@ -66,6 +66,8 @@ class SchedulerSettings:
     """Whether larger nodes may be added: admission then warns of requests that no node holds, instead of denying."""
     systems: Serving = ONLY_ACK
     """Dialects that are served, and where they are left to the systems that they come from."""
+    trust_groups: tuple[tuple[str, str], ...] = ()
+    """Namespaces, each with its group, of which pods may share a card under MPS."""
     log_format: str = "text"
     log_level: str = "info"
 

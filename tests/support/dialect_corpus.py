@@ -452,9 +452,10 @@ CORPUS: tuple[Row, ...] = (
             {
                 "nvidia.com/container.main.gpu-memory.request": "8Gi",
                 "nvidia.com/container.main.gpu-compute.mode": "sm-sharing",
-            }
+            },
+            securityContext={"runAsUser": 1000},  # mode mps needs it
         ),
-        Refused("time-slicing alone"),
+        Share(1, 8),
     ),
     # Koordinator.
     Row(

@@ -91,11 +91,11 @@ def controller_of(metadata: object) -> tuple[str, str]:
 
 
 def group_of(metadata: object) -> str:
-    """The pod's part of `Trust`: admission lets nobody else write the annotation. Empty: not known."""
+    """The pod's part of `Trust`: admission lets nobody else write the annotation."""
     at = At(metadata, ("metadata",))
     named = at["annotations"].text_at(TRUST_GROUP)[:_LONGEST_GROUP]
     # No namespace has a slash in its name, so none is taken for a group of the operator's.
-    return f"group/{named}" if named else at["namespace"].label_name() if at["namespace"] else ""
+    return f"group/{named}" if named else at["namespace"].label_name("default")
 
 
 def _uid_of(spec: At, asks: Sequence[Asked]) -> int | None:

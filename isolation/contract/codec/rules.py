@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.cursor import At, Unacceptable, show
-from isolation.contract.model import NAME_FIELD, CardRules, Requirement, Rules, Toleration, part_of_model
+from isolation.contract.model import NAME_FIELD, CardRules, Mode, Requirement, Rules, Toleration, part_of_model
 from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, USE_MODELS, USE_UUIDS
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def rules_of(spec: At, dialect: Dialect, annotations: At = _NO_ANNOTATIONS) -> R
     terms = [term for term in terms if term]
     tolerations = spec["tolerations"].items() if "tolerations" in said else ()
     return Rules(
+        mps=bool(terms) and all(Requirement(dialect.mode_label, "In", (Mode.MPS.value,)) in term for term in terms),
         terms=tuple(terms),
         tolerations=frozenset([_toleration(item) for item in tolerations]),
         models=_models(terms, dialect),

@@ -11,7 +11,8 @@ from typing import Final
 
 from isolation.contract.codec.cursor import Unacceptable, show
 from isolation.contract.dialects.system import ForeignPod, System, Want, Words, vgpus
-from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, ONLINE, USE_MODELS, USE_UUIDS
+from isolation.contract.model import Mode
+from isolation.contract.names import ACK, AVOID_MODELS, AVOID_UUIDS, ONLINE, USE_MODELS, USE_UUIDS
 from isolation.contract.quantity import MIB
 
 COUNT: Final = "nvidia.com/gpu"
@@ -60,9 +61,11 @@ def _read(pod: ForeignPod) -> dict[str, Want]:
 
 
 def check_mode(pod: ForeignPod, annotation: str) -> None:
-    """Refuse a way of sharing that is not ours."""
+    """MPS is a mode of nodes; refuse a way of sharing that is not ours."""
     mode = pod.annotation(annotation)
-    if mode not in ("", "hami-core"):
+    if mode == Mode.MPS:
+        pod.selector[ACK.mode_label] = Mode.MPS.value
+    elif mode not in ("", "hami-core"):
         raise Unacceptable(
             f"annotation {annotation} is {show(mode)}, which gpushare does not serve; remove it: limits are enforced "
             "by gpushare's library"

@@ -25,6 +25,8 @@ from isolation.contract.dialects.system import (
     amount_bytes,
     whole_number,
 )
+from isolation.contract.model import Mode
+from isolation.contract.names import ACK
 from isolation.contract.quantity import MIB
 
 FRACTION: Final = "gpu-fraction"
@@ -43,8 +45,10 @@ _NO_EFFECT: Final = {
     "gpu-memory.limit": _LIMITS,
     "gpu-sm-percentage": _COMPUTE_LIMIT,
     "gpu-sm-cores": _COMPUTE_LIMIT,
-    "mps": "no MPS server runs beside gpushare",
+    "mps": "nvidia.com/container.NAME.gpu-compute.mode: sm-sharing asks for MPS",
 }
+_SM_SHARING: Final = "sm-sharing"
+"""KAI's word for MPS."""
 QUEUE: Final = "kai.scheduler/queue"
 _FRACTION_TEXT: Final = re.compile(r"0?\.[0-9]{1,9}|1(\.0{1,9})?")
 _COUNT_TEXT: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -117,8 +121,10 @@ def _container(pod: ForeignPod, container: ForeignContainer) -> Want | None:
     booked = next((key for key in (request, limit) if written.get(key) is not None), "")
     if not booked:
         return None
-    if pod.annotation(mode) not in {"", "time-slicing"}:
-        raise Unacceptable(f"annotation {mode} is {show(written[mode])}; gpushare serves time-slicing alone")
+    if pod.annotation(mode) == _SM_SHARING:
+        pod.selector[ACK.mode_label] = Mode.MPS.value
+    elif pod.annotation(mode) not in {"", "time-slicing"}:
+        raise Unacceptable(f"annotation {mode} is {show(written[mode])}; use time-slicing or {_SM_SHARING}")
     size = _bytes(pod, booked)
     if booked == request and written.get(limit) is not None:
         most = _bytes(pod, limit)

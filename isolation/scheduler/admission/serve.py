@@ -193,6 +193,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     files = CertificateFiles(Path(configuration.certificate), Path(configuration.key), client_ca)
     certificates = ReloadingTls(files, server_context, "admission")
     known = scheduler.known
+    groups = dict(configuration.trust_groups)
     offered = Offered(configuration.dialects, known.card_sizes, configuration.unit_bytes, configuration.left)
 
     def judge(body: bytes, name: str) -> bytes:
@@ -204,6 +205,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
                 known.handed,
                 configuration.scheduler,
                 growth=known.growth if known.synced else None,
+                trust_groups=groups,
                 recommended=known.recommended(time.time()),
                 unit_bytes=configuration.unit_bytes,
                 offered=replace(

@@ -189,6 +189,7 @@ class AdmissionProcess:
             settings.log_level,
             settings.systems.dialects,
             settings.systems.left,
+            settings.trust_groups,
         )
         self._cluster, self._sock, self._metrics = cluster, sock, metrics
         self._process: asyncio.subprocess.Process | None = None

@@ -22,7 +22,6 @@ from isolation.scheduler.core.quota import Charge, QuotaUsage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from isolation.contract.model import CardRules
 
 SHARED: Final = SHARED_MODES
 _PLENTY_CPU: Final = 1 << 40
@@ -63,7 +62,7 @@ class Capacity:
         """Called whenever something held becomes free."""
         self._models: dict[str, frozenset[str]] = {}
         self._charges: dict[str, Charge] = {}
-        self._stripped: dict[tuple[int, int, int, str, bool, CardRules], Request] = {}
+        self._stripped: dict[tuple[object, ...], Request] = {}
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -181,7 +180,8 @@ class Capacity:
         """The request without what kube-scheduler decides; equal pods get one object, by which the engine caches."""
         online = request.compute.online
         amounts = (request.cards, min(request.card_bytes, _MOST_BYTES), request.card_core)
-        key = (*amounts, request.owner, online, request.rules.cards)
+        trust = request.trust if request.rules.mps else None
+        key = (*amounts, request.owner, online, request.rules.cards, request.rules.mps, trust)
         found = self._stripped.get(key)
         if found is None:
             if self.engine.eligibility_groups > RULES_KEPT:
@@ -189,8 +189,9 @@ class Capacity:
                 self._stripped.clear()
             if len(self._stripped) >= _LEAN_KEPT:
                 self._stripped.clear()
-            rules = Rules(cards=request.rules.cards)
+            rules = Rules(cards=request.rules.cards, mps=request.rules.mps)
             found = Request(*amounts, owner=request.owner, rules=rules, compute=Compute(online=online))
+            found = found if trust is None else replace(found, group=trust.group, uid=trust.uid)
             self._stripped[key] = found
         return found
 
@@ -208,6 +209,8 @@ class Capacity:
         if node is None or self.explain_over_quota(namespace, request, at.node):
             return None
         wanted = _resolve_cards(at, node)
+        if self.engine.has_strangers(wanted, request):
+            return None
         pairs, needs = zip(node.cards, self.engine.room(at.node), strict=True), needs_of(request)
         room = {card.uuid: free for card, free in pairs if needs.allow(card)}
         for part in wanted.slices:

@@ -193,8 +193,7 @@ def webhook_serves(pem):
         ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": Unavailable("403")}, "cluster.ack", State.UNKNOWN),
         ({"nodes": (node(mode="cgqu"),)}, "cluster.modes", State.PROBLEM),
         ({"nodes": (node(mode="mig"),)}, "cluster.modes", State.OK),
-        ({"nodes": (node(mode="mps"),)}, "cluster.modes", State.PROBLEM),
-        ({"nodes": (node(mode="mps", units=0),)}, "cluster.modes", State.OK),
+        ({"nodes": (node(mode="mps"),)}, "cluster.modes", State.OK),
         ({"nodes": (node(**{"gpushare.dev/compute-policy": "burst"}),)}, "cluster.compute_policies", State.OK),
         ({"nodes": (node(**{"gpushare.dev/compute-policy": "fair"}),)}, "cluster.compute_policies", State.PROBLEM),
         (

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SHARED: Final = frozenset(mode.value for mode in SHARED_MODES)
-_THEIRS: Final = frozenset({"mig", "mps", "topology"})
+_THEIRS: Final = frozenset({"mig", "topology"})
 """ACK's modes that others serve."""
-_MPS: Final = "mps"
 _CDI_SINCE: Final = (1, 29)
 _GET_SINCE: Final = (1, 34)
 _MOST_SKEW: Final = 3
@@ -63,12 +62,6 @@ def _some(found: Iterable[ClusterNode]) -> str:
 def _check_modes(nodes: Iterable[ClusterNode]) -> Finding:
     check, known = "cluster.modes", {mode.value for mode in Mode} - {Mode.NONE.value}
     strange = [one for one in nodes if one.mode is not None and one.mode not in known | _THEIRS]
-    unserved = [one for one in nodes if one.mode == _MPS and one.units]
-    if unserved:
-        evidence = (
-            f"{_some(unserved)}: {ACK.mode_label}={_MPS} has no backend in gpushare, but shares are offered there"
-        )
-        return problem(check, evidence, f"label the node {ACK.mode_label}=core_mem, or keep the gpushare agent off it")
     if strange:
         words = ", ".join(sorted({str(one.mode) for one in strange})[:3])
         return problem(

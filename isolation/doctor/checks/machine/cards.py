@@ -100,7 +100,7 @@ def _check_mps(processes: tuple[str, ...] | None) -> Finding:
         return warning(
             check,
             f"{processes[0]} is running: programs of several pods would share one process on the card",
-            "stop it (`echo quit | nvidia-cuda-mps-control`), unless this node uses the MPS backend",
+            "stop it (`echo quit | nvidia-cuda-mps-control`), unless `gpushare mps` keeps it (node mode mps)",
         )
     return ok(check, "no MPS daemon")
 

@@ -32,6 +32,7 @@ from isolation.contract.names import (
     PROMISES,
     RESIZE,
     SHARED,
+    TRUST_GROUP,
     UNISOLATED,
     WEIGHT,
 )
@@ -406,6 +407,7 @@ def altered(dialect: Dialect) -> str:
         ("labels", SHARED),
         ("labels", dialect.card_count),
         ("annotations", DIALECT),
+        ("annotations", TRUST_GROUP),
     ]
     return " || ".join(
         f"object.metadata.?{what}[?{text(key)}] != oldObject.metadata.?{what}[?{text(key)}]" for what, key in kept

@@ -39,6 +39,7 @@ class AdmissionConfiguration(msgspec.Struct, frozen=True):
     log_level: str = "info"
     dialects: frozenset[str] = frozenset({ACK.name})
     left: frozenset[tuple[str, str]] = frozenset()
+    trust_groups: tuple[tuple[str, str], ...] = ()
 
 
 class CardKinds(msgspec.Struct, frozen=True):

@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.model import ComputePolicy, Mode, Node
 from isolation.contract.names import COMPUTE_POLICY
-from isolation.placement.node_rules import MODES, RequestKind, kind_of, meets_requirement, serves
+from isolation.placement.node_rules import MODES, NO_USER, ONE_CARD, RequestKind, kind_of, meets_requirement, serves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from isolation.contract.model import Request
     from isolation.contract.names import Dialect
-
-
-_MPS: Final = "mps"
-"""A mode of ACK's that gpushare does not serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +70,18 @@ def explain_misfit(
     if not existing.sizes and not coming:
         return None
     kind = kind_of(request)
-    here, pools = ([s for s in some if serves(kind, s.mode, s.policy)] for some in (existing.sizes, coming))
+    under_mps = request.rules.mps
+    here, pools = (
+        [s for s in some if serves(kind, s.mode, s.policy) and (s.mode is Mode.MPS) is under_mps]
+        for some in (existing.sizes, coming)
+    )
     unheld = sorted({size.unheld for size in here if size.unheld})
     here = [size for size in here if not size.unheld]
     if unheld and not here and not pools:
         return f"no node can hold this kind of GPU share: {unheld[0]}"
     each, count = request.card_bytes // unit_bytes, request.cards
     if not here and not pools:
-        wanted = f"{dialect.mode_label}={' or '.join(sorted(MODES[kind]))}"
+        wanted = f"{dialect.mode_label}={' or '.join([Mode.MPS] if under_mps else sorted(MODES[kind]))}"
         if kind is RequestKind.OFFLINE:
             wanted += f" and {COMPUTE_POLICY}={ComputePolicy.PRIORITY}"
         return (
@@ -113,6 +113,8 @@ def _most(amounts: Sequence[Sequence[int]], *, published: bool) -> str:
 def explain_wrong_mode(request: Request, dialect: Dialect) -> str | None:
     """Why the pod's own selectors exclude every node that serves such shares, or None."""
     kind, terms = kind_of(request), request.rules.terms
+    if request.rules.mps and serves(kind, Mode.MPS, ComputePolicy.FIXED):
+        return ONE_CARD if request.cards > 1 else NO_USER if request.uid is None else None
     # A memory-only pod may also go to such a node under some policies, which the pod's selectors cannot tell.
     modes = MODES[kind] | ({Mode.CORE_MEM} if kind is RequestKind.MEMORY else frozenset())
     about = [[need for need in term if need.key == dialect.mode_label] for term in terms]
@@ -121,8 +123,6 @@ def explain_wrong_mode(request: Request, dialect: Dialect) -> str | None:
     ):
         return None
     wanted = " or ".join(sorted(MODES[kind]))
-    if any(_MPS in need.values for some in about for need in some):
-        wanted += f"; mode {_MPS} has no backend in gpushare yet"
     return (
         "the node selector or affinity allows only nodes that do not support this kind of GPU share; "
         f"set {dialect.mode_label} to {wanted}"

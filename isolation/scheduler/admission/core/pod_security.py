@@ -29,6 +29,7 @@ from isolation.contract.names import (
     RESIZE_STATUS,
     RUN_DIR,
     SHARED,
+    TRUST_GROUP,
 )
 
 if TYPE_CHECKING:
@@ -194,12 +195,14 @@ def _resources(spec: At) -> Iterator[At]:
                 yield At(value, (*listed.path, i))["resources"]
 
 
-def find_forged(metadata: At, dialect: Dialect, *, asks: bool) -> Iterator[str]:
-    """Records and labels that only gpushare writes, in a new object."""
+def find_forged(metadata: At, dialect: Dialect, group: str = "", *, asks: bool) -> Iterator[str]:
+    """Records and labels that only gpushare writes, in a new object; `group`: its trust group, if it is in one."""
     annotations, label = metadata["annotations"], metadata["labels"][SHARED]
     for key in record_annotations(dialect):
         if annotations[key]:
             yield f"annotation {key} is an allocation record, which only the scheduler writes; remove it"
+    if annotations[TRUST_GROUP] and annotations[TRUST_GROUP].value != group:
+        yield f"annotation {TRUST_GROUP} is the operator's word (gpushare scheduler --trust-group); remove it"
     if annotations[RESIZE]:
         yield f"annotation {RESIZE} is for running pods; remove it, and request the amount"
     if label and not asks:

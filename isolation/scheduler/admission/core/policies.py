@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isolation.contract.dialects import explain_off, time_slices
-from isolation.contract.names import ACK, COMPUTE_ANNOTATIONS, SCHEDULER, SHARED, WARNS_ONLY
+from isolation.contract.names import ACK, COMPUTE_ANNOTATIONS, SCHEDULER, SHARED, TRUST_GROUP, WARNS_ONLY
 from isolation.scheduler.admission.core import account_policies, cel
 from isolation.scheduler.admission.core.cel import Validation
 from isolation.scheduler.admission.core.matching import (
@@ -165,7 +165,7 @@ def _build_for_existing_pods(dialect: Dialect) -> list[Manifest]:
     binds = {"is-not-ours": f"request.userInfo.username != {cel.text(SCHEDULER_ACCOUNT)}"}
     labels = cel.carries("object", "labels", (SHARED, dialect.card_count))
     bound = Validation(
-        f"!({cel.carries('object', 'annotations', record_annotations(dialect))} || {labels})",
+        f"!({cel.carries('object', 'annotations', (*record_annotations(dialect), TRUST_GROUP))} || {labels})",
         f"the binding carries allocation records, which only {SCHEDULER} writes; bind without them",
     )
     return [

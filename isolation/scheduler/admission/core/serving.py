@@ -68,6 +68,20 @@ def parse_serving(dialects: str, left: Iterable[str] = ()) -> Serving:
     return Serving(frozenset(named), frozenset(found))
 
 
+def parse_trust_groups(entries: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Entries such as `research=ml,vision`, as pairs of a namespace and its group; raises ValueError."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        group, _, namespaces = entry.partition("=")
+        listed = [one.strip() for one in namespaces.split(",") if one.strip()]
+        if not listed or not all(map(is_label_name, (group, *listed))):
+            raise ValueError(f"{entry[:80]!r} must be GROUP=NAMESPACE,..., each in lower-case letters, digits and -")
+        for one in listed:
+            if found.setdefault(one, group) != group:
+                raise ValueError(f"namespace {one} is in the groups {found[one]} and {group}: name one")
+    return tuple(sorted(found.items()))
+
+
 def show_serving(systems: Serving) -> str:
     """The options that `parse_serving` reads."""
     by_dialect: dict[str, list[str]] = {}

@@ -12,7 +12,7 @@ webhook configuration's `namespaceSelector`: what arrives here is decided.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.cursor import At, CodecError
@@ -29,6 +29,7 @@ from isolation.contract.names import (
     SCHEDULER,
     SHARED,
     SYSTEM_NAMESPACE,
+    TRUST_GROUP,
     Dialect,
 )
 from isolation.contract.quantity import GIB
@@ -50,7 +51,7 @@ from isolation.scheduler.admission.core.patch import patch_annotations, patch_di
 from isolation.scheduler.admission.core.right_sizing import find_right_size_problems, size_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from isolation.contract.codec.cursor import Path
     from isolation.contract.handover import Ours
@@ -101,6 +102,8 @@ class ReviewContext:
     unit_bytes: int = GIB
     offered: Offered = _NO_OTHER
     """For pods in other dialects."""
+    trust_groups: Mapping[str, str] = field(default_factory=dict)
+    """By namespace, the group of which pods may share a card under MPS; a namespace that is not there is its own."""
     recommended: Recommended = _NOTHING_RECOMMENDED
     """What the autoscaler recommends for new pods that want it."""
 
@@ -154,7 +157,8 @@ def _review_new_pod(request: AdmissionRequest, context: ReviewContext) -> Admiss
         warnings = (*found.warnings, *sized.warnings)
         found = found._replace(metadata=sized.metadata, spec=sized.spec, warnings=warnings)
     metadata, spec = found.metadata, found.spec
-    made = _review_template(metadata, spec, size, context)
+    group = context.trust_groups.get(request.namespace, "")
+    made = _review_template(metadata, spec, size, context, group)
     translated = (
         *patch_difference(pod["metadata"].value or {}, metadata.value or {}, "/metadata"),
         *patch_difference(pod["spec"].value, spec.value, "/spec"),
@@ -163,10 +167,13 @@ def _review_new_pod(request: AdmissionRequest, context: ReviewContext) -> Admiss
         if made.allowed:
             return AdmissionResponse(allowed=True, patch=translated, warnings=found.warnings)
         return deny(f"{made.message}{_describe(found)}", made.code) if found.dialect else made
+    ours = compute_annotations(metadata, spec)
+    if group and not metadata["annotations"][TRUST_GROUP]:
+        ours = {**ours, TRUST_GROUP: group}
     patch = (
         *translated,
         *patch_pod(metadata, spec, made.request, context.scheduler, context.unit_bytes),
-        *patch_annotations(metadata, made.request, context.pools, compute_annotations(metadata, spec)),
+        *patch_annotations(metadata, made.request, context.pools, ours),
     )
     return AdmissionResponse(allowed=True, patch=patch, warnings=(*found.warnings, *made.warnings))
 
@@ -195,10 +202,12 @@ class _Accepted:
     warnings: tuple[str, ...]
 
 
-def _review_template(metadata: At, spec: At, size: int, context: ReviewContext) -> _Accepted | AdmissionResponse:
-    """Review a new pod or pod template; a response where that is the end of it."""
+def _review_template(
+    metadata: At, spec: At, size: int, context: ReviewContext, group: str = ""
+) -> _Accepted | AdmissionResponse:
+    """Review a new pod or pod template; a response where that is the end of it. `group`: the trust group it gets."""
     asks = pod_security.asks_for_shares(spec, context.dialect)
-    problems = list(pod_security.find_forged(metadata, context.dialect, asks=asks))
+    problems = list(pod_security.find_forged(metadata, context.dialect, group, asks=asks))
     if not asks and not metadata["labels"][context.dialect.card_count]:
         return _deny_all(problems) if problems else ALLOWED
     if much := pod_security.explain_too_large(spec, size):
@@ -315,7 +324,7 @@ def _review_pod_update(request: AdmissionRequest, context: ReviewContext) -> Adm
 def _find_altered(old: At, new: At, dialect: Dialect, *, shared: bool) -> Iterable[str]:
     kept = [("annotation", key) for key in pod_security.record_annotations(dialect)]
     kept += [("annotation", key) for key in COMPUTE_ANNOTATIONS if shared]
-    kept += [("label", SHARED), ("label", dialect.card_count), ("annotation", DIALECT)]
+    kept += [("label", SHARED), ("label", dialect.card_count), ("annotation", DIALECT), ("annotation", TRUST_GROUP)]
     for what, key in kept:
         before, after = (pod["metadata"][f"{what}s"][key].value for pod in (old, new))
         if before != after:
@@ -327,7 +336,8 @@ def _review_binding(request: AdmissionRequest, context: ReviewContext) -> Admiss
     if request.operation != "CREATE" or request.user == SCHEDULER_ACCOUNT:
         return ALLOWED
     metadata = request.new["metadata"]
-    carried = [key for key in pod_security.record_annotations(context.dialect) if metadata["annotations"][key]]
+    written = (*pod_security.record_annotations(context.dialect), TRUST_GROUP)
+    carried = [key for key in written if metadata["annotations"][key]]
     carried += [key for key in (SHARED, context.dialect.card_count) if metadata["labels"][key]]
     if carried:
         return deny(f"the binding carries {carried[0]}, which only {SCHEDULER} writes; bind without it")

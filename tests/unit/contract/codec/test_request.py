@@ -351,7 +351,7 @@ def test_the_user_is_known_where_the_spec_says_it_of_every_container_with_a_shar
     ("metadata", "group"),
     [
         ({"namespace": "ml"}, "ml"),
-        ({}, ""),
+        ({}, "default"),
         ({"namespace": "ml", "annotations": {TRUST_GROUP: "research"}}, "group/research"),
         ({"namespace": "ml", "annotations": {TRUST_GROUP: ""}}, "ml"),
     ],

@@ -64,7 +64,7 @@ def placed(pod):
     for key, value in pod["spec"].get("nodeSelector", {}).items():
         node += f",label.{key}={value}"
     answers = []
-    for mode in ("core_mem", "cgpu", "share", "default", "core_mem,policy=priority"):
+    for mode in ("core_mem", "cgpu", "share", "default", "core_mem,policy=priority", "mps"):
         words = ["place", "-f", "-", "--node", node.replace("MODE", mode), "-o", "json"]
         done = CliRunner().invoke(main, words, input=json.dumps(pod), catch_exceptions=False)
         answers.append((done.exit_code, json.loads(done.stdout), done.stderr))

@@ -96,7 +96,7 @@ REFUSED = {
     "hami-65-cards": (hami(gpu="65"), "at most 64"),
     "hami-core-101": (hami(gpucores="101"), "at most 100"),
     "hami-huge": (hami(gpumem="9" * 39), "more than any machine has"),
-    "hami-mode": (hami(annotated("nvidia.com/vgpu-mode", "mps")), "does not serve"),
+    "hami-mode": (hami(annotated("nvidia.com/vgpu-mode", "mig")), "does not serve"),
     "hami-switch": (
         hami(lambda p: main_of(p).update(env=[{"name": "CUDA_DISABLE_CONTROL", "value": "true"}])),
         "switch limits off",
@@ -133,10 +133,10 @@ REFUSED = {
         kai(
             **{
                 "nvidia.com/container.main.gpu-memory.request": "4Gi",
-                "nvidia.com/container.main.gpu-compute.mode": "sm-sharing",
+                "nvidia.com/container.main.gpu-compute.mode": "all",
             }
         ),
-        "time-slicing alone",
+        "use time-slicing or sm-sharing",
     ),
     "kai-bytes": (kai(**{"nvidia.com/container.main.gpu-memory.request": "4000"}), "such as 4Gi"),
     "koordinator-no-memory": (asking({f"{KOORD}-core": "50"}), "memory is missing"),
@@ -181,6 +181,26 @@ def test_two_halves_fit_a_card():
     half = became(kai(**{"gpu-fraction": "0.5"}))
     assert 2 * half[1] <= 15
     assert 1 == became(kai(**{"gpu-fraction": "0.01"}))[1]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        hami(annotated("nvidia.com/vgpu-mode", "mps")),
+        asking({"volcano.sh/vgpu-number": "1"}, annotated("volcano.sh/vgpu-mode", "mps")),
+        kai(
+            **{
+                "nvidia.com/container.main.gpu-memory.request": "4Gi",
+                "nvidia.com/container.main.gpu-compute.mode": "sm-sharing",
+            }
+        ),
+    ],
+    ids=["hami", "volcano", "kai"],
+)
+def test_their_word_for_mps_selects_nodes_in_that_mode(pod):
+    found = translate(pod, offered(15))
+    assert {"ack.node.gpu.schedule": "mps"} == found.spec["nodeSelector"].mapping()
+    assert request_of(found.metadata.value, found.spec.value).rules.mps
 
 
 def test_words_without_an_amount_become_our_annotations():

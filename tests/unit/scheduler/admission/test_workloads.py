@@ -24,6 +24,7 @@ from isolation.contract.codec.pools import PublishedPool, encode_pools
 from isolation.contract.model import ComputePolicy, Mode
 from isolation.scheduler.admission.core.messages import ClusterUpdate, ClusterView
 from isolation.scheduler.admission.core.node_sizes import NodeSizes, measure_nodes
+from isolation.scheduler.admission.core.serving import parse_trust_groups
 
 
 @pytest.mark.parametrize("kind", TEMPLATED)
@@ -196,10 +197,60 @@ def test_a_weight_by_variable_becomes_an_annotation():
     assert [] == respond(asked(both), world())["patch"]
 
 
-def test_a_mode_without_a_backend_is_refused_with_what_to_write():
-    """ACK's mps: the pod would wait for ever."""
-    answer = respond(asked(pod(nodeSelector={"ack.node.gpu.schedule": "mps"})), world())
-    assert (False, True) == (answer["allowed"], "mode mps has no backend in gpushare yet" in answer["message"])
+MPS = {"nodeSelector": {"ack.node.gpu.schedule": "mps"}}
+AS_USER = {**MPS, "securityContext": {"runAsUser": 1000}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "fleet", "said"),
+    [
+        (AS_USER, [node(mode=Mode.MPS)], ""),
+        (MPS, [node(mode=Mode.MPS)], "securityContext.runAsUser"),
+        (AS_USER, [node()], "label a node ack.node.gpu.schedule=mps"),
+        ({}, [node(mode=Mode.MPS)], "label a node ack.node.gpu.schedule=cgpu or share"),
+    ],
+)
+def test_a_pod_for_mps_says_its_user_and_other_pods_are_kept_from_it(spec, fleet, said):
+    """Nobody comes to share faults unasked."""
+    answer = respond(asked(pod(**spec)), world(fleet=measure_nodes(fleet)))
+    assert answer["allowed"] is not bool(said)
+    assert said in answer.get("message", "")
+
+
+def test_the_trust_group_is_the_operators_word():
+    """Set from the list by namespace; a tenant that writes one of its own is refused, also in a binding or later."""
+    key = "gpushare.dev/trust-group"
+    own = world(trust_groups={"ml": "research"})
+    made = patched(pod(**AS_USER), respond(asked(pod(**AS_USER), namespace="ml"), own)["patch"])
+    assert made["metadata"]["annotations"][key] == "research"
+    assert respond(asked(made, namespace="ml"), own)["allowed"], "the API server may ask again after another webhook"
+    for group in ("research", "other"):
+        forged = pod(**AS_USER)
+        forged["metadata"]["annotations"] = {key: group}
+        refused = respond(asked(forged), world())
+        assert (False, True) == (refused["allowed"], "the operator's word" in refused["message"])
+    later = respond(asked(made, "UPDATE", old=pod(**AS_USER)), own)
+    bound = respond(asked({"metadata": {"annotations": {key: "research"}}}, sub="binding"), own)
+    assert (False, False) == (later["allowed"], bound["allowed"])
+
+
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [
+        (["research=ml,vision", "ops=web"], (("ml", "research"), ("vision", "research"), ("web", "ops"))),
+        ([], ()),
+        (["research"], "GROUP=NAMESPACE"),
+        (["research="], "GROUP=NAMESPACE"),
+        (["re/search=ml"], "GROUP=NAMESPACE"),
+        (["a=ml", "b=ml"], "in the groups a and b"),
+    ],
+)
+def test_trust_groups_are_lists_of_namespaces(entries, found):
+    if isinstance(found, tuple):
+        assert parse_trust_groups(entries) == found
+    else:
+        with pytest.raises(ValueError, match=found):
+            parse_trust_groups(entries)
 
 
 def test_an_offline_pod_needs_a_node_that_makes_it_yield():
