@@ -47,6 +47,8 @@ class Mount:
     host: str
     container: str
     writable: bool = False
+    replaces: bool = False
+    """Whether every container has a mount there already, which goes."""
 
     @property
     def options(self) -> list[str]:

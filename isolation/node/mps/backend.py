@@ -80,7 +80,10 @@ class MpsBackend(LibraryBackend):
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={part.bytes // MIB}M",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent_of(given)),
         }
-        mounts = (Mount(str(place / PIPE), _INSIDE), Mount(str(place / SHARED_MEMORY), "/dev/shm", writable=True))  # noqa: S108 (the container's)
+        mounts = (
+            Mount(str(place / PIPE), _INSIDE),
+            Mount(str(place / SHARED_MEMORY), "/dev/shm", writable=True, replaces=True),  # noqa: S108 (the container's)
+        )
         return LibraryBackend.edits(self, folder, given) + Edits(env, mounts)
 
     def _server(self, uuid: str, given: Given) -> Server:

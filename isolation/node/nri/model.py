@@ -92,13 +92,15 @@ class Adjustment:
         }
         for stage, hook in self.injected.hooks:
             hooks.setdefault(stage, []).append(hook)
+        # NRI, api.proto: "-" in front of a destination removes it; the order of two mounts in one place is not defined.
+        gone = [{"destination": f"-{one.container}"} for one in self.mounts if one.replaces]
         mounts = [
             {"destination": one.container, "type": "bind", "source": one.host, "options": one.options}
             for one in self.mounts
         ]
         return api.ContainerAdjustment(
             annotations=dict(self.annotations),
-            mounts=[*mounts, *self.injected.mounts],
+            mounts=[*gone, *mounts, *self.injected.mounts],
             env=[{"key": key, "value": value} for key, value in self.env.items()],
             CDI_devices=[{"name": name} for name in self.cdi_devices],
             hooks=hooks,

@@ -12,12 +12,15 @@ from isolation.contract.host_allocation import Tenant
 from isolation.contract.model import Card, Compute, Mode, Slice, Trust
 from isolation.contract.names import RUN_DIR
 from isolation.node.allocations import Allocations
+from isolation.node.cdi import Mount
+from isolation.node.containers import Containers, Parts
 from isolation.node.core.judge import Given
 from isolation.node.core.mps import Observed, Served, Step, Wish, decide
 from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.lock import _locked, _opened
 from isolation.node.mps.backend import GENERATION, MpsClients
 from isolation.node.mps.exchange import LOCK, MpsExchange, Server, folder_of
+from isolation.node.nri.model import Adjustment
 
 GIB, MIB = 1 << 30, 1 << 20
 SERVED = Served("g1", 1000, 2 * GIB, 50, 77)
@@ -155,3 +158,28 @@ def test_a_container_ends_with_the_server_that_it_was_given_and_no_other_does(tm
         MpsExchange(tmp_path).serve({"GPU-1": Server("g2", 1000, GIB, 100)})
         assert keep() == ["a.main"]
     assert keep() == ["a.main", "b.main"], "the keeper is gone, and its daemons with it"
+
+
+def test_the_shared_memory_takes_the_place_of_the_containers_own():
+    """Every container has a mount of /dev/shm: of two in one place nobody knows which is on top."""
+    ours = Mount("/var/lib/gpushare/mps/x/shm", "/dev/shm", writable=True, replaces=True)  # noqa: S108 (a container's)
+    made = Adjustment(mounts=(Mount("/a", "/b"), ours)).message().mounts
+    assert ["-/dev/shm", "/b", "/dev/shm"] == [one.destination for one in made]  # noqa: S108
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_the_agent_looks_after_clients_that_run(running):
+    looked = []
+    tenant = Tenant("ml", "a", "a", "main")
+    known = Allocations(SimpleNamespace(pids=lambda *_: frozenset({1}), strays=lambda *_: frozenset()))
+    made = known.creates(tenant, part("GPU-1", GIB), "c1")
+    if not running:
+        known.gone(SimpleNamespace(id="c1"))
+    pod = SimpleNamespace(container=lambda _name: None, part=lambda _name: None, allocation=None)
+    pods = SimpleNamespace(synced=lambda: True, get=lambda _uid: pod)
+    delivery = SimpleNamespace(standing=tuple, stands=lambda _ident: True)
+    parts = Parts(pods, SimpleNamespace(), known, delivery, SimpleNamespace(sweep=lambda _known: None))
+    agent = Containers(parts, mps=SimpleNamespace(keep=looked.append))
+    agent._older = frozenset()
+    agent.tidy()
+    assert looked == ([made] if running else [])
