@@ -4,6 +4,7 @@ The files of one container: made, checked, kept over restarts, removed.
 
     <run-dir>/alloc/<pod UID>.<container>/
         library               checksum of the library that it was given
+        mps                   the MPS server that it was given
         limits/limits  limits/feed
         region/region         the container's to write
         promise.json          last of all: from here on the exporter counts it
@@ -55,6 +56,8 @@ HOLD: Final = "promise.json"
 LIMITS: Final = "limits/limits"
 REGION: Final = "region/region"
 _LIBRARY: Final = "library"
+CLIENT: Final = "mps"
+"""Which MPS server the container was given; no file: none."""
 _FOLDERS: Final = ("/limits", "/lib", "/mps/pipe", "/dev/shm")  # noqa: S108 (in the container)
 """What is mounted as a folder, by its end in the container."""
 _PROMISE_CHARS: Final = 63
@@ -94,7 +97,8 @@ class Delivery:
         try:
             ident = promise_id(tenant)
             folder = self._alloc / ident
-            given = replace(given, compute=self._held(given, cards))
+            served = (folder / CLIENT).is_file()
+            given = replace(given, compute=_held(given, cards, limited=not served))
             if given.enforced:
                 self._limits(folder, ident, given, cards)
             hold = self._hold(tenant, given, _read_hold(folder))
@@ -150,10 +154,12 @@ class Delivery:
         folder = self._alloc / ident
         before = _read_hold(folder)
         enforced = given.enforced and self._backend.holds()
-        given = replace(given, enforced=enforced, compute=self._held(given, cards))
+        limited = enforced and self._backend.limits_compute()
+        given = replace(given, enforced=enforced, compute=_held(given, cards, limited=limited))
         for part in (folder, folder / "limits", folder / "region"):
             part.mkdir(exist_ok=True)
             part.chmod(0o755)
+        (folder / CLIENT).unlink(missing_ok=True)
         edits = Edits(environment(given.slices, cards)) + self._hardware.edits(given.slices, cards)
         if enforced:
             self._limits(folder, ident, given, cards)
@@ -184,13 +190,6 @@ class Delivery:
             files.write_feed(folder / "limits" / FEED, [abi.CardFeed(0, 0) for _ in given.slices], now_ns=1)
         for name in (folder / LIMITS, folder / "limits" / FEED):
             label(name)
-
-    def _held(self, given: Given, cards: Mapping[str, Card]) -> Compute:
-        """What the library limits: nothing within a MIG instance, nor where another part does."""
-        divided = any(part.uuid in cards and cards[part.uuid].instance is not None for part in given.slices)
-        if divided or not (given.enforced and self._backend.limits_compute()):
-            return replace(given.compute, policy=ComputePolicy.NONE)
-        return given.compute
 
     def _region(self, folder: Path, ident: str, *, keep: bool) -> None:
         if keep and self._regions.usable(folder / REGION):
@@ -239,6 +238,12 @@ def environment(slices: Sequence[Slice], cards: Mapping[str, Card]) -> dict[str,
     if first.uuid in cards:
         made[ACK.env_card_memory] = str(cards[first.uuid].allocatable_bytes // GIB)
     return made
+
+
+def _held(given: Given, cards: Mapping[str, Card], *, limited: bool) -> Compute:
+    """What the library limits: nothing within a MIG instance, nor where another part does (`limited`: none does)."""
+    divided = any(part.uuid in cards and cards[part.uuid].instance is not None for part in given.slices)
+    return replace(given.compute, policy=ComputePolicy.NONE) if divided or not limited else given.compute
 
 
 def _limit(part: Slice, compute: Compute, cards: Mapping[str, Card]) -> abi.CardLimit:

@@ -23,8 +23,8 @@ from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.model import Mode
 from isolation.node.allocations import Allocations
-from isolation.node.backend import UndeliverableError
-from isolation.node.delivery import promise_id
+from isolation.node.backend import LibraryBackend, UndeliverableError
+from isolation.node.delivery import Delivery, promise_id
 from isolation.node.mps.backend import MpsClients
 from isolation.node.mps.exchange import PIPE, MpsExchange, folder_of
 
@@ -286,6 +286,21 @@ def test_a_larger_neighbour_raises_the_servers_limits_while_others_run(node):
     now = server(node)
     assert (first.bytes, first.percent, now.bytes, now.percent) == (2 * GIB, 20, 4 * GIB, 60)
     assert first.generation == now.generation
+
+
+def test_a_container_that_is_given_no_server_any_more_is_nobodys_client(node):
+    """After another mode: it would be ended as the client of a server that is gone."""
+    container = node.start("a", 2 * GIB, FILL, core=30)
+    folder = node.folder / "run" / "alloc" / promise_id(container.tenant)
+    given = node.given[promise_id(container.tenant)]
+    assert (folder / "mps").is_file()
+    assert "none" in (folder / "promise.json").read_text(), "MPS limits its compute, the library does not"
+    other = Delivery(node.folder / "run", node.delivery._hardware, LibraryBackend(node.folder / "run"))
+    other.change(container.tenant, given, node.cards)
+    assert '"policy": "none"' in (folder / "promise.json").read_text(), "as long as this one runs"
+    other.deliver(container.tenant, given, node.cards)
+    assert not (folder / "mps").exists()
+    assert '"policy": "fixed"' in (folder / "promise.json").read_text()
 
 
 def test_what_a_container_is_given_lies_in_its_folder(node):

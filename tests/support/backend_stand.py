@@ -37,11 +37,11 @@ from isolation.host.memory_limits import MemoryLimits
 from isolation.node.backend import KernelBackend, LibraryBackend, UndeliverableError
 from isolation.node.core.judge import Given
 from isolation.node.core.mps import Wish
-from isolation.node.delivery import ALLOC, Delivery, promise_id
+from isolation.node.delivery import ALLOC, CLIENT, Delivery, promise_id
 from isolation.node.gate import Gate
 from isolation.node.hardware import SimulatedHardware
 from isolation.node.memory_limits import SOCKET, LimitServer
-from isolation.node.mps.backend import GENERATION, MpsBackend, percent_of
+from isolation.node.mps.backend import MpsBackend, percent_of
 from isolation.node.mps.exchange import MpsExchange
 from isolation.simgpu.owner import ask_books
 from isolation.simgpu.report import card_uuid
@@ -148,7 +148,7 @@ class Stand:
 
     def tell(self) -> None:
         """As the agent: what the card's MPS server is to hold."""
-        held = {(self.folder / "run" / ALLOC / one / GENERATION) for one in self.given}
+        held = {(self.folder / "run" / ALLOC / one / CLIENT) for one in self.given}
         sizes = [one.slices[0].bytes for one in self.given.values()]
         generations = frozenset(one.read_text().strip() for one in held if one.is_file())
         wish = Wish(0, max(sizes), max(map(percent_of, self.given.values())), generations) if sizes else Wish()

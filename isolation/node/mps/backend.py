@@ -24,7 +24,7 @@ from isolation.host.files import read_text
 from isolation.node.backend import LibraryBackend, UndeliverableError
 from isolation.node.cdi import Edits, Mount
 from isolation.node.core.mps import Wish
-from isolation.node.delivery import ALLOC
+from isolation.node.delivery import ALLOC, CLIENT
 from isolation.node.mps.exchange import NO_KEEPER, PIPE, SHARED_MEMORY, MpsExchange, folder_of
 from isolation.node.overlimit import end
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from isolation.node.mps.exchange import Server
 
 _log: Final = logging.getLogger(__name__)
-GENERATION: Final = "mps"
-"""In a container's folder: the server that it was given."""
 WAIT_SECONDS: Final = 1.5
 """For a server that is being started: a runtime waits two seconds for its plugins."""
 _INSIDE: Final = f"{IN_CONTAINER}/mps/{PIPE}"
@@ -70,7 +68,7 @@ class MpsBackend(LibraryBackend):
             raise UndeliverableError("the pod's allocation names no user, so it cannot share an MPS server")
         part = given.slices[0]
         server = self._server(part.uuid, given)
-        replace_file(folder / GENERATION, server.generation + "\n")
+        replace_file(folder / CLIENT, server.generation + "\n")
         place = folder_of(self.run_dir, part.uuid)
         for name in (PIPE, SHARED_MEMORY):
             if not (place / name).is_dir():
@@ -143,7 +141,7 @@ class MpsClients:
     def generation(self, ident: str) -> str:
         """Which server a container was given; empty: none."""
         try:
-            return read_text(self._alloc / ident / GENERATION).strip()
+            return read_text(self._alloc / ident / CLIENT).strip()
         except (OSError, UnicodeDecodeError):
             return ""
 

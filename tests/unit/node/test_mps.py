@@ -16,9 +16,10 @@ from isolation.node.cdi import Mount
 from isolation.node.containers import Containers, Parts
 from isolation.node.core.judge import Given
 from isolation.node.core.mps import Observed, Served, Step, Wish, decide
+from isolation.node.delivery import CLIENT
 from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.lock import _locked, _opened
-from isolation.node.mps.backend import GENERATION, MpsClients
+from isolation.node.mps.backend import MpsClients
 from isolation.node.mps.exchange import LOCK, MpsExchange, Server, folder_of
 from isolation.node.nri.model import Adjustment
 
@@ -104,7 +105,7 @@ def test_a_server_carries_the_largest_limit_of_any_of_its_containers(tmp_path):
         ("b", part("GPU-1", 5 * GIB, 10)),
         ("c", part("GPU-1", 9 * GIB, enforced=False)),
     )
-    (tmp_path / "alloc" / "a.main" / GENERATION).write_text("g1\n")
+    (tmp_path / "alloc" / "a.main" / CLIENT).write_text("g1\n")
     assert made.wishes() == {"GPU-1": Wish(1000, 5 * GIB, 20, frozenset({"g1"})), "GPU-2": Wish()}
 
 
@@ -116,7 +117,7 @@ def test_a_container_without_a_share_of_compute_may_use_all_multiprocessors(tmp_
 def test_in_other_modes_only_containers_that_were_clients_are_served(tmp_path):
     _, made = clients(tmp_path, ("a", part("GPU-1", 2 * GIB)), ("b", part("GPU-2", 3 * GIB)), mode=Mode.CGPU)
     assert made.wishes() == {}
-    (tmp_path / "alloc" / "a.main" / GENERATION).write_text("g1\n")
+    (tmp_path / "alloc" / "a.main" / CLIENT).write_text("g1\n")
     assert set(made.wishes()) == {"GPU-1"}
 
 
@@ -140,8 +141,8 @@ def test_an_agent_that_serves_no_mps_writes_nothing(tmp_path):
 
 def test_a_container_ends_with_the_server_that_it_was_given_and_no_other_does(tmp_path, monkeypatch):
     known, made = clients(tmp_path, ("a", part("GPU-1", GIB)), ("b", part("GPU-1", GIB)), ("c", part("GPU-1", GIB)))
-    (tmp_path / "alloc" / "a.main" / GENERATION).write_text("g1\n")
-    (tmp_path / "alloc" / "b.main" / GENERATION).write_text("g2\n")
+    (tmp_path / "alloc" / "a.main" / CLIENT).write_text("g1\n")
+    (tmp_path / "alloc" / "b.main" / CLIENT).write_text("g2\n")
     ended = []
     monkeypatch.setattr("isolation.node.mps.backend.end", ended.append)
 
