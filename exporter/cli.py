@@ -128,7 +128,7 @@ class _How:
     type=click.Choice(["", *settings.MODES]),
     default="",
     metavar="MODE",
-    help="What this node serves: share, cgpu, core_mem or default (whole cards).",
+    help="What this node serves: share, cgpu, core_mem, mps or default (whole cards).",
 )
 @click.option(
     "--isolation",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from isolation.contract.metrics.card import COLLECTED
@@ -23,12 +24,12 @@ STALE_CYCLES: Final = 5
 STALE_SECONDS: Final = 10.0
 """A reading older than this, and than so many cycles, is no longer shown."""
 
-MODES: Final = ("share", "cgpu", "core_mem", "default")
+MODES: Final = ("share", "cgpu", "core_mem", "mps", "default")
 GROUPS: Final = tuple(COLLECTED)
 """Groups of further metrics."""
 ISOLATIONS: Final = ("none", "library", "mps", "kernel")
-_ENFORCED: Final = frozenset({"cgpu", "core_mem"})
-"""Modes whose promises the library enforces."""
+_ENFORCED: Final = MappingProxyType({"cgpu": "library", "core_mem": "library", "mps": "mps"})
+"""What enforces promises, by mode, where nothing else is known."""
 
 _OF_ACK: Final = frozenset({"engines", "memory", "gpm"})
 _DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m)?")
@@ -91,7 +92,7 @@ def enforcement(mode: str, *, kubernetes: bool, agent: bool) -> str:
     Where no mode is named, the library is what an agent of ours and `gpushare run` enforce with.
     """
     if mode:
-        return "library" if mode in _ENFORCED else "none"
+        return _ENFORCED.get(mode, "none")
     return "library" if agent or not kubernetes else ""
 
 
