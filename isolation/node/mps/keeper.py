@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 PROGRAM: Final = "nvidia-cuda-mps-control"
+_SERVER: Final = "nvidia-cuda-mps"
+"""What the kernel keeps of a server's name."""
 CYCLE_SECONDS: Final = 0.25
 _STATUS_SECONDS: Final = 1.0
 _COMMAND_SECONDS: Final = 5.0
@@ -127,7 +129,7 @@ class Keeper:
             self._say(exchange)  # of a keeper before: none of its servers is there any more
         for uuid in {*self._daemons, *(wishes or {})}:
             # Where nothing can be read nothing is new, and a server that fails is seen all the same.
-            self._keep(uuid, Wish() if wishes is None else wishes.get(uuid), exchange)
+            self._keep(uuid, Wish() if wishes is None else wishes.get(uuid))
         self._say(exchange)
         return CYCLE_SECONDS
 
@@ -135,7 +137,6 @@ class Keeper:
         """End every daemon."""
         for uuid in tuple(self._daemons):
             self._end(uuid, "the MPS keeper ended")
-        self._say(MpsExchange(self.run_dir))
 
     def _say(self, exchange: MpsExchange) -> None:
         now = {uuid: _server_of(one) for uuid, one in self._daemons.items()}
@@ -143,7 +144,7 @@ class Keeper:
             exchange.serve(now)
             self._said = now
 
-    def _keep(self, uuid: str, wish: Wish | None, exchange: MpsExchange) -> None:
+    def _keep(self, uuid: str, wish: Wish | None) -> None:
         daemon = self._daemons.setdefault(uuid, _Daemon())
         decision = decide(wish, daemon.served, self._observe(uuid, daemon))
         if decision.step is Step.END:
@@ -152,7 +153,6 @@ class Keeper:
             if wish is None:
                 with contextlib.suppress(MpsError):
                     self.modes.set(uuid, _DEFAULT)
-            self._say(exchange)  # its clients are to end before the next begins
         elif wish is not None and decision.step is Step.BEGIN and time.monotonic() >= daemon.again:
             try:
                 self._begin(uuid, daemon, wish)
@@ -233,16 +233,22 @@ class Keeper:
 
     def _end(self, uuid: str, why: str) -> None:
         daemon = self._daemons[uuid]
-        process, daemon.process, daemon.served, daemon.why = daemon.process, None, None, why
+        process, served = daemon.process, daemon.served
+        daemon.process, daemon.served, daemon.why = None, None, why
+        self._say(MpsExchange(self.run_dir))  # first of all: clients are to end, however long the rest takes
         if process is None:
             return
-        with contextlib.suppress(MpsError):
-            self._tell(uuid, "quit")
+        if process.poll() is None:
+            with contextlib.suppress(MpsError):
+                self._tell(uuid, "quit")
         try:
             process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if served is not None and _is_server(served.server):  # one that outlives its daemon would keep the card
+            with contextlib.suppress(OSError):
+                os.kill(served.server, signal.SIGKILL)
 
     def _tell(self, uuid: str, *lines: str, seconds: float = _COMMAND_SECONDS) -> str:
         """What the daemon prints; MpsError."""
@@ -281,6 +287,14 @@ def _lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] not in "ZX"
     except (OSError, IndexError):
+        return False
+
+
+def _is_server(pid: int) -> bool:
+    """Whether an MPS server runs under that number, which may be another process's by now."""
+    try:
+        return _lives(pid) and Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").startswith(_SERVER)
+    except OSError:
         return False
 
 
