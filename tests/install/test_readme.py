@@ -119,7 +119,11 @@ def test_a_command_gets_a_share_of_a_simulated_card(clone):
     """
     One machine: two cards, a canary that is stopped at its promise, a command with 5 GiB that the exporter shows.
     """
-    text = typed(clone, [*MACHINE, "kill $!"])
+    _, _, doctor, *_ = MACHINE
+    assert doctor.startswith("gpushare doctor")
+    # On a machine with a kubelet it also looks at what a node needs, and its status says what it found.
+    allowed = [f"{line} || test $? -le 3" if line == doctor else line for line in MACHINE]
+    text = typed(clone, [*allowed, "kill $!"])
 
     assert "ok       canary.limited" in text
     [promised] = [line for line in text.splitlines() if line.startswith("gpushare_container_memory_allocated_bytes{")]
