@@ -1,3 +1,4 @@
+{{/* SPDX-License-Identifier: Apache-2.0 */}}
 {{/*
 That a pod has words of the dialects that are on, outside the namespaces that are left to their systems, or of those that
 are off: (list $ POD WHICH), POD an expression of CEL, WHICH "on" or "off".

@@ -1,3 +1,4 @@
+{{/* SPDX-License-Identifier: Apache-2.0 */}}
 {{/* The namespace of all objects. */}}
 {{- define "gpushare.namespace" -}}
 {{- .Values.namespaceOverride | default .Release.Namespace -}}
