@@ -96,6 +96,7 @@ SWITCHES: Final = {
         components=("admission-client-certificate",),
     ),
     "selinux": Switch(".Values.selinux.enabled", {"selinux.enabled": True}, components=("selinux",)),
+    "mps": Switch(".Values.mps.enabled", {"mps.enabled": True}, components=("mps",)),
     "openshift": Switch(".Values.openshift.enabled", {"openshift.enabled": True}, components=("selinux", "openshift")),
 }
 """In the order of docs/install.md, in which components can be listed."""
@@ -312,6 +313,7 @@ VALUES: Final = (
     Value("monitoring.prometheusAdapter", "A ConfigMap with rules for prometheus-adapter.", _BOOLEAN, False),
     Value("views.enabled", "Roles, without bindings, for people who use kubectl gpushare.", _BOOLEAN, False),
     Value("selinux.enabled", "Whether the nodes enforce SELinux: the exporter then runs as spc_t.", _BOOLEAN, False),
+    Value("mps.enabled", "The keeper of MPS daemons, for nodes in mode mps (docs/mps.md).", _BOOLEAN, False),
     Value("openshift.enabled", "Security context constraints for OpenShift, and SELinux as above.", _BOOLEAN, False),
     Value("demo.enabled", "Simulated cards, for a cluster without GPUs.", _BOOLEAN, False),
     Value(
