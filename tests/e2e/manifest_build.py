@@ -26,7 +26,7 @@ EXAMPLES = ("keda-prometheus", "prometheus-adapter")
 """For copying; no part of ours."""
 OPTIONS = (
     *("metrics-api", "custom-metrics", "external-metrics", "grpc", "cluster-api", "monitoring", "views"),
-    *("admission-network", "admission-client-certificate", "grpc-cert-manager", "selinux", "openshift"),
+    *("admission-network", "admission-client-certificate", "grpc-cert-manager", "mps", "selinux", "openshift"),
 )
 """In an order in which they can be listed: what patches comes after what it patches."""
 BUILDS = tuple((overlay, ()) for overlay in OVERLAYS) + tuple((overlay, OPTIONS + EXAMPLES) for overlay in OVERLAYS)

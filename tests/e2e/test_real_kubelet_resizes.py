@@ -19,7 +19,10 @@ def stage(plane, tmp_path_factory):
 
 
 def test_whatever_is_resized_and_killed_no_card_has_more_than_it_can_give(stage, tmp_path, budget):
-    """0 overcommitted, in records and limits; 0 pods refused by the kubelet; in the end all of them say the same."""
+    """
+    0 overcommitted, in records and limits; in the end all of them say the same. 0 pods are refused by the kubelet, but
+    for those that it admits before the device plugin has found it again.
+    """
 
     async def story(client):
         account = stage.plane.kubeconfig_for(ACCOUNT, ("system:masters",))

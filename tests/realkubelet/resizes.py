@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import struct
+import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
@@ -29,13 +32,15 @@ from isolation.contract.codec.resize import RESERVED, decode_status, encode_want
 from isolation.contract.names import ALLOCATION, RESIZE, RESIZE_STATUS, SCHEDULER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from e2e.apiclient import ApiClient
     from e2e.sharing import Replica
     from realkubelet.stage import Stage
 
 FAULTS: Final = ("agent-killed", "scheduler", "kubelet", "apiserver", "agent-told", "containerd")
+GAP_SECONDS: Final = 30.0
+"""After its restart a kubelet rejects pods that it admits before the device plugin has registered again."""
 PODS_AT_ONCE: Final = 6
 CARD_BYTES: Final = 14 * GIB
 _OUTAGE_SECONDS: Final = 3.0
@@ -53,6 +58,8 @@ class Resizes:
     overcommitted: list[str] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
     """Pods that the kubelet refused for good, by its reason."""
+    in_gap: int = 0
+    """Those that it refused just after its own restart."""
     differs: list[str] = field(default_factory=list)
     """What did not agree at the end."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -68,6 +75,7 @@ class ResizeChurn:
         self._draw = random.Random(seed)  # noqa: S311 (which pod, how much)
         self._churn = Churn(stage, client, seed)
         self._number = 0
+        self._restarted = float("-inf")
         self.found = Resizes()
 
     async def run(self, count: int, every: int, show: Callable[[int, int], None] = lambda *_: None) -> Resizes:
@@ -101,7 +109,10 @@ class ResizeChurn:
         for pod in listed["items"]:
             name, status = pod["metadata"]["name"], pod["status"]
             if status.get("phase") == "Failed":
-                self.found.rejected[f"{status.get('reason', '?')}: {status.get('message', '')[:200]}"] += 1
+                if time.monotonic() - self._restarted < GAP_SECONDS:
+                    self.found.in_gap += 1
+                else:
+                    self.found.rejected[f"{status.get('reason', '?')}: {status.get('message', '')[:200]}"] += 1
                 await self._remove(name)
             elif not pod["metadata"].get("deletionTimestamp"):
                 found[name] = pod
@@ -147,6 +158,8 @@ class ResizeChurn:
             self._stage.plane.thaw("kube-apiserver")
         else:
             await self._churn.break_with(fault)
+            if fault == "kubelet":
+                self._restarted = time.monotonic()
 
     async def _answered(self, call: Callable[[], Any]) -> Any:
         """What the API server says, once it answers; of what is gone meanwhile, nothing."""
@@ -164,17 +177,34 @@ class ResizeChurn:
     # What must be true at every moment.
 
     async def _watch_limits(self, over: asyncio.Event) -> None:
-        """Of containers whose files stand, whether or not their pods still do."""
+        """Of containers that have processes, whether or not their pods still exist."""
         while not over.is_set():
-            sums: Counter[str] = Counter()
-            for folder in self._stage.allocations().values():
-                with contextlib.suppress(OSError, ValueError, struct.error):
-                    for card in unpack_limits((folder / "limits/limits").read_bytes()).cards:
-                        sums[str(card.uuid)] += card.memory_bytes
-            self.found.overcommitted += [
-                f"limits: {amount / GIB} GiB" for amount in sums.values() if amount > CARD_BYTES
-            ]
+            given = self._limits()
+            if max(_sums(given).values(), default=0) > CARD_BYTES:
+                living = {name: cards for name, cards in given.items() if self._has_processes(name)}
+                found = [f"limits: {amount / GIB} GiB" for amount in _sums(living).values() if amount > CARD_BYTES]
+                self.found.overcommitted += found
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _limits(self) -> dict[str, dict[str, int]]:
+        """Bytes by card of every container whose files stand."""
+        found = {}
+        for name, folder in self._stage.allocations().items():
+            with contextlib.suppress(OSError, ValueError, struct.error):
+                told = unpack_limits((folder / "limits/limits").read_bytes())
+                found[name] = {str(card.uuid): card.memory_bytes for card in told.cards}
+        return found
+
+    def _has_processes(self, name: str) -> bool:
+        """Whether anything but the sandbox runs in a group of its pod."""
+        uid = name.partition(".")[0]
+        for folder, _, _ in os.walk("/sys/fs/cgroup/memory"):
+            if uid in folder or uid.replace("-", "_") in folder:
+                with contextlib.suppress(OSError):
+                    for pid in Path(folder, "cgroup.procs").read_text().split():
+                        if Path(f"/proc/{pid}/comm").read_text().strip() != "pause":
+                            return True
+        return False
 
     async def _watch_records(self, over: asyncio.Event) -> None:
         while not over.is_set():
@@ -224,6 +254,13 @@ class ResizeChurn:
         if counted != expected:
             why.append(f"the kubelet counts {counted} units, not {expected}")
         return why
+
+
+def _sums(given: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for cards in given.values():
+        sums.update(cards)
+    return sums
 
 
 def _booked(pod: dict[str, Any]) -> Counter[str]:

@@ -67,7 +67,13 @@ def test_every_command_line_is_understood_by_its_command(overlay, components):
     """
     Whatever the containers are started with, image by image.
     """
-    images = {SCHEDULER: "controller", AUTOSCALER: "controller", NODE_AGENT: "node", EXPORTER: "exporter"}
+    images = {
+        SCHEDULER: "controller",
+        AUTOSCALER: "controller",
+        NODE_AGENT: "node",
+        "gpushare-mps": "node",
+        EXPORTER: "exporter",
+    }
     for name, one in said(objects(overlay, components)):
         assert f"gpushare-{images[name]}" == one["image"].rpartition(":")[0]
         if "args" in one:
