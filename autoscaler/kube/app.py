@@ -224,6 +224,9 @@ class Autoscaler:
             return LOOK_SECONDS
         self._next_round = boottime() + ROUND_SECONDS
         nodes = self.sources.view().cluster.nodes
+        past = self.reconciler.backends.usage.past(now) if self.right_sizing.unknown else None
+        if past is not None:
+            await self.right_sizing.backfill(last.observation, past, nodes)
         self.right_sizing.observe(last.observation, self.reconciler.backends.usage.last, nodes)
         if leads:
             await self.right_sizing.announce(last.observation, self.sources.notes.of_pod, self._events)

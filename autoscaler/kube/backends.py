@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider
 from autoscaler.kube.usage import Nothing
-from autoscaler.kube.usage_http import Exporters, Prometheus
+from autoscaler.kube.usage_http import Exporters, Past, Prometheus
 from autoscaler.providers.registry import ORDERED, open_providers
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class RecordedUsage:
         """See `autoscaler.kube.cluster.UsageSource`."""
         self.last = await self._source.read(addresses)
         return self.last
+
+    def past(self, now: float) -> Past | None:
+        """What it knows of the last days; None: only the present."""
+        return self._source.past(now) if isinstance(self._source, Prometheus) else None
 
     async def close(self) -> None:
         """Let connections go."""

@@ -9,6 +9,7 @@ recommended is decided in `autoscaler.core.rightsizing`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import Counter
@@ -19,6 +20,8 @@ from autoscaler.apis.metrics.core.readings import CardKey
 from autoscaler.core.rightsizing.codec import HistoryError, decode, encode
 from autoscaler.core.rightsizing.programs import PodUse, advance, recommend_all
 from autoscaler.core.rightsizing.recommend import Abstained, Policy
+from autoscaler.kube.usage import Measured
+from autoscaler.kube.usage_http import TellError
 from isolation.contract.codec.recommendations import KEY, Recommended, encode_recommendations
 from isolation.contract.metrics import autoscaler as catalogue
 from isolation.contract.names import RIGHT_SIZING
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey
     from autoscaler.kube.annotations import PodNote
     from autoscaler.kube.step_context import EventSink
-    from autoscaler.kube.usage import Measured
+    from autoscaler.kube.usage_http import Past
     from isolation.contract.codec.recommendations import ProgramRecommendation
     from isolation.contract.metrics import MetricSpec
     from isolation.contract.model import Node
@@ -46,6 +49,8 @@ SAVE_SECONDS: Final = 600.0
 """Between two writes of the histories: what is lost with a leader is a few minutes of them."""
 HISTORY_KEY: Final = "history"
 _SECONDS: Final = 5.0
+_PAST_SECONDS: Final = 40.0
+"""For all that Prometheus is asked about the past."""
 _NEW_SECONDS: Final = 600.0
 """An older pod's Event was written, or is of no more interest."""
 
@@ -66,6 +71,29 @@ class RightSizing:
         self._loaded: int | None = None
         """Epoch of the Lease for which the histories were read."""
         self._saved = float("-inf")
+        self.unknown = False
+        """No earlier leader has left anything."""
+
+    async def backfill(self, observation: Observation, past: Past, nodes: Iterable[Node]) -> None:
+        """
+        What Prometheus knows of pods that run, on a first start; before the first round.
+
+        Of pods that are gone nobody knows the workload. Trouble leaves what was learnt until then.
+        """
+        self.unknown = False
+        models, hours = {card.uuid: card.model for node in nodes for card in node.cards}, 0
+        found: Mapping[ProgramKey, ProgramHistory] = {}
+        try:
+            async with asyncio.timeout(_PAST_SECONDS):
+                async for at, measured in past:
+                    uses = find_uses(observation, Measured(uses=measured), models, past=True)
+                    living = [use for use in uses if use.pod.created <= at]
+                    found = advance(found, living, observation.pods, at)
+                    hours += bool(living)
+        except (TellError, TimeoutError) as exc:
+            log.warning("cannot read all of the past usage: Prometheus %s", exc or "is too slow")
+        self._take(found)
+        log.info("read past usage from Prometheus: hours=%d, programs=%d", hours, len(found))
 
     def observe(self, observation: Observation, measured: Measured | None, nodes: Iterable[Node]) -> None:
         """One round of measurements; `nodes`: all of the cluster, those of no pool too."""
@@ -110,6 +138,7 @@ class RightSizing:
 
     async def _load(self, now: float) -> None:
         """What an earlier leader knew, of programs of which we know less."""
+        self.unknown = True
         try:
             found = decode_object(await self._access.send("GET", self._one, seconds=_SECONDS))
         except NotFoundError:
@@ -118,17 +147,20 @@ class RightSizing:
         text = data.get(HISTORY_KEY) if isinstance(data, dict) else None
         if not isinstance(text, str):
             return
+        self.unknown = False
         try:
             saved = decode(text, now)
         except HistoryError as exc:
             log.warning("cannot read usage history: starting from empty history: %s", exc)
             return
-        ours = self.histories
-        self.histories = {
-            **ours,
-            **{key: old for key, old in saved.items() if key not in ours or _knows_more(old, ours[key])},
-        }
+        self._take(saved)
         log.info("loaded usage history: programs=%d", len(saved))
+
+    def _take(self, found: Mapping[ProgramKey, ProgramHistory]) -> None:
+        """Histories of programs of which we know less."""
+        ours = self.histories
+        more = {key: one for key, one in found.items() if key not in ours or _knows_more(one, ours[key])}
+        self.histories = {**ours, **more}
 
     def rows(self) -> dict[MetricSpec, dict[tuple[str, ...], float]]:
         """For a scrape; revisions of one program count as one."""
@@ -175,8 +207,14 @@ def _knows_more(saved: ProgramHistory, ours: ProgramHistory) -> bool:
     return weight(saved) > weight(ours)
 
 
-def find_uses(observation: Observation, measured: Measured, models: Mapping[str, str]) -> Iterator[PodUse]:
-    """Containers with shares of cards that were measured, by the promises of their pods; `models`: by card's UUID."""
+def find_uses(
+    observation: Observation, measured: Measured, models: Mapping[str, str], *, past: bool = False
+) -> Iterator[PodUse]:
+    """
+    Containers with shares of cards that were measured, by the promises of their pods; `models`: by card's UUID.
+
+    `past`: by what was promised then.
+    """
     for pod in observation.pods.values():
         if pod.placement is None or pod.request.whole or pod.deleting or pod.placement.node in measured.stale:
             continue
@@ -188,7 +226,7 @@ def find_uses(observation: Observation, measured: Measured, models: Mapping[str,
                     hold.container,
                     hold.uuid,
                     models.get(hold.uuid, ""),
-                    hold.bytes,
+                    use.allocated_bytes if past and use.allocated_bytes is not None else hold.bytes,
                     use.used_bytes,
                     use.peak_bytes,
                     use.denied,

@@ -58,6 +58,8 @@ class ContainerUse:
     peak_bytes: int | None = None
     denied: int = 0
     compute_seconds: float | None = None
+    allocated_bytes: int | None = None
+    """What it was promised then; None: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class MeasurementAges:
             samples.update(mine)
             whole.update(_whole(node, own, mine))
             if self._age(node, now) <= self.stale_seconds:
-                uses.update(_uses(own))
+                uses.update(uses_of(own))
                 heat |= {card: min(1.0, rate.value) for card, rate in rates.items() if isinstance(card, str)}
         self._histories = {node: kept for node, kept in self._histories.items() if node in answers or node in failed}
         self._last = {node: seen for node, seen in self._last.items() if node in answers or node in failed}
@@ -166,7 +168,7 @@ def _samples(rows: Sequence[Row], rates: Mapping[CardKey | str, Rate]) -> dict[C
     return {spot: UseSample(used.get(spot), *core.get(spot, (None, 0.0))) for spot in used.keys() | core.keys()}
 
 
-def _uses(rows: Sequence[Row]) -> dict[CardKey, ContainerUse]:
+def uses_of(rows: Sequence[Row]) -> dict[CardKey, ContainerUse]:
     """A container without a figure of its used memory is left out."""
     found: dict[str, dict[CardKey, float]] = {}
     for row in rows:
@@ -174,9 +176,14 @@ def _uses(rows: Sequence[Row]) -> dict[CardKey, ContainerUse]:
             found.setdefault(row.metric, {})[_spot(row.labels)] = row.value
     peaks, denied = found.get(metrics.CONTAINER_PEAK.name, {}), found.get(metrics.DENIED.name, {})
     seconds = found.get(metrics.CONTAINER_COMPUTE_SECONDS.name, {})
+    allocated = found.get(metrics.CONTAINER_ALLOCATED.name, {})
     return {
         spot: ContainerUse(
-            int(used), int(peaks[spot]) if spot in peaks else None, int(denied.get(spot, 0)), seconds.get(spot)
+            int(used),
+            int(peaks[spot]) if spot in peaks else None,
+            int(denied.get(spot, 0)),
+            seconds.get(spot),
+            int(allocated[spot]) if spot in allocated else None,
         )
         for spot, used in found.get(metrics.CONTAINER_USED.name, {}).items()
     }

@@ -11,17 +11,23 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import aiohttp
 
-from autoscaler.kube.usage import WANTED, WINDOW_SCRAPES, Measured, MeasurementAges, Row
+from autoscaler.kube.usage import WANTED, WINDOW_SCRAPES, Measured, MeasurementAges, Row, uses_of
+from isolation.contract import metrics
 from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
 from isolation.kube.election import boottime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
+    from autoscaler.apis.metrics.core.readings import CardKey
+    from autoscaler.kube.usage import ContainerUse
+
+Past: TypeAlias = "AsyncIterator[tuple[float, dict[CardKey, ContainerUse]]]"
+"""What containers used, by moments in seconds since the epoch, the oldest first."""
 SECONDS: Final = 5.0
 """Deadline of one answer."""
 WHOLE_SECONDS: Final = 10.0
@@ -30,6 +36,16 @@ AT_ONCE: Final = 64
 MOST_BYTES: Final = 8 << 20
 _NAMES: Final = frozenset(spec.name for spec in WANTED)
 _OK: Final = 200
+PAST_HOURS: Final = 7 * 24
+"""Load repeats by the week, and right-sizing asks for days of it."""
+_PAST: Final = (
+    (metrics.CONTAINER_USED.name, f"max_over_time({metrics.CONTAINER_USED.name}[1h])"),
+    (metrics.CONTAINER_PEAK.name, metrics.CONTAINER_PEAK.name),
+    (metrics.DENIED.name, metrics.DENIED.name),
+    (metrics.CONTAINER_COMPUTE_SECONDS.name, metrics.CONTAINER_COMPUTE_SECONDS.name),
+    (metrics.CONTAINER_ALLOCATED.name, metrics.CONTAINER_ALLOCATED.name),
+)
+"""What is asked of each hour, and how: the most that was used in it."""
 
 
 class TellError(Exception):
@@ -169,6 +185,19 @@ class Prometheus(_Reader):
             return {}, dict.fromkeys(addresses, f"Prometheus {exc}")
         known = {node: rows for node, rows in answers.items() if node in addresses}
         return known, {node: "Prometheus has no measurements of it" for node in addresses if node not in known}
+
+    async def past(self, now: float) -> Past:
+        """
+        What containers used in each hour of the last `PAST_HOURS`, the oldest first; seconds since the epoch.
+
+        One question after the other, so that a Prometheus is not loaded. Raises TellError.
+        """
+        for hours in range(PAST_HOURS, 0, -1):
+            at, rows = now - 3600.0 * hours, list[Row]()
+            for name, query in _PAST:
+                body = await self._http.get(f"{self._url}/api/v1/query", query=query, time=f"{at:.3f}")
+                rows += vector_of(body, name)
+            yield at, uses_of(rows)
 
 
 def rows_of(page: bytes) -> list[Row]:

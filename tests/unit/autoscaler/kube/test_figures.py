@@ -14,10 +14,18 @@ from hypothesis import strategies as st
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.core.readings import CardKey
+from autoscaler.core.observation import observe_cluster
+from autoscaler.kube.right_sizing import RightSizing
 from autoscaler.kube.usage import MeasurementAges, Row, spots_of
-from autoscaler.kube.usage_http import MOST_BYTES, Exporters, Prometheus, TellError, rows_of, vector_of
-from isolation.contract.metrics import CARD_BUSY_SECONDS, CONTAINER_COMPUTE_SECONDS, CONTAINER_USED, SAMPLE_TIME
-from isolation.contract.model import Ask, Placement, Pod, Request, Slice
+from autoscaler.kube.usage_http import MOST_BYTES, PAST_HOURS, Exporters, Prometheus, TellError, rows_of, vector_of
+from isolation.contract.metrics import (
+    CARD_BUSY_SECONDS,
+    CONTAINER_ALLOCATED,
+    CONTAINER_COMPUTE_SECONDS,
+    CONTAINER_USED,
+    SAMPLE_TIME,
+)
+from isolation.contract.model import Ask, Card, Cluster, Mode, Node, Placement, Pod, Request, Slice
 
 GIB = 1 << 30
 
@@ -239,3 +247,76 @@ def test_prometheus_is_asked_once_for_all_nodes_and_its_trouble_is_named():
     assert [GIB] == [sample.used_bytes for sample in fine.samples.values()]
     assert {"n2": "Prometheus has no measurements of it"} == fine.failed
     assert "too many samples" in refused.failed["n1"]
+
+
+NOW = 1_800_000_000.0
+
+
+def past_of(used, since=NOW - 4 * 86_400):
+    """What a Prometheus says of pod `web-0` that has run since then, by hour: the maximum of use is asked for."""
+    asked = []
+
+    async def answer(request):
+        query, at = request.query["query"], float(request.query["time"])
+        asked.append(query)
+        labels = {"namespace": "team", "pod": "web-0", "container": "main", "uuid": "GPU-a"}
+        values = {f"max_over_time({CONTAINER_USED.name}[1h])": used(at), CONTAINER_ALLOCATED.name: 12 * GIB}
+        known = query in values and at >= since
+        result = [{"metric": labels, "value": [at, str(values[query])]}] if known else []
+        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+    return answer, asked
+
+
+def seen_of(created):
+    """The cluster with that pod, promised 8 GiB now."""
+    card = Card("GPU-a", 0, 16 * GIB, model="T4")
+    node = Node("n", (card,), Mode.CGPU)
+    request = Request(1, 8 * GIB, owner="StatefulSet/team/web", asks=(Ask("main", 8 * GIB),))
+    pod = Pod("u", "web-0", "team", request, Placement("n", (Slice("GPU-a", 0, 8 * GIB),)), created=created)
+    return observe_cluster(Cluster((node,), (pod,)), [], at=NOW), (node,)
+
+
+def backfilled(answer, created=NOW - 4 * 86_400):
+    """What is recommended after it."""
+
+    async def story():
+        sizing = RightSizing(None, "gpushare-system")
+        seen, nodes = seen_of(created)
+        async with (
+            served(api_v1_query=answer) as port,
+            Prometheus(f"http://127.0.0.1:{port}", 15.0) as prometheus,
+        ):
+            await sizing.backfill(seen, prometheus.past(NOW), nodes)
+        sizing.observe(seen, None, nodes)
+        return sizing
+
+    return asyncio.run(story())
+
+
+def test_on_a_first_start_what_prometheus_knows_of_running_pods_counts():
+    """Four days of use of at most 3 GiB: a recommendation at once, by what was promised then."""
+    answer, asked = past_of(lambda at: (2 + (at // 3600) % 2) * GIB)
+    sizing = backfilled(answer)
+    [one] = sizing.programs
+    assert ("StatefulSet/web", 3 * GIB, 12 * GIB) == (one.owner, one.peak_bytes, one.promised_bytes)
+    assert 3 * GIB < one.memory_bytes < 8 * GIB
+    assert 5 * PAST_HOURS == len(asked)
+
+
+def test_what_was_before_the_pod_was_another_pods():
+    """A StatefulSet's pod has the name of the one before it."""
+    answer, _ = past_of(lambda _: 3 * GIB)
+    [one] = backfilled(answer, created=NOW - 3600.0 * 5).programs
+    [history] = backfilled(answer, created=NOW - 3600.0 * 5).histories.values()
+    assert (0, "few_lives") == (one.memory_bytes, one.abstained)
+    assert [NOW - 3600.0 * 5] == [life.started for life in history.running.values()]
+
+
+def test_a_prometheus_that_refuses_costs_the_past_alone():
+    """With its words in the log."""
+
+    async def refuse(_):
+        return web.json_response({"status": "error", "error": "too many samples"}, status=200)
+
+    assert {} == backfilled(refuse).histories
