@@ -5,8 +5,8 @@ The admission process: answers AdmissionReviews, apart from the process that bin
     python -m isolation.scheduler.admission.serve CONTROL LISTENER
 
 Started by `supervise` with two open sockets: one to the scheduler, one that listens. Decides how many bytes may be in
-flight, and the order of complete reviews: the smallest first. Knows of the cluster only what the scheduler has sent;
-ends when the scheduler does.
+flight, and the order of complete reviews: as they came, but a large one lets smaller ones pass for a while. Knows of
+the cluster only what the scheduler has sent; ends when the scheduler does.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ MOST_CONNECTIONS: Final = 256
 """An API server has at most 200 writes in flight by default; more connections wait in the kernel's queue."""
 MOST_HELD_BYTES: Final = 16 << 20
 """Of bodies that are incomplete or wait for their decision."""
+PASSED_BYTES_PER_SECOND: Final = 2 << 20
+"""A review lets smaller ones pass for a second per so many bytes. If the smallest were always first, small ones without
+end would keep all others from being answered."""
 MOST_MEMORY_BYTES: Final = 640 << 20
 """Of this process, by the kernel: what all bounds together allow, and as much again."""
 REPORT_SECONDS: Final = 1.0
@@ -76,6 +79,8 @@ class _PendingReview:
     name: str = ""
     """Last step of the path: which webhook sent it."""
     size: int = 0
+    due: float = 0.0
+    """When no smaller one passes it any more, on the loop's clock."""
     whole: bytes | None = None
     response: asyncio.Future[bytes] | None = None
 
@@ -106,11 +111,11 @@ class ReviewQueue:
                 self._waiting.clear()
                 await self._waiting.wait()
                 continue
-            body = min(waiting, key=lambda review: (review.size, review.number))
+            body = min(waiting, key=lambda review: (review.due, review.number))
             self._held.discard(body)
             if body.response is not None and not body.response.done() and body.whole is not None:
                 body.response.set_result(self._judge(body.whole, body.name))
-            await asyncio.sleep(0)  # what arrived meanwhile is read, and may be smaller
+            await asyncio.sleep(0)  # what arrived meanwhile is read, and may pass
 
     async def _answer(self, request: web.Request) -> web.Response:
         body = _PendingReview(connection_of(request), next(self._numbers), request.match_info["name"])
@@ -118,7 +123,8 @@ class ReviewQueue:
         try:
             whole = await read_body(request, MOST_BYTES, lambda size: self._limit_bytes(body, size))
             began = time.perf_counter()
-            body.response = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            body.response, body.due = loop.create_future(), loop.time() + len(whole) / PASSED_BYTES_PER_SECOND
             body.whole = whole
             del whole
             self._waiting.set()

@@ -15,7 +15,7 @@ from support.waiting import soon
 from isolation.host import bounded_connections
 from isolation.host.bounded_connections import ConnectionLimits
 from isolation.kube.options import Address
-from isolation.scheduler.admission.serve import ReviewQueue
+from isolation.scheduler.admission.serve import PASSED_BYTES_PER_SECOND, ReviewQueue
 from isolation.scheduler.http_server import open_listener, read_body, serve
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
@@ -145,30 +145,44 @@ def test_what_is_too_large_or_encoded_is_refused():
     assert [200, 413, 413, 415] == asyncio.run(story())
 
 
-def test_the_smallest_complete_review_is_judged_first():
-    """
-    Whoever sends large ones waits for those who send small ones.
-    """
-    judged = []
+def judged(sizes, pause=0.0):
+    """The order in which reviews of these sizes are judged, sent with a pause between them."""
+    found = []
 
     def judge(body, _name):
-        judged.append(len(body))
+        found.append(len(body))
         return b"{}"
 
     async def story():
         reviews = ReviewQueue(judge)
         async with served(reviews.application(), ConnectionLimits(10, 1000.0)) as made:
-            callers = [await made.connect((HEAD % size).replace(b" / ", b" /admit/x ") + b"x" * size) for size in SIZES]
-            await soon(lambda: len([one for one in reviews._held if one.whole is not None]) == len(SIZES))
+            callers = []
+            for size in sizes:
+                callers.append(await made.connect((HEAD % size).replace(b" / ", b" /admit/x ") + b"x" * size))
+                await soon(lambda: len([one for one in reviews._held if one.whole is not None]) == len(callers))
+                await asyncio.sleep(pause)
             running = asyncio.create_task(reviews.run())
-            assert [200] * len(SIZES) == [await status(one) for one in callers]
+            assert [200] * len(sizes) == [await status(one) for one in callers]
             running.cancel()
 
     asyncio.run(story())
-    assert sorted(SIZES) == judged
+    return found
 
 
-SIZES = (5000, 10, 3000, 20)
+def test_small_reviews_pass_large_ones():
+    """
+    Whoever sends large ones waits for those who send small ones.
+    """
+    sizes = (6 << 20, 10, 4 << 20, 20)
+    assert [10, 20, 4 << 20, 6 << 20] == judged(sizes)
+
+
+def test_a_review_is_not_passed_for_ever():
+    """
+    Small ones without end would keep all others waiting: one that has waited for its size is before what comes then.
+    """
+    size = PASSED_BYTES_PER_SECOND // 10
+    assert [size, 10, 20] == judged((size, 10, 20), pause=0.15)
 
 
 def test_where_all_bodies_are_too_large_the_largest_goes():
