@@ -57,7 +57,7 @@ class _Server:
     clients: dict[int, int] = field(default_factory=dict)
     """Process by connection."""
     drains: bool = False
-    """Somebody of another user waits: it ends with its last client."""
+    """Another user waits: it ends with its last client."""
 
     @property
     def alive(self) -> bool:
@@ -87,7 +87,7 @@ class Daemon:
         (pipes / PID_FILE).write_text(f"{os.getpid()}\n")
 
     def serve(self) -> None:
-        """Until told to quit."""
+        """Until `quit`."""
         threading.Thread(target=self._accept, args=(self._join, self._client), daemon=True).start()
         self._accept(self._commands, self._command)
         self.close()

@@ -154,7 +154,7 @@ class _ResizeShape(msgspec.Struct):
 
 
 class _TrustShape(msgspec.Struct):
-    group: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+    group: Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_GROUP)]
     uid: Annotated[int, msgspec.Meta(ge=0, le=MOST_UID)]
 
 

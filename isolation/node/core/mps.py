@@ -2,10 +2,10 @@
 """
 What is done with the MPS daemon of one card.
 
-Pure. A daemon and its server are either as they should be, or both are ended and begun anew: every client of a server
-that failed has failed with it (NVIDIA, "Multi-Process Service", error containment), so nothing is saved by mending one
-of them. In this order: the server ends, the containers that were its clients end, the next server begins, containers
-start again. A start has a name, the generation: by it everybody knows which server a container was given.
+Pure. A daemon and its server are either as they should be, or both are ended and started again: every client of a
+server that failed has failed with it (NVIDIA, "Multi-Process Service", error containment), so nothing is saved by
+mending one of them. In this order: the server ends, the containers that were its clients end, the next server begins,
+containers start again. A start has a name, the generation: it says which server a container was given.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The daemon as it was begun."""
+    """The daemon as it was started."""
 
     generation: str
     uid: int
@@ -96,7 +96,7 @@ def decide(wish: Wish | None, served: Served | None, now: Observed) -> Decision:
 
 def _without(wish: Wish | None, now: Observed) -> Decision:
     if now.alive:
-        return Decision(Step.END, "it was begun by somebody else")
+        return Decision(Step.END, "another process started it")
     if wish is None or wish.uid is None:
         return Decision(Step.NOTHING)
     if wish.held:

@@ -172,8 +172,5 @@ def percent_of(given: Given) -> int:
 
 
 def _serves(server: Server, given: Given) -> bool:
-    part, trust = given.slices[0], given.trust
-    return trust is not None and (server.uid, True) == (
-        trust.uid,
-        server.bytes >= part.bytes and server.percent >= percent_of(given),
-    )
+    enough = server.bytes >= given.slices[0].bytes and server.percent >= percent_of(given)
+    return given.trust is not None and server.uid == given.trust.uid and enough

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import secrets
@@ -22,16 +21,19 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from isolation.host.drop_privileges import end_with_parent
 from isolation.host.machine import SIMGPU, MachineError, NvmlMachine
+from isolation.host.process import read_living
 from isolation.node.core.mps import Observed, Served, Step, Wish, decide
 from isolation.node.lock import alone
 from isolation.node.mps.exchange import LOCK, LOG, PIPE, SHARED_MEMORY, MpsExchange, Server, folder_of
 from isolation.node.regions import mount_tmpfs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from isolation.node.paths import Paths
 
 _log: Final = logging.getLogger(__name__)
@@ -50,7 +52,6 @@ SHARED_BYTES: Final = 1 << 30
 _DEFAULT, _EXCLUSIVE = 0, 3
 """nvmlComputeMode_t."""
 _MODES: Final = {_DEFAULT: "DEFAULT", _EXCLUSIVE: "EXCLUSIVE_PROCESS"}
-_PDEATHSIG: Final = 1
 
 
 class MpsError(Exception):
@@ -74,11 +75,12 @@ class NvmlModes:
         """See `Modes`. Read back: a mode that does not stand keeps nobody away."""
         try:
             nvml, handle = self._machine.nvml(), self._machine.handle(uuid)
-            nvml.nvmlDeviceSetComputeMode(handle, mode)
-            found = int(nvml.nvmlDeviceGetComputeMode(handle))
         except MachineError as exc:
             raise MpsError(str(exc)) from None
-        except Exception as exc:  # noqa: BLE001 (pynvml's errors are of classes made at run time)
+        try:
+            nvml.nvmlDeviceSetComputeMode(handle, mode)
+            found = int(nvml.nvmlDeviceGetComputeMode(handle))
+        except nvml.NVMLError as exc:
             raise MpsError(f"cannot set card {uuid} to compute mode {_MODES[mode]}: {exc}") from None
         if found != mode:
             raise MpsError(f"card {uuid} stays in compute mode {found} instead of {_MODES[mode]}")
@@ -168,8 +170,9 @@ class Keeper:
         if not alive or daemon.served is None:
             return Observed(alive)
         server = daemon.served.server
-        if not _lives(server) or time.monotonic() < daemon.asked + _STATUS_SECONDS:
-            return Observed(alive, _lives(server))
+        lives = _is_server(server)
+        if not lives or time.monotonic() < daemon.asked + _STATUS_SECONDS:
+            return Observed(alive, lives)
         daemon.asked = time.monotonic()
         try:
             status = self._tell(uuid, f"get_server_status {server}")
@@ -189,7 +192,7 @@ class Keeper:
         daemon.process = subprocess.Popen(  # noqa: S603 (the driver's own program)
             [*self.program, "-f"],
             env=self._env(uuid, CUDA_VISIBLE_DEVICES=uuid),
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 (one system call)
+            preexec_fn=end_with_parent,  # noqa: PLW1509 (one system call)
         )
         self._until_answers(uuid, daemon)
         self._tell(
@@ -245,7 +248,8 @@ class Keeper:
             process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # in a call of a driver that hangs
+                process.wait(_END_SECONDS)
         if served is not None and _is_server(served.server):  # one that outlives its daemon would keep the card
             with contextlib.suppress(OSError):
                 os.kill(served.server, signal.SIGKILL)
@@ -282,28 +286,14 @@ def _server_of(daemon: _Daemon) -> Server:
     return Server(served.generation, served.uid, served.bytes, served.percent)
 
 
-def _lives(pid: int) -> bool:
-    """Whether the process runs; one that its parent has not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
-        return False
-
-
 def _is_server(pid: int) -> bool:
     """Whether an MPS server runs under that number, which may be another process's by now."""
-    try:
-        return _lives(pid) and Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").startswith(_SERVER)
-    except OSError:
-        return False
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    stat = read_living(pid)
+    return stat is not None and stat.name.startswith(_SERVER)
 
 
 async def serve(paths: Paths, hardware: Path | None, stop: asyncio.Event) -> None:
-    """Keep daemons until told to stop; MpsError, LockError."""
+    """Keep daemons until `stop` is set; MpsError, LockError."""
     keeper = Keeper(paths.run_dir, NvmlModes(NvmlMachine(hardware)), program_of(hardware), hardware)
     async with alone(paths, LOCK, stop, "MPS keeper"):
         try:

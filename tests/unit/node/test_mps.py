@@ -49,7 +49,7 @@ WISH = Wish(1000, 2 * GIB, 50)
         (Wish(1000, GIB, 10, frozenset({"g0"})), None, Observed(), Step.NOTHING, "waiting until containers"),
         (Wish(), None, Observed(), Step.NOTHING, ""),
         (None, None, Observed(), Step.NOTHING, ""),
-        (WISH, None, Observed(alive=True), Step.END, "somebody else"),
+        (WISH, None, Observed(alive=True), Step.END, "another process"),
     ],
 )
 def test_a_daemon_is_as_it_should_be_or_ended_and_begun_anew(wish, served, now, step, why):

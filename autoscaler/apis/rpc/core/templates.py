@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from isolation.contract.names import Dialect
 
 _ONE_NODES: Final = "kubernetes.io/hostname"
-_SHARED: Final = SHARED_MODES
 
 
 def encode_template(group: NodeGroup, dialect: Dialect = ACK) -> bytes | None:
@@ -42,7 +41,7 @@ def build_template(node: Node, pool: str, others: Mapping[str, str], dialect: Di
     name = f"{pool}-template"
     labels = {**node.labels, POOL: pool, _ONE_NODES: name}
     annotations = {}
-    if node.mode in _SHARED and node.cards:
+    if node.mode in SHARED_MODES and node.cards:
         # what admission turned into node affinity of the pods: without them no pod would match the template
         labels |= {CARD_UNITS: str(_largest(node)), CARD_COUNT: str(len(node.cards))}
         annotations = {CARDS: encode_cards(replace(card, uuid=card_uuid(name, card.index)) for card in node.cards)}
