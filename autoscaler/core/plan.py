@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from isolation.contract.model import Pod
 
 
+SHRINK: Final = "shrink"
+RESTORE: Final = "restore"
+RELEASE: Final = "release"
+
+
 @dataclass(frozen=True, slots=True)
 class ScaleUp:
     """Add one node to a pool."""
@@ -119,19 +124,19 @@ class ResizePod:
     pod: str
     node: str
     kind: str
-    """`shrink` (what becomes free stays reserved for it), `restore` or `release` (what was reserved)."""
+    """`SHRINK` (what becomes free stays reserved for it), `RESTORE` or `RELEASE` (what was reserved)."""
     trial: Trial
     reason: str
 
     @property
     def card_bytes(self) -> int:
         """Promised to the container from then on, of each card."""
-        return self.trial.from_bytes if self.kind == "restore" else self.trial.to_bytes
+        return self.trial.from_bytes if self.kind == RESTORE else self.trial.to_bytes
 
     @property
     def reserved_bytes(self) -> int:
         """What stays booked of each card for the pod as a whole; 0: what its containers have."""
-        return self.trial.reserved_bytes if self.kind == "shrink" else 0
+        return self.trial.reserved_bytes if self.kind == SHRINK else 0
 
 
 Step: TypeAlias = (

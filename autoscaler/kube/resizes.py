@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from autoscaler.kube.core.conditions import ConditionKind
 from autoscaler.kube.step_context import RefusedStepError
-from isolation.contract.codec.resize import RESERVED, encode_wanted
-from isolation.contract.names import ACK, RESIZE
+from isolation.contract.codec.resize import encode_wanted_memory
+from isolation.contract.names import RESIZE
 from isolation.contract.right_size import RightSize
 from isolation.kube.core.errors import ConflictError, NotFoundError
 from isolation.kube.writes import PodRef
@@ -29,11 +29,9 @@ async def resize_pod(context: StepContext, step: ResizePod, seen: ObservedCluste
     allowed = note is not None and note.wish is not None and note.wish.bounds.mode is RightSize.LIVE
     if pod is None or note is None or not allowed or pod.placement is None:
         raise RefusedStepError(ConditionKind.CONFLICT, f"pod {step.pod} is gone, or must not be resized any more")
-    cards, unit = len(pod.placement.slices), context.unit_bytes
-    amounts = {step.trial.container: {ACK.memory: cards * step.card_bytes // unit}}
-    if step.reserved_bytes:
-        amounts[RESERVED] = {ACK.memory: cards * step.reserved_bytes // unit}
-    meta = {"uid": pod.uid, "resourceVersion": note.version, "annotations": {RESIZE: encode_wanted(amounts)}}
+    cards, container = len(pod.placement.slices), step.trial.container
+    wanted = encode_wanted_memory(container, step.card_bytes, step.reserved_bytes, cards, context.unit_bytes)
+    meta = {"uid": pod.uid, "resourceVersion": note.version, "annotations": {RESIZE: wanted}}
     path = f"{PodRef(pod.namespace, pod.name, pod.uid).path}/status"
     try:
         await context.write("PATCH", path, {"metadata": meta}, "merge-patch")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autoscaler.core.expander import PoolExpander
 from autoscaler.core.observation import Reservation
-from autoscaler.core.plan import Move
+from autoscaler.core.plan import RESTORE, Move
 from autoscaler.core.rebalance.defragment import find_defragment_moves, should_defragment
 from autoscaler.core.rebalance.hot_cards import find_hot_card_moves, track_hot_cards
 from autoscaler.core.rebalance.make_room import RoomMaker
@@ -99,7 +99,7 @@ def plan_returns(inputs: RebalanceInputs, pods: Iterable[str], most: int) -> Ite
         simulation.hold(reservation.hold, pod.request, place)
         owners.add(pod.request.owner)
         most -= 1
-        yield _move(pod, reservation, "restore", f"to {place.node}: it needs the memory that right-sizing took from it")
+        yield _move(pod, reservation, RESTORE, f"to {place.node}: it needs the memory that right-sizing took from it")
 
 
 def remember_hot_cards(inputs: RebalanceInputs, state: AutoscalerState) -> AutoscalerState:

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.plan import ResizePod
+from autoscaler.core.plan import RELEASE, RESTORE, SHRINK, ResizePod
 from isolation.contract.quantity import show_bytes
 
 if TYPE_CHECKING:
@@ -23,13 +23,10 @@ if TYPE_CHECKING:
     from autoscaler.core.limits import Limits
 
 HOUR: Final = 3600.0
-SHRINK: Final = "shrink"
-RESTORE: Final = "restore"
-RELEASE: Final = "release"
 _FOLLOWS: Final = 0.03
 """Use that is the same part of the smaller promise as of the larger one, to within this, follows it."""
 _WRITE_SECONDS: Final = 60.0
-"""A reservation that is not on the pod so long after it was written was taken back by somebody."""
+"""A reservation that is not on the pod so long after it was written was taken back by another client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class LivePod:
     reserved_bytes: int = 0
     """What its annotation keeps booked for the pod as a whole; 0: nothing."""
     resized: bool = False
-    """Somebody has asked for other amounts than its spec's."""
+    """Other amounts than its spec's were asked for."""
     pending: bool = False
     """A resize is not in force yet."""
     deferred: bool = False
@@ -136,7 +133,7 @@ def judge(
     """
     What follows from the trials, and the state without those that are over; `pods`: by key, those that run.
 
-    A trial of a pod that has ended, or whose amounts somebody else has changed, is over. A reservation without a trial
+    A trial of a pod that has ended, or whose amounts another client has changed, is over. A reservation without a trial
     (its record was lost) begins one.
     """
     trials = {key: trial for key, trial in state.trials.items() if key in pods and _is_ours(trial, pods[key], now)}

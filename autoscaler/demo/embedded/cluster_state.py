@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.pools import compute_load
-from isolation.contract.codec.resize import RESERVED, encode_wanted
+from isolation.contract.codec.resize import encode_wanted_memory
 from isolation.contract.model import Phase, Resize, parts_of
-from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
 from isolation.placement.engine import Engine, PlacementError
 
@@ -90,11 +89,9 @@ class FakeClusterState:
             self.engine.hold(pod.uid, pod.request, pod.placement, force=True)
             raise
         cards = len(booked.slices)
-        amounts = {step.trial.container: {ACK.memory: cards * step.card_bytes // GIB}}
-        if step.reserved_bytes:
-            amounts[RESERVED] = {ACK.memory: cards * step.reserved_bytes // GIB}
+        wanted = encode_wanted_memory(step.trial.container, step.card_bytes, step.reserved_bytes, cards, GIB)
         changed = Resize((pod.resize.generation if pod.resize else 0) + 1, each, pod.request.card_core, parts)
-        resized = replace(pod, placement=booked, resize=changed, wanted_resize=encode_wanted(amounts))
+        resized = replace(pod, placement=booked, resize=changed, wanted_resize=wanted)
         self.pods[pod.uid] = self.on[booked.node][pod.uid] = resized
         self._update_load(booked.node)
         return resized

@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from autoscaler.core.observation import Nomination, Observation
-from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, RemoveFailedNode, RemoveNode, ResizePod, ScaleUp
+from autoscaler.core.plan import (
+    RELEASE,
+    RESTORE,
+    SHRINK,
+    CancelDrain,
+    Drain,
+    Evict,
+    Move,
+    RemoveFailedNode,
+    RemoveNode,
+    ResizePod,
+    ScaleUp,
+)
 from autoscaler.demo.embedded.accounting import Accounting
 from autoscaler.demo.embedded.clock import SimulatedClock
 from autoscaler.demo.embedded.cluster_state import FakeClusterState
@@ -39,7 +51,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 2.0
 """From an eviction until the old pod has ended; its successor is made at once."""
-_DONE = {"shrink": "shrunk", "restore": "restored", "release": "released"}
+_DONE = {SHRINK: "shrunk", RESTORE: "restored", RELEASE: "released"}
 SCHEDULE_SECONDS = 1.0
 """From something new in the queue, or room becoming free, to the next pass of the scheduler."""
 

@@ -98,6 +98,14 @@ def encode_wanted(amounts: Mapping[str, Mapping[str, int]]) -> str:
     return json.dumps(amounts, separators=(",", ":"))
 
 
+def encode_wanted_memory(container: str, card_bytes: int, reserved_bytes: int, cards: int, unit_bytes: int) -> str:
+    """The annotation for the memory of one container, by card. `reserved_bytes`: for the pod as a whole; 0: nothing."""
+    amounts = {container: {ACK.memory: cards * card_bytes // unit_bytes}}
+    if reserved_bytes:
+        amounts[RESERVED] = {ACK.memory: cards * reserved_bytes // unit_bytes}
+    return encode_wanted(amounts)
+
+
 def reserved_units(wanted: str, *, dialect: Dialect = ACK) -> int:
     """What an annotation keeps booked over all cards, in units of the cluster; 0: nothing, or it cannot be read."""
     try:
