@@ -38,14 +38,12 @@ _NAMES: Final = frozenset(spec.name for spec in WANTED)
 _OK: Final = 200
 PAST_HOURS: Final = 7 * 24
 """Load repeats by the week, and right-sizing asks for days of it."""
+_LAST: Final = (metrics.CONTAINER_PEAK, metrics.DENIED, metrics.CONTAINER_COMPUTE_SECONDS, metrics.CONTAINER_ALLOCATED)
 _PAST: Final = (
     (metrics.CONTAINER_USED.name, f"max_over_time({metrics.CONTAINER_USED.name}[1h])"),
-    (metrics.CONTAINER_PEAK.name, metrics.CONTAINER_PEAK.name),
-    (metrics.DENIED.name, metrics.DENIED.name),
-    (metrics.CONTAINER_COMPUTE_SECONDS.name, metrics.CONTAINER_COMPUTE_SECONDS.name),
-    (metrics.CONTAINER_ALLOCATED.name, metrics.CONTAINER_ALLOCATED.name),
+    *((spec.name, f"last_over_time({spec.name}[1h])") for spec in _LAST),
 )
-"""What is asked of each hour, and how: the most that was used in it."""
+"""What is asked of each hour, and how: the most that was used in it, of all else the last that was measured."""
 
 
 class TellError(Exception):
@@ -193,7 +191,8 @@ class Prometheus(_Reader):
         One question after the other, so that a Prometheus is not loaded. Raises TellError.
         """
         for hours in range(PAST_HOURS, 0, -1):
-            at, rows = now - 3600.0 * hours, list[Row]()
+            # whole seconds: hours that are a little longer would be gaps in the history
+            at, rows = float(int(now) - 3600 * hours), list[Row]()
             for name, query in _PAST:
                 body = await self._http.get(f"{self._url}/api/v1/query", query=query, time=f"{at:.3f}")
                 rows += vector_of(body, name)

@@ -220,11 +220,15 @@ def stand(
 
 
 @contextlib.contextmanager
-def configured(text: str) -> Iterator[Stand]:
-    """A Prometheus with this configuration; gone afterwards."""
+def configured(text: str, past: str = "") -> Iterator[Stand]:
+    """A Prometheus with this configuration; `past`: what it has measured before, as OpenMetrics. Gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="gpushare-prometheus-") as name:
         folder = Path(name)
         (folder / "prometheus.yml").write_text(text)
+        if past:
+            (folder / "past").write_text(past)
+            command = [program("promtool"), "tsdb", "create-blocks-from", "openmetrics", "past", "data"]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
         url, process = _prometheus(folder)
         try:
             _ready(url, process, folder)

@@ -260,7 +260,10 @@ def past_of(used, since=NOW - 4 * 86_400):
         query, at = request.query["query"], float(request.query["time"])
         asked.append(query)
         labels = {"namespace": "team", "pod": "web-0", "container": "main", "uuid": "GPU-a"}
-        values = {f"max_over_time({CONTAINER_USED.name}[1h])": used(at), CONTAINER_ALLOCATED.name: 12 * GIB}
+        values = {
+            f"max_over_time({CONTAINER_USED.name}[1h])": used(at),
+            f"last_over_time({CONTAINER_ALLOCATED.name}[1h])": 12 * GIB,
+        }
         known = query in values and at >= since
         result = [{"metric": labels, "value": [at, str(values[query])]}] if known else []
         return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
