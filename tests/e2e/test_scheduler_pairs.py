@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
 import shutil
 import signal
@@ -13,17 +11,12 @@ import subprocess
 import time
 
 import pytest
-from e2e.apiclient import connected
 from e2e.kubelets import Kubelets
-from e2e.sharing import PODS, bound, card_node, clear, our_pod, prepare, replica, taken, untainted, workload
-from support.waiting import PATIENCE_SECONDS
-
-from isolation.contract.names import SYSTEM_NAMESPACE
-from isolation.scheduler.core import kube_scheduler_config as kube
+from e2e.scheduler_pairs import leader, pairs, start_ours
+from e2e.sharing import PODS, bound, card_node, our_pod, taken, untainted, workload
 
 SLOWER = 25
 """So many times what a binding usually costs in the same run may come on top: an election is several of them."""
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases"
 
 
 def own_host_names():
@@ -34,47 +27,6 @@ def own_host_names():
 
 
 pytestmark = pytest.mark.skipif(not own_host_names(), reason="host names of their own need root and unshare")
-
-
-@contextlib.asynccontextmanager
-async def pairs(plane, folder):
-    """Pairs "a" and "b", each on a host of its own, both up; who leads is found out by asking."""
-    async with connected(plane) as client:
-        await prepare(client)
-        for lease in (kube.SIDECAR_LEASE, "gpushare-scheduler"):
-            await client.delete(f"{LEASES}/{lease}")
-        with replica(plane, folder, "a") as one, replica(plane, folder, "b") as two:
-            made = {"a": one, "b": two}
-            for name, ours in made.items():
-                ours.start(f"--kube-scheduler-lease={kube.SIDECAR_LEASE}")
-                start_scheduler(plane, folder, name, ours.sidecar)
-            try:
-                yield client, made
-            finally:
-                for name in made:
-                    plane.kill(f"kube-{name}")
-                await clear(client)
-
-
-def start_scheduler(plane, folder, name, sidecar):
-    """A kube-scheduler as our configuration says, on a host of that name."""
-    config = kube.sidecar_config(
-        f"127.0.0.1:{sidecar}", str(plane.kubeconfig_for("system:kube-scheduler-pair", ("system:masters",)))
-    )
-    path = folder / f"pair-{name}.json"
-    path.write_text(json.dumps(config))
-    plane.add_scheduler(f"kube-{name}", path, host=name)
-
-
-async def leader(made):
-    """Which of the two answers about pods."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < end:
-        for name, ours in made.items():
-            if (await ours.probe("/leader"))[0] == 200:
-                return name
-        await asyncio.sleep(0.05)
-    raise AssertionError("nobody leads: " + "".join(ours.log()[-1500:] for ours in made.values()))
 
 
 async def bound_after(client, name):
@@ -105,7 +57,7 @@ def test_a_dead_leader_is_followed_as_soon_as_its_leases_have_run_out(plane, tmp
             if dies != "ours":
                 plane.kill(f"kube-{first}")
             if dies == "ours":
-                made[first].start(f"--kube-scheduler-lease={kube.SIDECAR_LEASE}")
+                start_ours(made[first])
                 usual += await made[first].answers("/readyz") / SLOWER
             took = await bound_after(client, "after")
             await client.until(lambda p: len(bound(p)) == 50, PODS, labelSelector="app=pair")

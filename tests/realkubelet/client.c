@@ -5,12 +5,13 @@
  * One line a fact on standard output, `<word> <value>`; nothing is decided here. Loaded like any
  * program that uses the driver: `libcuda.so.1` by name. Without a driver it says so and waits.
  *
- * client [MiB to take, one piece after the other ...]
+ * client [MiB to take, one piece after the other; +MiB: asked for every millisecond until it is given ...]
  */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 static void *driver;
@@ -58,6 +59,18 @@ static void say_uuid(int card)
     puts("");
 }
 
+/* Ask until it is given, and say when that was, in nanoseconds since the epoch. */
+static void wait_for(size_t bytes)
+{
+    struct timespec now;
+    unsigned long long at = 0;
+
+    while (((of_alloc)entry("cuMemAlloc_v2"))(&at, bytes) != 0)
+        usleep(1000);
+    clock_gettime(CLOCK_REALTIME, &now);
+    printf("given %lld\n", now.tv_sec * 1000000000LL + now.tv_nsec);
+}
+
 int main(int count, char **words)
 {
     int cards = 0, card;
@@ -78,7 +91,10 @@ int main(int count, char **words)
             printf("total %zu\n", total);
             for (int i = 1; i < count; i++) {
                 unsigned long long at = 0;
-                printf("take %d\n", ((of_alloc)entry("cuMemAlloc_v2"))(&at, (size_t)atol(words[i]) << 20));
+                if (words[i][0] == '+')
+                    wait_for((size_t)atol(words[i]) << 20);
+                else
+                    printf("take %d\n", ((of_alloc)entry("cuMemAlloc_v2"))(&at, (size_t)atol(words[i]) << 20));
             }
         }
     }

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 from e2e.apiclient import RefusedError
+from e2e.scheduler_pairs import leader, start_ours, start_scheduler
 from realkubelet.churn import Churn
 from realkubelet.pods import GIB, MEMORY, PODS, container, pod_of
 from support.waiting import PATIENCE_SECONDS
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from e2e.sharing import Replica
     from realkubelet.stage import Stage
 
-FAULTS: Final = ("agent-killed", "scheduler", "kubelet", "apiserver", "agent-told", "containerd")
+FAULTS: Final = ("agent-killed", "scheduler", "kubelet", "apiserver", "failover", "agent-told", "containerd")
 GAP_SECONDS: Final = 30.0
 """After its restart a kubelet rejects pods that it admits before the device plugin has registered again."""
 PODS_AT_ONCE: Final = 6
@@ -62,16 +63,19 @@ class Resizes:
     """Those that it refused just after its own restart."""
     differs: list[str] = field(default_factory=list)
     """What did not agree at the end."""
+    evicted: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     """Conditions that were seen."""
 
 
 class ResizeChurn:
-    """See the module; `scheduler` is the one that leads."""
+    """See the module; `schedulers` are those of `pairs`, with their `folder`."""
 
-    def __init__(self, stage: Stage, client: ApiClient, scheduler: Replica, seed: int) -> None:
-        self._stage, self._client, self._scheduler = stage, client, scheduler
+    def __init__(
+        self, stage: Stage, client: ApiClient, schedulers: Mapping[str, Replica], folder: Path, seed: int
+    ) -> None:
+        self._stage, self._client, self._schedulers, self._folder = stage, client, schedulers, folder
         self._draw = random.Random(seed)  # noqa: S311 (which pod, how much)
         self._churn = Churn(stage, client, seed)
         self._number = 0
@@ -133,8 +137,13 @@ class ResizeChurn:
         return name
 
     async def _remove(self, name: str) -> None:
-        force = self._draw.random() < 1 / 3
-        await self._answered(lambda: self._client.delete(f"{PODS}/{name}", force=force))
+        how = self._draw.choice(("delete", "force", "evict"))
+        if how == "evict":
+            self.found.evicted += 1
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+            await self._answered(lambda: self._client.call("POST", f"{PODS}/{name}/eviction", eviction))
+        else:
+            await self._answered(lambda: self._client.delete(f"{PODS}/{name}", force=how == "force"))
 
     async def _resize(self, name: str) -> None:
         units = self._draw.choice((1, 1, 2, 3, 4, 6, 8, 10, 12))
@@ -149,9 +158,12 @@ class ResizeChurn:
     async def _break(self, fault: str) -> None:
         self.found.faults[fault] += 1
         if fault == "scheduler":
-            await asyncio.to_thread(self._scheduler.end, signal.SIGKILL)
-            self._scheduler.start()
-            await self._scheduler.leads()
+            ours = self._schedulers[await leader(self._schedulers)]
+            await asyncio.to_thread(ours.end, signal.SIGKILL)
+            start_ours(ours)
+            await leader(self._schedulers)
+        elif fault == "failover":
+            await self._fail_over()
         elif fault == "apiserver":
             self._stage.plane.freeze("kube-apiserver")
             await asyncio.sleep(_OUTAGE_SECONDS)
@@ -160,6 +172,16 @@ class ResizeChurn:
             await self._churn.break_with(fault)
             if fault == "kubelet":
                 self._restarted = time.monotonic()
+
+    async def _fail_over(self) -> None:
+        """The pair that leads is killed; it comes back when the other one leads."""
+        first = await leader(self._schedulers)
+        ours = self._schedulers[first]
+        await asyncio.to_thread(ours.end, signal.SIGKILL)
+        self._stage.plane.kill(f"kube-{first}")
+        await leader(self._schedulers)
+        start_ours(ours)
+        start_scheduler(self._stage.plane, self._folder, first, ours.sidecar)
 
     async def _answered(self, call: Callable[[], Any]) -> Any:
         """What the API server says, once it answers; of what is gone meanwhile, nothing."""

@@ -189,12 +189,19 @@ class Stage:
     def limits(self, pod: dict[str, Any]) -> dict[str, dict[str, int]]:
         """Bytes by card that the limits files of a pod's containers say."""
         found = {}
+        for name, file in self.limits_files(pod).items():
+            told = unpack_limits(file.read_bytes())
+            found[name] = {f"GPU-{card.uuid}": card.memory_bytes for card in told.cards}
+        return found
+
+    def limits_files(self, pod: dict[str, Any]) -> dict[str, Path]:
+        """The limits file of each of a pod's containers."""
+        found = {}
         for folder in self.allocations().values():
             hold = json.loads((folder / "promise.json").read_text()) if (folder / "promise.json").exists() else {}
             owner = (hold.get("pod") or ["", "", "", ""])[2:]
             if owner[0] == pod["metadata"]["uid"]:
-                told = unpack_limits((folder / "limits/limits").read_bytes())
-                found[owner[1]] = {f"GPU-{card.uuid}": card.memory_bytes for card in told.cards}
+                found[owner[1]] = folder / "limits/limits"
         return found
 
     async def named(self, pod: dict[str, Any], name: str) -> list[str]:
