@@ -87,14 +87,20 @@ def up(folder: Path, speed: float) -> Iterator[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def exporter(folder: Path, cards: Path, run_dir: Path) -> Iterator[str]:
-    """The exporter of the node agent's cards: its address."""
+def exporter(folder: Path, cards: Path, run_dir: Path, cgroups: Path) -> Iterator[str]:
+    """
+    The exporter of the node agent's cards: its address.
+
+    `cgroups`: of the stand-in kubelet. In this machine's, a real kubelet that is tested meanwhile has other pods.
+    """
     where = f"127.0.0.1:{free_port()}"
     words = (
         "--simgpu",
         str(cards),
         "--agent-state-dir",
         str(run_dir),
+        "--cgroup",
+        str(cgroups),
         "--listen",
         where,
         "--interval",
@@ -225,7 +231,7 @@ async def whole(plane: ControlPlane, folder: Path, *, speed: float = 60.0) -> As
         agent = at.agent.words().rsplit("metrics at http://", 1)[1].split("/metrics")[0]
         with (
             programs() as strangers,
-            exporter(folder, folder / "cards", at.agent.run_dir) as seen,
+            exporter(folder, folder / "cards", at.agent.run_dir, at.kubelet.cgroups) as seen,
             autoscaler(plane, folder, "scaler") as scaler,
             up(folder, speed) as there,
         ):

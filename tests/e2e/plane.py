@@ -148,8 +148,8 @@ class ControlPlane:
         self._running[name].send_signal(signal.SIGCONT)
 
     def pids(self) -> dict[str, int]:
-        """The processes, by program."""
-        return {name: process.pid for name, process in self._running.items()}
+        """The processes that have not ended, by program."""
+        return {name: process.pid for name, process in self._running.items() if process.poll() is None}
 
     def _start_etcd(self) -> None:
         client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"

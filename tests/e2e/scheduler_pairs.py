@@ -64,6 +64,13 @@ def start_scheduler(plane: ControlPlane, folder: Path, name: str, sidecar: int) 
     plane.add_scheduler(f"kube-{name}", path, host=name)
 
 
+def restart_ended(plane: ControlPlane, folder: Path, made: Mapping[str, Replica]) -> None:
+    """What a kubelet does: a kube-scheduler ends when it cannot renew its Lease."""
+    for name, ours in made.items():
+        if f"kube-{name}" not in plane.pids():
+            start_scheduler(plane, folder, name, ours.sidecar)
+
+
 async def leader(made: Mapping[str, Replica]) -> str:
     """Which of the two answers about pods."""
     end = time.monotonic() + PATIENCE_SECONDS

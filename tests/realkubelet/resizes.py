@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 from e2e.apiclient import RefusedError
-from e2e.scheduler_pairs import leader, start_ours, start_scheduler
+from e2e.scheduler_pairs import leader, restart_ended, start_ours, start_scheduler
 from realkubelet.churn import Churn
 from realkubelet.pods import GIB, MEMORY, PODS, container, pod_of
 from support.waiting import PATIENCE_SECONDS
@@ -99,6 +99,7 @@ class ResizeChurn:
                 await self._resize(self._draw.choice(sorted(alive)))
                 if number % every == every - 1:
                     await self._break(FAULTS[number // every % len(FAULTS)])
+                restart_ended(self._stage.plane, self._folder, self._schedulers)
                 show(number + 1, count)
             await self._settle()
         finally:
@@ -158,10 +159,10 @@ class ResizeChurn:
     async def _break(self, fault: str) -> None:
         self.found.faults[fault] += 1
         if fault == "scheduler":
-            ours = self._schedulers[await leader(self._schedulers)]
+            ours = self._schedulers[await self._leader()]
             await asyncio.to_thread(ours.end, signal.SIGKILL)
             start_ours(ours)
-            await leader(self._schedulers)
+            await self._leader()
         elif fault == "failover":
             await self._fail_over()
         elif fault == "apiserver":
@@ -175,13 +176,17 @@ class ResizeChurn:
 
     async def _fail_over(self) -> None:
         """The pair that leads is killed; it comes back when the other one leads."""
-        first = await leader(self._schedulers)
+        first = await self._leader()
         ours = self._schedulers[first]
         await asyncio.to_thread(ours.end, signal.SIGKILL)
         self._stage.plane.kill(f"kube-{first}")
         await leader(self._schedulers)
         start_ours(ours)
         start_scheduler(self._stage.plane, self._folder, first, ours.sidecar)
+
+    async def _leader(self) -> str:
+        restart_ended(self._stage.plane, self._folder, self._schedulers)
+        return await leader(self._schedulers)
 
     async def _answered(self, call: Callable[[], Any]) -> Any:
         """What the API server says, once it answers; of what is gone meanwhile, nothing."""
