@@ -158,8 +158,8 @@ class Containers:
 
     def create(self, container: Container) -> Adjustment | None:
         """See `Handler`."""
-        self._allocations.named(container)
         self._creating.add(container.id)
+        self._allocations.named(container)
         try:
             return self._create(container)
         finally:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import time
 from pathlib import Path
 
 from e2e.apiclient import connected
@@ -71,18 +73,16 @@ class Stage:
 
     async def until(self, claim):
         """Wait for a claim about the stand-in or the agent."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (found := claim()):  # noqa: ASYNC110 (another thread's or process's doing)
-                await asyncio.sleep(0.02)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not (found := claim()):
+            assert time.monotonic() < end, (inspect.getsource(claim), *self.kubelet.known.values())
+            await asyncio.sleep(0.02)
         return found
 
     async def running(self, uid):
         """The pod once it runs."""
         pod = await self.until(lambda: self.node.pods.get(uid))
-        try:
-            await self.until(lambda: pod.phase == "Running")
-        except TimeoutError:
-            raise AssertionError(f"{pod}\n{self.agent.words()}") from None
+        await self.until(lambda: pod.phase == "Running")
         return pod
 
     async def remove(self, *names, force=False):

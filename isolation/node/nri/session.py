@@ -221,8 +221,17 @@ class Session:
             self._handler.gone(_container(message), removed=event == api.Event.REMOVE_CONTAINER)
 
     def _in_time(self, what: Callable[[Container], T], container: Container) -> T:
-        """In a thread. LateError; what is still done then is worth nothing: its nonce is not in the container."""
-        return self._pool.submit(what, container).result(self._answer_seconds)
+        """
+        In a thread. LateError; what is still done then is worth nothing: its nonce is not in the container.
+
+        What no thread has begun by then is never done: the runtime may have reported the container's end before.
+        """
+        answer = self._pool.submit(what, container)
+        try:
+            return answer.result(self._answer_seconds)
+        except LateError:
+            answer.cancel()
+            raise
 
     def _lost(self, why: str) -> None:
         if self._socket is not None:

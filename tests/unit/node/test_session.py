@@ -230,6 +230,27 @@ def test_whoever_is_late_refuses_before_the_runtime_gives_up(world, what):
     assert 1 == sum(number for (_, outcome), number in world.outcomes.items() if outcome == "timeout")
 
 
+def test_what_no_thread_has_begun_in_time_is_never_done(world):
+    """
+    The disk hangs and all threads with it: a container whose end was reported meanwhile is not created afterwards.
+    """
+    runtime, handler = world.runtime, world.handler
+    hangs = threading.Event()
+    handler.create = lambda container: (handler.created.append(container), hangs.wait(30))[0]
+    runtime.request_seconds = 0.5
+    runtime.up()
+    world.start().in_force()
+    pod = runtime.run_pod(UID)
+    for number in range(module._WORKERS + 1):
+        with pytest.raises(RefusedError, match="no answer within"):
+            runtime.create(pod, f"c-{number}")
+    assert len(handler.created) == module._WORKERS
+    hangs.set()
+    del handler.create
+    assert runtime.create(pod, "after").name == "after"
+    assert [f"c-{number}" for number in range(module._WORKERS)] + ["after"] == [one.name for one in handler.created]
+
+
 def test_a_fault_of_ours_refuses_and_tells_no_secrets(world, caplog):
     runtime = world.runtime
     runtime.up()
