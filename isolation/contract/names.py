@@ -121,6 +121,10 @@ AGENT_LABELS: Final = (CARD_UNITS, CARD_COUNT, ACK.model_labels[0], ACK.memory_l
 AGENT_ANNOTATIONS: Final = (CARDS, AGENT, SICK, ISOLATION, RESIZED)
 AGENT_RESOURCES: Final = (ACK.card_count, ACK.compute)
 """All that our agent writes on its Node; an admission policy refuses it everything else."""
+MPS_ENDED: Final = "MPSServerEnded"
+"""Reason of the Event about a pod whose container ended with its card's MPS server."""
+AGENT_EVENTS: Final = (MPS_ENDED,)
+"""Reasons of all Events by our agent; an admission policy refuses it others."""
 COMPUTE_POLICY: Final = f"{GROUP}/compute-policy"
 """Node label: how compute is shared there: fixed (default), burst, weight, priority or none."""
 ONLINE: Final = f"{GROUP}/online"

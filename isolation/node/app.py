@@ -35,6 +35,7 @@ from isolation.node.core.judge import offers_shares
 from isolation.node.core.units import foreign_ids, offer
 from isolation.node.delivery import Delivery
 from isolation.node.device_plugin.exchange import Exchange, Offer
+from isolation.node.events import PodEvents
 from isolation.node.gate import Gate
 from isolation.node.inventory import NodeInventory
 from isolation.node.lock import LockError, alone
@@ -75,6 +76,8 @@ _LATE_SECONDS: Final = 5.0
 """A kubelet that restarts takes less; the schedulers need not hear of it."""
 _CARDS_LIMIT_SECONDS: Final = 300.0
 """A driver that is being reset answers again; restarting the agent earlier would only take containers their starts."""
+_EVENTS_LIMIT_SECONDS: Final = 600.0
+"""One Event after the other, each with its deadline, at an API server that is slow."""
 LEAVE_SECONDS: Final = 1.5
 """Bindings that were under way when we said that we leave have come in this time."""
 ADMIT_SECONDS: Final = 10.0
@@ -112,7 +115,8 @@ class NodeAgent:
         self.pods = NodePods(access, node)
         self._gate = Gate(settings.run_dir, settings.cdi_dir, settings.marks_dir)
         driver = MemoryLimits(machine)
-        self._mps = MpsClients(settings.run_dir, self.allocations, self.inventory)
+        self._events = PodEvents(writer)
+        self._mps = MpsClients(settings.run_dir, self.allocations, self.inventory, self._events.warn)
         self.backends = backends_of(settings, self.inventory, driver, self._mps.tell)
         self._limits = LimitServer(limits_socket(settings), settings.cgroup, driver)
         self._delivery = Delivery(settings.run_dir, hardware_of(settings, machine, self._looks_up), self.backends)
@@ -164,6 +168,7 @@ class NodeAgent:
             await enter(tasks.cycles("sweep", self._sweep))
             await enter(tasks.cycles("time-slices", self._keep_slices))
             await enter(tasks.cycles("reconcile", self._tick, news=self._offer_news))
+            await enter(tasks.cycles("events", self._events.cycle, limit=_EVENTS_LIMIT_SECONDS))
             stack.enter_context(tasks.thread("gpu-time", self._feeding.cycle))
             await stop.wait()
             await self._leave()
@@ -356,6 +361,7 @@ class NodeAgent:
             catalogue.CONNECTED: self.session.in_force,
             catalogue.CONNECTIONS: self.session.times,
             catalogue.LISTENED: self._alarms.heard,
+            catalogue.MPS_FAILED: self._mps.failed,
             catalogue.WRITES: self.status.writes,
             catalogue.SILENCE: None if heard is None else time.monotonic() - heard,
         }

@@ -241,6 +241,8 @@ class Containers:
         if container.id in self._creating:
             self._late.add(container.id)
         self._allocations.gone(container)
+        if self._mps is not None:
+            self._mps.gone(container.id)
         if why := self._gate.forget(container.id):
             _log.warning("the guard refused to start container %s: %s", container.key, why)
         if removed:

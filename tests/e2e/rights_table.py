@@ -21,6 +21,7 @@ from isolation.contract.names import (
     KUBE_LEASE,
     KUBE_SCHEDULER,
     MOVED,
+    MPS_ENDED,
     NODE_AGENT,
     RESIZE,
     RESIZE_STATUS,
@@ -154,11 +155,11 @@ def _leases(name: str, account: str) -> tuple[Row, Row]:
     )
 
 
-def _event(node: str) -> dict[str, Any]:
+def _event(node: str, reason: str = "Tried") -> dict[str, Any]:
     about = {"kind": "Pod", "namespace": "default", "name": "plain"}
     event = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "eventTime": "2026-11-21T00:00:00.000000Z"}
     event |= {"reportingController": "gpushare.dev", "reportingInstance": f"{NODE_AGENT}/{node}", "regarding": about}
-    words = {"action": "Tried", "reason": "Tried", "type": "Normal"}
+    words = {"action": reason, "reason": reason, "type": "Normal"}
     return event | words | {"metadata": {"name": "new", "namespace": "default"}}
 
 
@@ -303,6 +304,8 @@ POD_ROWS: Final = (
 )
 OTHER_ROWS: Final = (
     _create("an event", EVENTS, _event(OWN), S, K, A),
+    _create("event `MPSServerEnded` in the name of its own node", EVENTS, _event(OWN, MPS_ENDED), N, S, K, A),
+    _create("the same in the name of another node", EVENTS, _event(OTHER, MPS_ENDED), S, K, A),
     _get("all secrets", "/api/v1/secrets"),
     _get("a secret of our namespace (certificates, tokens)", f"{HOME}/secrets/{K}-token"),
     _create("a token of another account", f"{HOME}/serviceaccounts/{K}/token", TOKEN),

@@ -22,6 +22,7 @@ from support.cdi_process import namespaces
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.model import Mode
+from isolation.contract.names import MPS_ENDED
 from isolation.node.allocations import Allocations
 from isolation.node.backend import LibraryBackend, UndeliverableError
 from isolation.node.delivery import Delivery, promise_id
@@ -190,7 +191,8 @@ class Agent:
         self.known = Allocations(self)
         cards = tuple(node.cards.values())
         inventory = SimpleNamespace(cards=lambda: cards, mode=lambda: Mode.MPS)
-        self.clients = MpsClients(node.folder / "run", self.known, inventory)
+        self.said = []
+        self.clients = MpsClients(node.folder / "run", self.known, inventory, lambda *one: self.said.append(one))
         self.processes = {}
         node.backend.tell = self.clients.tell
 
@@ -248,6 +250,9 @@ def test_where_a_server_dies_its_clients_end_before_the_next_serves_and_that_tak
             assert time.monotonic() < began + PATIENCE_SECONDS
         assert first.process.returncode == -signal.SIGKILL
         agent.turn()
+        [(tenant, reason, note)] = agent.said
+        assert (tenant, reason) == (first.tenant, MPS_ENDED)
+        assert f"the MPS {which} {'ended' if which == 'keeper' else 'died'}" in note
         second, given = node.asked("c", 2 * GIB)
         agent.known.creates(second, given, "c")
         agent.processes["c"] = subprocess.Popen(["sleep", "600"])  # it is being created

@@ -21,8 +21,8 @@ LABELS: Final = MappingProxyType(
         "action); row_remap (remapping of a memory row failed); lost (NVML does not report the card); mig "
         "(its MIG instances were changed while containers had allocations on them).",
         "task": "Background task: watch-pods, watch-namespaces, watch-node, runtime (connection with the container "
-        "runtime), cards, "
-        "card-events, node-status, sweep (unused files), time-slices (length of time slices), reconcile, "
+        "runtime), cards, card-events, events (of pods), node-status, sweep (unused files), "
+        "time-slices (length of time slices), reconcile, "
         "gpu-time (for containers with a compute share).",
         "outcome": "Result of the RPC: ok; refused (with the reason); timeout; error (internal). The last three refuse "
         "the container, and the kubelet tries again.",
@@ -98,6 +98,13 @@ SICK: Final = _agent(
 LISTENED: Final = _agent(
     "health_monitored_cards", Unit.NONE, "Cards for which the driver reports XID and ECC error events."
 )
+MPS_FAILED: Final = _agent(
+    "mps_failed_containers_total",
+    Unit.NONE,
+    "Containers that ended because their card's MPS server had, since the agent started; the Event MPSServerEnded says "
+    "why.",
+    kind=Kind.COUNTER,
+)
 WRITES: Final = _agent(
     "node_updates_total", Unit.NONE, "Writes to the Node object since the agent started.", kind=Kind.COUNTER
 )
@@ -128,6 +135,7 @@ CATALOGUE: Final = MappingProxyType(
             CONNECTIONS,
             SICK,
             LISTENED,
+            MPS_FAILED,
             WRITES,
             SILENCE,
         )

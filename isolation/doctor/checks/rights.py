@@ -80,6 +80,7 @@ _NODE: Final = (
     Right("namespaces", ("list", "watch"), why="which are exempt: nothing is enforced there"),
     Right("nodes/status", ("patch",), why="resources that no device plugin owns (own node: admission policy)"),
     Right("pods", ("list", "watch"), why="pods bound to this node, and their allocations"),
+    Right("events", ("create",), "events.k8s.io", why="why a container ended (its own words: admission policy)"),
 )
 # What a provider's machines and the metrics APIs need besides comes with their components.
 _AUTOSCALER: Final = (

@@ -77,6 +77,8 @@ class Decision:
 
     step: Step
     why: str = ""
+    failed: bool = False
+    """The server cannot go on, and its clients fail with it."""
 
 
 def decide(wish: Wish | None, served: Served | None, now: Observed) -> Decision:
@@ -84,7 +86,7 @@ def decide(wish: Wish | None, served: Served | None, now: Observed) -> Decision:
     if served is None:
         return _without(wish, now)
     if fault := _fault(now):
-        return Decision(Step.END, fault)
+        return Decision(Step.END, fault, failed=True)
     if wish is None:
         return Decision(Step.END, "the card is not served by MPS any more")
     if wish.uid is not None and wish.uid != served.uid:

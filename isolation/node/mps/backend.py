@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
 from isolation.contract.model import FULL_CORE, Mode
-from isolation.contract.names import IN_CONTAINER
+from isolation.contract.names import IN_CONTAINER, MPS_ENDED
 from isolation.contract.quantity import MIB
 from isolation.files import replace_file
 from isolation.host.files import read_text
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from isolation.contract.host_allocation import Tenant
     from isolation.contract.model import Card
     from isolation.node.allocations import Allocation, Allocations
     from isolation.node.core.judge import Given
     from isolation.node.mps.exchange import Server
 
 _log: Final = logging.getLogger(__name__)
+LATELY_SECONDS: Final = 3.0
+"""A program may end of its server's failure before the keeper and the agent notice that."""
 WAIT_SECONDS: Final = 1.5
 """For a server that is being started: a runtime waits two seconds for its plugins."""
 _INSIDE: Final = f"{IN_CONTAINER}/mps/{PIPE}"
@@ -114,10 +117,25 @@ class Inventory(Protocol):
 class MpsClients:
     """Which containers are clients of which server, by the folders of their promises."""
 
-    def __init__(self, run_dir: Path, allocations: Allocations, inventory: Inventory) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        allocations: Allocations,
+        inventory: Inventory,
+        warn: Callable[[Tenant, str, str], object] = lambda *_: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`warn`: an Event about a container's pod, by reason and note."""
         self._exchange, self._allocations, self._alloc = MpsExchange(run_dir), allocations, run_dir / ALLOC
         self._cards, self._mode, self._telling = inventory.cards, inventory.mode, Lock()
+        self._warn, self._clock = warn, clock
         self._wished: dict[str, Wish] | None = None
+        self._reported: dict[str, str] = {}
+        """By promise id, the generation with which its container was last reported to have ended."""
+        self._lately: dict[str, tuple[str, float]] = {}
+        """By promise id, the generation of a container that has ended, and when."""
+        self.failed = 0
+        """Containers that ended with their server since the agent started."""
 
     def wishes(self) -> dict[str, Wish]:
         """What each card's server is to hold."""
@@ -148,6 +166,7 @@ class MpsClients:
     def tell(self) -> None:
         """What containers need, where that has changed. OSError."""
         with self._telling:
+            self._look_back()  # before the keeper may start a server, which says nothing of the one before
             now = self.wishes()
             if now != self._wished and (now or self._exchange.wishes() is not None):
                 self._exchange.wish(now)
@@ -161,9 +180,52 @@ class MpsClients:
         server = self._exchange.servers().get(allocation.slices[0].uuid)
         if server is not None and server.generation == held:
             return
-        why = server.why if server is not None and server.why else "the MPS keeper ended"
-        _log.error("ending container %s, client of an MPS server that is gone: %s", allocation.key, why)
+        with self._telling:
+            self._report(allocation, held, _end_of(server)[0])
         end(lambda: self._allocations.processes(allocation.id))
+
+    def gone(self, container: str) -> None:
+        """A container has ended, by itself perhaps because its server did; by the runtime's id."""
+        for one in self._allocations.all():
+            if one.latest == container and (held := self.generation(one.id)):
+                with self._telling:
+                    self._lately[one.id] = held, self._clock()
+
+    def _look_back(self) -> None:
+        """At containers that have ended a moment ago: with their server, or not."""
+        servers = self._exchange.servers() if self._lately else {}
+        for ident, (held, when) in tuple(self._lately.items()):
+            known = self._allocations.get(ident)
+            if known is None or self._clock() - when > LATELY_SECONDS:
+                del self._lately[ident]
+                continue
+            server = servers.get(known.slices[0].uuid)
+            why, failed = _end_of(server)
+            if failed:
+                self._report(known, held, why)
+                del self._lately[ident]
+        for ident in [one for one in self._reported if self._allocations.get(one) is None]:
+            del self._reported[ident]
+
+    def _report(self, allocation: Allocation, held: str, why: str) -> None:
+        """Once for each container and server."""
+        if self._reported.get(allocation.id) == held:
+            return
+        self._reported[allocation.id] = held
+        self.failed += 1
+        name, card = allocation.tenant.container, allocation.slices[0].uuid
+        _log.error("container %s ends with its MPS server: card=%s: %s", allocation.key, card, why)
+        note = f"Container {name} ends with its MPS server on card {card}: {why}. Its next start gets a new server"
+        self._warn(allocation.tenant, MPS_ENDED, note)
+
+
+def _end_of(server: Server | None) -> tuple[str, bool]:
+    """Why another server than this one is none any more, and whether its clients failed with it."""
+    if server is None or not (server.generation or server.why):
+        return "the MPS keeper ended", True
+    if server.generation:
+        return "another one serves the card", False
+    return server.why, server.failed
 
 
 def percent_of(given: Given) -> int:

@@ -49,6 +49,8 @@ class Server:
     percent: int = 0
     why: str = ""
     """Why there is none, or why the one before ended."""
+    failed: bool = False
+    """Whether the one before took its clients with it: a keeper older than this agent does not say so."""
 
 
 def folder_of(run_dir: Path, uuid: str) -> Path:
@@ -105,6 +107,7 @@ class MpsExchange:
                 "bytes": one.bytes,
                 "percent": one.percent,
                 "why": one.why,
+                "failed": one.failed,
             }
             for uuid, one in servers.items()
         }
@@ -116,11 +119,16 @@ class MpsExchange:
         try:
             return {
                 uuid: Server(
-                    str(one["generation"]), int(one["uid"]), int(one["bytes"]), int(one["percent"]), str(one["why"])
+                    str(one["generation"]),
+                    int(one["uid"]),
+                    int(one["bytes"]),
+                    int(one["percent"]),
+                    str(one["why"]),
+                    one.get("failed") is True,
                 )
                 for uuid, one in (found or {}).items()
             }
-        except (KeyError, TypeError, ValueError) as exc:
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
             _log.warning("ignoring unreadable file %s: %s", self._servers, exc)
             return {}
 

@@ -107,6 +107,7 @@ class _Daemon:
     unanswered: int = 0
     asked: float = 0.0
     why: str = ""
+    failed: bool = False
     again: float = 0.0
 
 
@@ -151,7 +152,7 @@ class Keeper:
         decision = decide(wish, daemon.served, self._observe(uuid, daemon))
         if decision.step is Step.END:
             _log.error("ending MPS server: card=%s: %s", uuid, decision.why)
-            self._end(uuid, decision.why)
+            self._end(uuid, decision.why, failed=decision.failed)
             if wish is None:
                 with contextlib.suppress(MpsError):
                     self.modes.set(uuid, _DEFAULT)
@@ -234,10 +235,10 @@ class Keeper:
             return
         daemon.served = Served(served.generation, served.uid, size, percent, served.server)
 
-    def _end(self, uuid: str, why: str) -> None:
+    def _end(self, uuid: str, why: str, *, failed: bool = False) -> None:
         daemon = self._daemons[uuid]
         process, served = daemon.process, daemon.served
-        daemon.process, daemon.served, daemon.why = None, None, why
+        daemon.process, daemon.served, daemon.why, daemon.failed = None, None, why, failed
         self._say(MpsExchange(self.run_dir))  # first of all: clients are to end, however long the rest takes
         if process is None:
             return
@@ -282,7 +283,7 @@ class Keeper:
 def _server_of(daemon: _Daemon) -> Server:
     served = daemon.served
     if served is None:
-        return Server(why=daemon.why)
+        return Server(why=daemon.why, failed=daemon.failed)
     return Server(served.generation, served.uid, served.bytes, served.percent)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.names import (
     ACK,
     AGENT_ANNOTATIONS,
+    AGENT_EVENTS,
     AGENT_LABELS,
     AGENT_RESOURCES,
     ALLOCATION,
@@ -198,7 +199,29 @@ def _build_for_agents() -> list[Manifest]:
     told = "a node agent may only write its own node, which is named in its service account token"
     own = Validation("variables.node != '' && request.name == variables.node", told)
     where = [resource_rule(["nodes", "nodes/status"], "*")]
-    return [build_policy("agent-nodes", where, mine, [own, *_limit_agent_writes()], node, **_ANYWHERE)]
+    return [
+        build_policy(
+            "agent-events",
+            [resource_rule(["events.events.k8s.io"], "CREATE", "UPDATE")],
+            mine,
+            [_limit_agent_events()],
+            node,
+            **_ANYWHERE,
+        ),
+        build_policy("agent-nodes", where, mine, [own, *_limit_agent_writes()], node, **_ANYWHERE),
+    ]
+
+
+def _limit_agent_events() -> Validation:
+    """Only about pods and in its own name: whether such a pod is on its node a policy cannot know."""
+    claims = (
+        "variables.node != ''",
+        f"object.?reportingInstance.orValue('') == {cel.text(f'{NODE_AGENT}/')} + variables.node",
+        f"object.?reason.orValue('') in {cel.texts(AGENT_EVENTS)}",
+        "object.?regarding.?kind.orValue('') == 'Pod'",
+    )
+    told = f"a node agent may only create Events {', '.join(AGENT_EVENTS)} of pods, in the name of its node"
+    return Validation(" && ".join(claims), told)
 
 
 def _limit_agent_writes() -> list[Validation]:
