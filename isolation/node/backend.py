@@ -260,7 +260,7 @@ class NodeBackends:
     """
     The backend that this node uses; fulfils `Backend` by it.
 
-    What works is found out when it is asked for the first time, and again when the mode, the label or the cards change;
+    What works is found out when it is asked for the first time, and again when mode, label or state of the node change;
     where nothing works, also every 10 s: what is missing may come.
     """
 
@@ -270,8 +270,8 @@ class NodeBackends:
     mode: Callable[[], Mode]
     told: Callable[[str], None] = lambda _: None
     """Receives the name of what is used when that has changed; empty: nothing can be."""
-    cards: Callable[[], object] = tuple
-    """Compared only: when they change, everything is looked at again."""
+    state: Callable[[], object] = tuple
+    """Of the node, its cards among it. Compared only: when it changes, everything is looked at again."""
     clock: Callable[[], float] = time.monotonic
     _asked: object = field(default=None, init=False)
     _again: float = field(default=math.inf, init=False)
@@ -281,7 +281,7 @@ class NodeBackends:
     @property
     def choice(self) -> Choice:
         """What is used, or why nothing can be."""
-        asked = (self.wanted(), self.mode(), self.cards())
+        asked = (self.wanted(), self.mode(), self.state())
         with self._lock:
             if asked != self._asked or self.clock() >= self._again:
                 # Limits of a pod stay while it lives, also where the node promises nothing any more.

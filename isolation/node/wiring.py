@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.backends import AUTO, BACKENDS
+from isolation.contract.model import Mode
 from isolation.host import process
 from isolation.host.backend_record import write_backend
 from isolation.host.card_events import NvmlAlarms
@@ -25,6 +26,7 @@ from isolation.node.feeding import Feeding
 from isolation.node.hardware import NvidiaHardware, SimulatedHardware
 from isolation.node.memory_limits import SOCKET
 from isolation.node.mps.backend import MpsBackend
+from isolation.node.mps.exchange import MpsExchange
 from isolation.node.time_slices import NvidiaDriver, SimulatedDriver, TimeSlices
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def backends_of(
         return tuple(card.uuid for card in inventory.cards() if card.healthy)
 
     kernel = KernelBackend(run_dir, driver=driver, cgroup=settings.cgroup, place=limits_socket(settings), uuids=uuids)
+    exchange = MpsExchange(run_dir)
     mps = MpsBackend(run_dir, cards=inventory.cards, tell=tell)
     made = (kernel, MigBackend(run_dir, cards=inventory.cards), LibraryBackend(run_dir), mps, NoBackend())
     return NodeBackends(
@@ -65,7 +68,7 @@ def backends_of(
         wanted=lambda: inventory.backend() or settings.backend,
         mode=inventory.mode,
         told=partial(_record_backend, run_dir),
-        cards=uuids,
+        state=lambda: (uuids(), inventory.mode() is Mode.MPS and exchange.keeper_lives()),
     )
 
 

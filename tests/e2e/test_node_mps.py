@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`gpushare node` and `gpushare mps` on a node of mode `mps` of a real control plane: pods get their card's server, and
+have it again after anything of it has died.
+
+Kubelet and container runtime are stand-ins; a container's program is a real client of the simulated driver, in a mount
+namespace as the agent's adjustment says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+
+import pytest
+from e2e.kubelets import share_pod
+from e2e.node_process import cards
+from e2e.node_stage import stage
+from support.backend_stand import LIBRARIES, keeper_of, shared_mount
+from support.cdi_process import Boxed, namespaces
+from support.waiting import PATIENCE_SECONDS
+
+from isolation.contract.names import AGENT, MPS_ENDED, SHARED, TRUST_GROUP
+from isolation.node.cdi import Edits, Mount
+from isolation.node.mps.exchange import PIPE, MpsExchange, folder_of
+from isolation.simgpu.hardware import Box
+
+GIB, MIB = 1 << 30, 1 << 20
+RECOVERY_SECONDS = 30.0
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+FILL = """
+rc, got = begin(), 0
+while rc == 0 and alloc(32 * MIB)[0] == 0: got += 32 * MIB
+sms = c_int(); cu.cuDeviceGetAttribute(byref(sms), 16, 0)
+say([rc, got, sms.value])
+"""
+WAIT = f"{FILL}sys.stdin.readline()\n"
+pytestmark = [
+    pytest.mark.skipif(not (LIBRARIES / "libcuda.so.1").is_file(), reason="the simulated driver was not built"),
+    pytest.mark.skipif(not namespaces() or os.geteuid() != 0, reason="daemons run as root, in mount namespaces"),
+]
+
+
+def client_pod(name, units, core=0, uid=0):
+    """A pod that shares a card under MPS, as admission leaves it."""
+    made = share_pod(name, units, securityContext={"runAsUser": uid})
+    if core:
+        made["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-core.percentage"] = str(core)
+    made["metadata"]["labels"][SHARED] = "true"
+    made["metadata"]["annotations"] = {TRUST_GROUP: "ml"}
+    return made
+
+
+class Programs:
+    """What runs in the containers of the stand-in."""
+
+    def __init__(self, at, folder):
+        self._at, self._boxed, self.all = at, Boxed(folder), []
+
+    def run(self, pod, code=WAIT):
+        """A program in its container, whose process the agent sees from now on; what it says first."""
+        started = pod.boxes["main"]
+        given = started.container.adjustment.mounts
+        mounts = tuple(
+            Mount(one.source, one.destination, writable="rw" in one.options)
+            for one in given
+            if not one.destination.startswith("-")
+        )
+        process = self._boxed.start(Edits(started.env, mounts), code)
+        self.all.append(process)
+        group = self._at.kubelet.runtime._group(pod.uid, started)
+        (group / "cgroup.procs").write_text(f"{process.pid}\n")
+        return process, process.stdout.readline().strip()
+
+    def close(self):
+        """None outlives the test."""
+        for one in self.all:
+            one.kill()
+            one.communicate()
+
+
+@contextlib.asynccontextmanager
+async def stand(plane, tmp_path, name):
+    """One node of mode mps with its agent, its keeper, and programs in containers."""
+    machine = cards(tmp_path / "cards", 1, "v100-16g")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(shared_mount(tmp_path / "run"))
+        keeper = stack.enter_context(keeper_of(machine, tmp_path))
+        async with stage(plane, tmp_path, name, mode="mps", machine=machine) as at:
+            programs = Programs(at, tmp_path)
+            stack.callback(programs.close)
+            yield at, programs, keeper, machine
+
+
+async def started(at, manifest):
+    """The pod once it runs."""
+    return await at.running(await at.bind(manifest, 0))
+
+
+async def refused(at, manifest):
+    """Why its container does not start."""
+    uid = await at.bind(manifest, 0)
+    pod = await at.until(lambda: at.node.pods.get(uid))
+    said = await at.until(lambda: pod.boxes["main"].message)
+    assert pod.boxes["main"].state == "waiting"
+    return said
+
+
+async def told(at, pod):
+    """What its events say of its server."""
+    found = await at.client.until(
+        lambda listed: any(one["regarding"]["uid"] == pod.uid for one in listed["items"]),
+        EVENTS,
+        fieldSelector=f"reason={MPS_ENDED}",
+    )
+    return [one for one in found["items"] if one["regarding"]["uid"] == pod.uid]
+
+
+def test_a_pod_gets_its_server_with_its_limits_and_a_card_is_never_left_without(plane, tmp_path):
+    """Pipe, variables, limits of a real client; another user's pod, and any pod without a keeper, does not start."""
+
+    async def story():
+        async with stand(plane, tmp_path, "mps-starts") as (at, programs, keeper, _):
+            pod = await started(at, client_pod("first", 4, core=50))
+            _, said = await asyncio.to_thread(programs.run, pod)
+            given = pod.boxes["main"]
+            stranger = await refused(at, client_pod("stranger", 2, uid=7))
+            keeper.kill()
+            keeper.wait()
+            said_not_ready = await at.client.until(
+                lambda n: n["metadata"]["annotations"][AGENT] != "ready", at.node.path, seconds=20
+            )
+            refusal = await refused(at, client_pod("late", 2))
+            assert said_not_ready
+            return given, said, stranger, refusal, at.agent.page("readyz")
+
+    given, said, stranger, refusal, page = asyncio.run(story())
+    assert given.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
+    assert given.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+    assert given.env["CUDA_MPS_PIPE_DIRECTORY"] in given.mounts
+    assert not given.missing
+    status, got, multiprocessors = json.loads(said)
+    assert (status, multiprocessors) == (0, 40)
+    assert 3 * GIB < got <= 4 * GIB - 300 * MIB
+    assert "another group or user" in stranger
+    assert "no MPS keeper runs" in refusal
+    assert "no MPS keeper runs" in page
+
+
+@pytest.mark.parametrize("which", ["daemon", "server"])
+def test_after_a_daemon_or_server_died_its_pods_are_told_and_run_again_within_half_a_minute(
+    plane, tmp_path, which, record_property
+):
+    async def story():
+        async with stand(plane, tmp_path, f"mps-{which}") as (at, programs, _, machine):
+            pods = [await started(at, client_pod(name, 2)) for name in ("a", "b")]
+            running = [(await asyncio.to_thread(programs.run, pod))[0] for pod in pods]
+            uuid = at.cards[0].uuid
+            exchange = MpsExchange(at.agent.run_dir)
+            before = exchange.servers()[uuid].generation
+            pid = (folder_of(at.agent.run_dir, uuid) / PIPE / "nvidia-cuda-mps-control.pid").read_text()
+            with contextlib.closing(Box(machine)) as box:
+                serving = [one.pid for one in box.clients(0) if one.name.startswith(b"nvidia-cuda-mps")]
+            began = time.monotonic()
+            os.kill(int(pid) if which == "daemon" else serving[0], signal.SIGKILL)
+            codes = [await asyncio.to_thread(one.wait, PATIENCE_SECONDS) for one in running]
+            for pod in pods:
+                at.kubelet.crash(pod, "main")  # the runtime notices, the kubelet starts it again
+            await at.until(lambda: all(pod.boxes["main"].starts == 2 for pod in pods))
+            again = [(await asyncio.to_thread(programs.run, pod))[1] for pod in pods]
+            took = time.monotonic() - began
+            after = exchange.servers()[uuid].generation
+            events = [await told(at, pod) for pod in pods]
+            metrics = at.agent.page()
+            await at.remove("a", "b")
+            return codes, again, took, before, after, events, metrics
+
+    codes, again, took, before, after, events, metrics = asyncio.run(story())
+    assert codes == [-signal.SIGKILL] * 2, "the agent ended them: they waited for input and noticed nothing"
+    assert all(one.startswith("[0, ") for one in again), again
+    assert before != after
+    assert took < RECOVERY_SECONDS
+    for found in events:
+        [event] = found
+        assert event["type"] == "Warning"
+        assert f"the MPS {which} died" in event["note"]
+        assert event["reportingInstance"] == f"gpushare-node/mps-{which}"
+    assert "gpushare_node_agent_mps_failed_containers_total 2.0" in metrics
+    record_property("seconds", round(took, 1))
