@@ -59,11 +59,16 @@ class _Resources(TypedDict, total=False):
     requests: Any
 
 
+class _SecurityContext(TypedDict, total=False):
+    runAsUser: Any
+
+
 class _Container(TypedDict, total=False):
     name: Any
     restartPolicy: Any
     resources: _Resources
     ports: Any
+    securityContext: _SecurityContext | None
 
 
 class _Volume(TypedDict, total=False):
@@ -95,6 +100,7 @@ class _PodSpec(TypedDict, total=False):
     schedulingGroup: Any
     hostNetwork: Any
     runtimeClassName: Any
+    securityContext: _SecurityContext | None
     volumes: list[_Volume]
 
 

@@ -315,3 +315,22 @@ def test_a_listener_that_fails_stops_nobody(caplog):
 
     assert (1, 1) == (len(heard), len(store.pods))
     assert "cannot process cluster change" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("whole", "own", "uid"),
+    [
+        ({"runAsUser": 1000}, {}, 1000),
+        (None, {"runAsUser": 0}, 0),
+        ({"runAsUser": 5}, {"runAsUser": 7}, 7),
+        ({}, {}, None),
+    ],
+)
+def test_the_user_of_a_pod_is_read_off_the_wire(whole, own, uid):
+    """An MPS server serves one user: a pod without one is placed on no node of mode mps."""
+    thing = pod("u")
+    thing["spec"]["securityContext"] = whole
+    thing["spec"]["containers"][0]["securityContext"] = own | {"runAsNonRoot": False, "capabilities": {"drop": ["ALL"]}}
+    made = Store()
+    made.pod_is(raw(thing))
+    assert made.pods["u"].request.uid == uid
