@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from isolation.contract.codec import CodecError, decode_cards, encode_cards
 from isolation.contract.model import Card, Mode
 from isolation.files import replace_file
-from isolation.host.core.context_memory import server_bytes
+from isolation.host.core.context_memory import under_mps
 from isolation.host.machine import MachineError
 
 if TYPE_CHECKING:
@@ -179,10 +179,7 @@ class NodeInventory:
         known = self._known
         if known.mode is not Mode.MPS:
             return known.cards
-        return tuple(
-            replace(card, reserved_bytes=min(card.total_bytes, card.reserved_bytes + server_bytes(card.model)))
-            for card in known.cards
-        )
+        return tuple(map(under_mps, known.cards))
 
     def mode(self) -> Mode:
         """See `containers.Inventory`."""

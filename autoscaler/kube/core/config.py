@@ -34,6 +34,8 @@ from typing import TYPE_CHECKING, Final
 from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.limits import Limits
 from isolation.contract.handover import Ours, Scaler
+from isolation.contract.model import Mode
+from isolation.host.core.context_memory import server_bytes, under_mps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from autoscaler.core.pools import Pool
     from autoscaler.providers.registry import PoolSource
     from isolation.contract.codec.template import NodeTemplate
-    from isolation.contract.model import CardChoice, Mode
+    from isolation.contract.model import Card, CardChoice
 
 SOURCES: Final = ("exporter", "prometheus", "none")
 
@@ -87,7 +89,22 @@ class PoolConfig:
         base = self.profile or known
         if base is None:
             return None
-        return replace(base, mode=self.mode or base.mode, choice=self.choice or base.choice)
+        mode = self.mode or base.mode
+        cards = _under_mps(base) if mode is Mode.MPS else base.cards
+        return replace(base, mode=mode, choice=self.choice or base.choice, cards=cards)
+
+
+def _under_mps(base: NodeTemplate) -> tuple[Card, ...]:
+    """
+    Cards of a fresh node of mode mps, without what their servers have, as its agent will state them.
+
+    Nodes of that mode state it so already, and whoever describes one copies that. What comes from a node of another
+    mode, or keeps too little for a server, does not contain it.
+    """
+    other = base.mode not in {Mode.MPS, Mode.NONE}
+    return tuple(
+        under_mps(card) if other or card.reserved_bytes < server_bytes(card.model) else card for card in base.cards
+    )
 
 
 @dataclass(frozen=True, slots=True)

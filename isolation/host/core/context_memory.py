@@ -10,9 +10,13 @@ Figures that were measured on a machine of one's own belong here.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from isolation.contract.quantity import MIB
+
+if TYPE_CHECKING:
+    from isolation.contract.model import Card
 
 CONTEXT_MIB: Final = {
     "Tesla T4": 104,
@@ -33,6 +37,11 @@ _UNKNOWN_MIB: Final = 640
 def server_bytes(model: str) -> int:
     """Bytes to keep for an MPS server on such a card: its context."""
     return context_bytes(model) or _UNKNOWN_MIB * MIB
+
+
+def under_mps(card: Card) -> Card:
+    """The card without what an MPS server has of it."""
+    return replace(card, reserved_bytes=min(card.total_bytes, card.reserved_bytes + server_bytes(card.model)))
 
 
 def context_bytes(model: str) -> int:
