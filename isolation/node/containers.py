@@ -379,6 +379,9 @@ class Containers:
             return
         if wanted == given or [one.uuid for one in part] != [one.uuid for one in allocation.slices]:
             return  # other cards come with the next start
+        if self._mps is not None and resizing and (why := self._mps.needs_restart(allocation, part)):
+            resizing.hinders(allocation, why)  # its next start gets them
+            return
         shrinks = any(one.bytes < had.bytes for one, had in zip(part, given.slices, strict=True))
         if not self._may_have(pod, given.slices, part) or (shrinks and resizing and resizing.in_use(allocation, part)):
             return  # looked at again in a second

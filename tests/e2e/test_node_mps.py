@@ -18,8 +18,11 @@ import time
 
 import pytest
 from e2e.kubelets import share_pod
+from e2e.managed_node import MODE
 from e2e.node_process import cards
-from e2e.node_stage import stage
+from e2e.node_stage import PODS, stage
+from e2e.sharing import our_pod, sharing
+from e2e.test_resize import count, has, status_of, wants
 from support.backend_stand import LIBRARIES, keeper_of, shared_mount
 from support.cdi_process import Boxed, namespaces
 from support.waiting import PATIENCE_SECONDS
@@ -31,6 +34,8 @@ from isolation.simgpu.hardware import Box
 
 GIB, MIB = 1 << 30, 1 << 20
 RECOVERY_SECONDS = 30.0
+USER = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+IN_PROGRESS = "PodResizeInProgress"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 FILL = """
 rc, got = begin(), 0
@@ -38,6 +43,14 @@ while rc == 0 and alloc(32 * MIB)[0] == 0: got += 32 * MIB
 sms = c_int(); cu.cuDeviceGetAttribute(byref(sms), 16, 0)
 say([rc, got, sms.value])
 """
+GROWN = """
+rc = begin()
+grown, at = alloc(5 * GIB)
+cu.cuMemFree_v2(at)
+say([rc, grown, alloc(6 * GIB)[0]])
+sys.stdin.readline()
+"""
+OUT_OF_MEMORY = 2
 WAIT = f"{FILL}sys.stdin.readline()\n"
 pytestmark = [
     pytest.mark.skipif(not (LIBRARIES / "libcuda.so.1").is_file(), reason="the simulated driver was not built"),
@@ -76,11 +89,12 @@ class Programs:
         (group / "cgroup.procs").write_text(f"{process.pid}\n")
         return process, process.stdout.readline().strip()
 
-    def close(self):
-        """None outlives the test."""
+    def end(self):
+        """None outlives its container, or the test."""
         for one in self.all:
             one.kill()
             one.communicate()
+        self.all.clear()
 
 
 @contextlib.asynccontextmanager
@@ -92,7 +106,7 @@ async def stand(plane, tmp_path, name):
         keeper = stack.enter_context(keeper_of(machine, tmp_path))
         async with stage(plane, tmp_path, name, mode="mps", machine=machine) as at:
             programs = Programs(at, tmp_path)
-            stack.callback(programs.close)
+            stack.callback(programs.end)
             yield at, programs, keeper, machine
 
 
@@ -191,3 +205,38 @@ def test_after_a_daemon_or_server_died_its_pods_are_told_and_run_again_within_ha
         assert event["reportingInstance"] == f"gpushare-node/mps-{which}"
     assert "gpushare_node_agent_mps_failed_containers_total 2.0" in metrics
     record_property("seconds", round(took, 1))
+
+
+def test_a_resize_that_mps_does_not_pass_on_waits_for_the_restart_and_says_so(plane, tmp_path):
+    """Larger than its start: told to restart, old limits, then the new ones. Smaller, and up to its start: at once."""
+
+    async def story():
+        async with sharing(plane, tmp_path), stand(plane, tmp_path, "mps-resize") as (at, programs, *_):
+            manifest = our_pod("grows", 4, nodeSelector={MODE: "mps"}, securityContext=USER)
+            manifest["metadata"]["annotations"] = {TRUST_GROUP: "ml"}
+            pod = await at.running((await at.client.create(manifest))["metadata"]["uid"])
+            await asyncio.to_thread(programs.run, pod)
+            await wants(at, "grows", 6)
+            told = await at.client.until(
+                lambda p: (now := status_of(p)) and now.condition == IN_PROGRESS and now.message, f"{PODS}/grows"
+            )
+            await count(at, 15 - 2)  # booked
+            await asyncio.sleep(3.0)
+            waits = status_of(await at.client.get(f"{PODS}/grows"))
+            promised = at.agent.hold(pod.uid, "main")["cards"][0]["bytes"]
+            programs.end()
+            at.kubelet.crash(pod, "main")
+            await has(at, pod, 6)
+            _, said = await asyncio.to_thread(programs.run, pod, GROWN)
+            await wants(at, "grows", 3)
+            await has(at, pod, 3)
+            await wants(at, "grows", 5)
+            await has(at, pod, 5)
+            return status_of(told), waits, promised, said, pod.boxes["main"].starts
+
+    told, waits, promised, said, starts = asyncio.run(story())
+    assert told.reason == waits.reason == "Error"
+    assert "4 GiB and 100 % of compute: restart it" in waits.message
+    assert promised == 4 * GIB
+    assert json.loads(said) == [0, 0, OUT_OF_MEMORY]
+    assert starts == 2

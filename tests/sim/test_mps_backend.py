@@ -313,8 +313,8 @@ def test_what_a_container_is_given_lies_in_its_folder(node):
     env = container.edits.env
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M"
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
-    held = (node.folder / "run" / "alloc" / promise_id(container.tenant) / "mps").read_text().strip()
-    assert held == server(node).generation
+    held = (node.folder / "run" / "alloc" / promise_id(container.tenant) / "mps").read_text().splitlines()
+    assert held == [server(node).generation, f"{2 * GIB} 30"]
     assert Path(env["CUDA_MPS_PIPE_DIRECTORY"]) in {
         Path(one.container) for one in container.edits.mounts if not one.writable
     }

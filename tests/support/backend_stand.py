@@ -150,7 +150,7 @@ class Stand:
         """As the agent: what the card's MPS server is to hold."""
         held = {(self.folder / "run" / ALLOC / one / CLIENT) for one in self.given}
         sizes = [one.slices[0].bytes for one in self.given.values()]
-        generations = frozenset(one.read_text().strip() for one in held if one.is_file())
+        generations = frozenset(one.read_text().split()[0] for one in held if one.is_file())
         wish = Wish(0, max(sizes), max(map(percent_of, self.given.values())), generations) if sizes else Wish()
         MpsExchange(self.folder / "run").wish({self.uuids[0]: wish})
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from isolation.contract.model import FULL_CORE, Mode
 from isolation.contract.names import IN_CONTAINER, MPS_ENDED
-from isolation.contract.quantity import MIB
+from isolation.contract.quantity import MIB, show_bytes
 from isolation.files import replace_file
 from isolation.host.files import read_text
 from isolation.node.backend import LibraryBackend, UndeliverableError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from isolation.contract.host_allocation import Tenant
-    from isolation.contract.model import Card
+    from isolation.contract.model import Card, Slice
     from isolation.node.allocations import Allocation, Allocations
     from isolation.node.core.judge import Given
     from isolation.node.mps.exchange import Server
@@ -71,7 +71,7 @@ class MpsBackend(LibraryBackend):
             raise UndeliverableError("the pod's allocation names no user, so it cannot share an MPS server")
         part = given.slices[0]
         server = self._server(part.uuid, given)
-        replace_file(folder / CLIENT, server.generation + "\n")
+        replace_file(folder / CLIENT, f"{server.generation}\n{part.bytes} {percent_of(given)}\n")
         place = folder_of(self.run_dir, part.uuid)
         for name in (PIPE, SHARED_MEMORY):
             if not (place / name).is_dir():
@@ -159,9 +159,26 @@ class MpsClients:
     def generation(self, ident: str) -> str:
         """Which server a container was given; empty: none."""
         try:
-            return read_text(self._alloc / ident / CLIENT).strip()
+            return read_text(self._alloc / ident / CLIENT).partition("\n")[0].strip()
         except (OSError, UnicodeDecodeError):
             return ""
+
+    def needs_restart(self, allocation: Allocation, part: Sequence[Slice]) -> str:
+        """Why these limits do not reach the programs of a client; empty: they do, or it is none."""
+        try:
+            held, _, limits = read_text(self._alloc / allocation.id / CLIENT).partition("\n")
+        except (OSError, UnicodeDecodeError):
+            return ""
+        try:
+            size, percent = map(int, limits.split())
+        except ValueError:
+            size, percent = 0, 0
+        if not held.strip() or (part[0].bytes <= size and _percent(part[0]) == percent):
+            return ""
+        return (
+            f"container {allocation.tenant.container} has MPS limits of its start on each process, "
+            f"{show_bytes(size)} and {percent} % of compute: restart it for the new amount"
+        )
 
     def tell(self) -> None:
         """What containers need, where that has changed. OSError."""
@@ -230,7 +247,11 @@ def _end_of(server: Server | None) -> tuple[str, bool]:
 
 def percent_of(given: Given) -> int:
     """Of the multiprocessors, for each process of the container; all of them where it was promised no compute."""
-    return given.slices[0].core or FULL_CORE
+    return _percent(given.slices[0])
+
+
+def _percent(part: Slice) -> int:
+    return part.core or FULL_CORE
 
 
 def _serves(server: Server, given: Given) -> bool:

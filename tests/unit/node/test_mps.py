@@ -184,3 +184,51 @@ def test_the_agent_looks_after_clients_that_run(running):
     agent._older = frozenset()
     agent.tidy()
     assert looked == ([made] if running else [])
+
+
+@pytest.mark.parametrize(
+    ("file", "size", "core", "waits"),
+    [
+        (f"g1\n{2 * GIB} 30\n", 2 * GIB, 30, False),
+        (f"g1\n{2 * GIB} 30\n", 1 * GIB, 30, False),
+        (f"g1\n{2 * GIB} 30\n", 3 * GIB, 30, True),
+        (f"g1\n{2 * GIB} 30\n", 2 * GIB, 20, True),
+        (f"g1\n{2 * GIB} 30\n", 2 * GIB, 40, True),
+        (f"g1\n{2 * GIB} 100\n", 2 * GIB, 0, False),
+        ("g1\n", 1 * GIB, 30, True),
+        ("g1\nspoilt\n", 1 * GIB, 30, True),
+        (None, 9 * GIB, 90, False),
+    ],
+)
+def test_limits_beyond_those_of_a_clients_start_wait_for_its_restart(tmp_path, file, size, core, waits):
+    """MPS reads both once, so less compute is not in force either; the library holds less memory."""
+    known, made = clients(tmp_path, ("a", part("GPU-1", 2 * GIB, 30)))
+    if file is not None:
+        (tmp_path / "alloc" / "a.main" / CLIENT).write_text(file)
+    found = made.needs_restart(known.get("a.main"), (Slice("GPU-1", 0, size, core),))
+    assert bool(found) == waits
+    assert not waits or "restart it" in found
+
+
+def test_a_client_keeps_its_limits_and_the_reason_is_told_until_its_restart():
+    had, wanted = part("GPU-1", 2 * GIB), part("GPU-1", 4 * GIB).slices
+    known = Allocations(SimpleNamespace(pids=lambda *_: frozenset({1}), strays=lambda *_: frozenset()))
+    made = known.creates(Tenant("ml", "a", "a", "main"), had, "c1")
+    record = SimpleNamespace(compute=had.compute)
+    pod = SimpleNamespace(container=lambda _: None, part=lambda _: wanted, allocation=record)
+    pods = SimpleNamespace(synced=lambda: True, get=lambda _uid: pod)
+    changed, told = [], []
+    delivery = SimpleNamespace(standing=tuple, stands=lambda _: True, change=lambda *_: changed.append(1))
+    resizing = SimpleNamespace(
+        second_look=lambda *_: None, may_grow=lambda _: True, hinders=lambda _one, why: told.append(why)
+    )
+    inventory = SimpleNamespace(cards=lambda: (Card("GPU-1", 0, 16 * GIB),))
+    parts = Parts(pods, inventory, known, delivery, SimpleNamespace(sweep=lambda _known: None), resizing)
+    why = ["restart it"]
+    agent = Containers(parts, mps=SimpleNamespace(keep=lambda _: None, needs_restart=lambda *_: why[0]))
+    agent._older = frozenset()
+    agent.tidy()
+    assert (changed, told, made.given) == ([], ["restart it"], had)
+    why[0] = ""
+    agent.tidy()
+    assert (changed, made.given.slices) == ([1], wanted)
