@@ -18,12 +18,12 @@ import click
 import numpy as np
 
 from benchmarks import ROOT
-from benchmarks.trace_variants import VARIANTS, derive
+from benchmarks.trace_variants import VARIANTS, derive, divide_tenth
 from isolation.contract.model import Placement, Slice
 from isolation.placement.engine import Engine
 from isolation.simulator.sim import report
 from isolation.simulator.sim.parallel import count_cores, replay_all
-from isolation.simulator.sim.replay import ReplayJob, Run, Trace
+from isolation.simulator.sim.replay import KINDS, ReplayJob, Run, Trace
 from isolation.simulator.traces import openb, synthetic
 
 if TYPE_CHECKING:
@@ -64,11 +64,12 @@ PUBLISHED_GPUSPEC33_FULL: Final = 87.8
 CARDS: Final = 8
 LEVEL: Final = 0.85
 """How full the fleet of a single decision is: full enough that most nodes matter, with room left."""
+PARTS: Final = ("runs", "decision", "growth", "mig", "variants")
 GROWTH: Final = (100, 300, 1000, 3000, 10000)
 
 
 @click.command()
-@click.option("--part", "parts", multiple=True, type=click.Choice(["runs", "decision", "growth", "variants"]))
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS))
 @click.option("--seeds", default=len(SEEDS), show_default=True, type=click.IntRange(1, len(SEEDS)), help="From 42 on.")
 @click.option("--workers", default=None, type=click.IntRange(1), help="Processes; by default one for each core.")
 @click.option("--json", "json_out", metavar="OUT", help="Whole runs and all figures as JSON.")
@@ -85,13 +86,15 @@ def main(parts: tuple[str, ...], seeds: int, workers: int | None, json_out: str 
     lists = _lists(traces)
     main_list = lists.get(DEFAULT) or lists[SYNTHETIC]
     found: dict[str, Any] = {}
-    for part in parts or ("runs", "decision", "growth", "variants"):
+    for part in parts or PARTS:
         if part == "runs":
             found[part] = runs(main_list, chosen, workers or count_cores())
         elif part == "decision":
             found[part] = decision(5000, main_list.requests)
         elif part == "growth":
             found[part] = growth(main_list.requests)
+        elif part == "mig":
+            found[part] = divided(main_list, chosen, workers or count_cores())
         else:
             found[part] = variants(lists, chosen, workers or count_cores())
     if json_out:
@@ -203,6 +206,22 @@ def _fill(engine: Engine, nodes: Sequence[Node], mix: Sequence[Request], random:
             slices = (Slice(card.uuid, card.index, request.card_bytes),)
             engine.hold(uids[-1], request, Placement(node.name, slices))
     return uids
+
+
+def divided(trace: Trace, seeds: Sequence[int], workers: int) -> dict[str, Any]:
+    """The same pods on the fleet as it is, and with a tenth of its nodes divided by MIG."""
+    fleets = {"whole": trace, "divided": Trace(divide_tenth(trace.nodes), trace.requests)}
+    instances = sum(card.instance is not None for node in fleets["divided"].nodes for card in node.cards)
+    print(f"\n== a tenth of the nodes divided into {instances:,} MIG instances, {DEMAND:.0%}, {len(seeds)} seeds")
+    jobs = [ReplayJob(policy, seed, DEMAND) for policy in POLICIES for seed in seeds]
+    found = {}
+    for name, fleet in fleets.items():
+        all_runs = list(replay_all(fleet, jobs, workers))
+        for one in report.summarise(all_runs):
+            kinds = " ".join(f"{kind} {ratio:.1%}" for kind, ratio in zip(KINDS, one.accepted, strict=True) if ratio)
+            print(f"{name:<8}{one.policy:<10} allocated {100 * one.allocated_ratio_mean:.2f} %, accepted: {kinds}")
+        found[name] = report.as_json(all_runs)
+    return found
 
 
 def variants(lists: dict[str, Trace], seeds: Sequence[int], workers: int) -> list[dict[str, Any]]:

@@ -15,12 +15,22 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from isolation.contract.quantity import MIB
 from isolation.simulator.sim.replay import classify
+from isolation.simulator.traces.openb import make_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from isolation.contract.model import Request
+    from isolation.contract.model import Node, Request
+
+MIG_MIXES: Final = (
+    ("1g.10gb",) * 7,
+    ("3g.40gb",) * 2,
+    ("4g.40gb", "2g.20gb", "1g.10gb"),
+    ("3g.40gb", "2g.20gb", "1g.10gb"),
+)
+"""Into what the cards of divided nodes are divided, one node after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +119,15 @@ def _name_models(
         named = replace(drawn[i], rules=rules[int(random.integers(len(rules)))])
         drawn[i] = made.setdefault(named, named)
     return drawn
+
+
+def divide_tenth(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The fleet with the cards of every tenth node divided by MIG, whatever their model could."""
+    return tuple(
+        _divide(node, MIG_MIXES[at // 10 % len(MIG_MIXES)]) if at % 10 == 0 else node for at, node in enumerate(nodes)
+    )
+
+
+def _divide(node: Node, profiles: Sequence[str]) -> Node:
+    model = node.cards[0].model
+    return make_node(node.name, node.cpu_milli, node.memory_bytes // MIB, len(node.cards), model, profiles=profiles)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 
+from benchmarks.trace_variants import MIG_MIXES, divide_tenth
 from isolation.contract.model import Placement, Refusal, Rules, Slice, Why
 from isolation.placement.policy import POLICIES
 from isolation.simulator.sim.audit import Audit, AuditError
@@ -326,7 +327,7 @@ def test_the_default_trace_packs_as_well_as_promised():
     assert run.allocated_ratio >= 0.958
 
 
-MIXES = ("|".join(["1g.10gb"] * 7), "3g.40gb|3g.40gb", "4g.40gb|2g.20gb|1g.10gb", "3g.40gb|2g.20gb|1g.10gb")
+MIXES = ["|".join(profiles) for profiles in MIG_MIXES]
 
 
 @with_traces
@@ -338,6 +339,7 @@ def test_the_default_trace_replays_with_a_tenth_of_the_nodes_divided_by_mig():
     rows = [f"{row},{MIXES[at // 10 % len(MIXES)] if at % 10 == 0 else ''}" for at, row in enumerate(text[1:])]
     nodes = parse_nodes("\n".join([f"{text[0]},mig", *rows]))
     pods = read_pods(TRACES / "openb_pod_list_default.csv")
+    assert divide_tenth(read_nodes(TRACES / "openb_node_list_gpu_node.csv")) == nodes
     divided = {node.name for node in nodes if any(card.instance for card in node.cards)}
 
     run = replay(Trace(nodes, tuple(pod.request for pod in pods)), ReplayJob("potential", 42, 1.3))
