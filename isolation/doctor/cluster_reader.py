@@ -32,7 +32,7 @@ from isolation.contract.names import (
     SYSTEM_NAMESPACE,
     UNISOLATED,
 )
-from isolation.doctor.checks.cluster.admission import PROBED
+from isolation.doctor.checks.cluster.admission import PROBED, valid_limits
 from isolation.doctor.checks.cluster.autoscaler import leader_of
 from isolation.doctor.checks.cluster.certificates import WEBHOOK
 from isolation.doctor.checks.cluster.facts import (
@@ -185,8 +185,8 @@ async def _read_all(api: ApiReader) -> ClusterFacts:
         autoscaler=await _read_autoscaler(api, workloads, time.time()),
         scalers=await _read_scalers(api, (*(() if isinstance(workloads, Unavailable) else workloads), *bare), callers),
         monitoring=await _read_monitoring(api),
-        good=await _probe(api, 2, 1),
-        bad=await _probe(api, 3, 2),
+        good=await _probe(api, valid_limits(() if isinstance(nodes, Unavailable) else nodes), 1),
+        bad=await _probe(api, {ACK.memory: "3"}, 2),
         rights=await _read_rights(api),
     )
 
@@ -243,14 +243,13 @@ async def _read_workloads(api: ApiReader) -> tuple[Workload, ...] | Unavailable:
     return tuple(made)
 
 
-async def _probe(api: ApiReader, units: int, cards: int) -> Probe | Unavailable:
-    """A pod that asks so much, as a dry run."""
-    limits = {ACK.memory: str(units)}
+async def _probe(api: ApiReader, limits: Mapping[str, str], cards: int) -> Probe | Unavailable:
+    """A pod with these limits, as a dry run."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "gpushare-doctor", "labels": {ACK.card_count: str(cards)} if cards > 1 else {}},
-        "spec": {"containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}]},
+        "spec": {"containers": [{"name": "main", "image": "none", "resources": {"limits": dict(limits)}}]},
     }
     try:
         made = await api.post(f"/api/v1/namespaces/{PROBED}/pods?dryRun=All", pod)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.dialects import SYSTEMS
 from isolation.contract.dialects.ownership import Signs, find_living, program_of
+from isolation.contract.model import Mode
 from isolation.contract.names import (
     ACK,
     API_VERSION,
@@ -30,9 +31,10 @@ from isolation.doctor.checks.cluster.parse import table, tables, unit_of
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from isolation.contract.dialects import System
+    from isolation.doctor.checks.cluster.facts import ClusterNode
     from isolation.doctor.checks.cluster.installation import Installation
 
 PROBED: Final = "default"
@@ -107,6 +109,12 @@ def _check_webhook(facts: ClusterFacts, apply: str) -> Finding:
         evidence = f"{named(wide)} has no matchConditions: while it is unavailable, no pod can be created"
         return problem(check, evidence, apply)
     return ok(check, f"{named(strict)}, only for pods that request shares")
+
+
+def valid_limits(nodes: Iterable[ClusterNode]) -> dict[str, str]:
+    """What a pod requests that these nodes serve: on those for memory and compute alone, compute too."""
+    modes = {one.mode for one in nodes} & {Mode.SHARE, Mode.CGPU, Mode.CORE_MEM}
+    return {ACK.memory: "2"} | ({ACK.compute: "5"} if modes == {Mode.CORE_MEM} else {})
 
 
 def _has_decider(facts: ClusterFacts) -> bool:
