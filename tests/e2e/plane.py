@@ -41,14 +41,16 @@ class NotReadyError(Exception):
 class ControlPlane:
     """etcd, kube-apiserver, kube-controller-manager and kube-scheduler."""
 
-    def __init__(self, programs: Mapping[str, Path], folder: Path, apiserver_flags: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, programs: Mapping[str, Path], folder: Path, apiserver_flags: tuple[str, ...] = (), port: int = 0
+    ) -> None:
         self._programs = programs
         self._folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._flags = apiserver_flags
         # One thread that lives as long as this: the kernel ends a child with the *thread* that made it.
         self._launcher = ThreadPoolExecutor(1)
-        self.port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
+        self.port, self._etcd_port, self._peer_port = port or free_port(), free_port(), free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         self._authority = Authority(folder, "ca")
         self._proxy_authority = Authority(folder, "front-proxy-ca")
@@ -106,6 +108,10 @@ class ControlPlane:
         return context
 
     # Life.
+
+    def more_apiserver_flags(self, *flags: str) -> None:
+        """For its next start; a flag that is there already counts as said here."""
+        self._flags += flags
 
     def start(self) -> None:
         """From nothing to ready; whatever was started is stopped if it does not get there."""

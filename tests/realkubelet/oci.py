@@ -15,7 +15,7 @@ import platform
 import subprocess
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,29 +26,39 @@ FOLDERS = ("tmp", "proc", "sys", "dev", "etc", "run", "var")
 
 def image(name: str, files: Mapping[str, Path | bytes], links: Mapping[str, str], entry: list[str]) -> bytes:
     """A tar for `ctr images import`: files and links by their path in the image."""
-    layer = _layer(files, links)
-    config = json.dumps(
-        {
-            "architecture": _ARCHITECTURES[platform.machine()],
-            "os": "linux",
-            "config": {"Entrypoint": entry, "Env": ["PATH=/bin:/usr/bin"]},
-            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
-        }
-    ).encode()
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": _described("application/vnd.oci.image.config.v1+json", config),
-            "layers": [_described("application/vnd.oci.image.layer.v1.tar", layer)],
-        }
-    ).encode()
-    entry_of_index = _described("application/vnd.oci.image.manifest.v1+json", manifest)
-    entry_of_index["annotations"] = {"io.containerd.image.name": name}
-    whole = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
-    whole["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [entry_of_index]}).encode()
-    whole |= {f"blobs/sha256/{_digest(blob).partition(':')[2]}": blob for blob in (layer, config, manifest)}
-    return _layer(whole, {}, folders=())
+    out = io.BytesIO()
+    layer = io.BytesIO(_layer(files, links))
+    archive(out, name, layer, {"Entrypoint": entry, "Env": ["PATH=/bin:/usr/bin"]})
+    return out.getvalue()
+
+
+def archive(out: IO[bytes], name: str, layer: IO[bytes], config: Mapping[str, object]) -> None:
+    """The same of a layer that is a tar already: written as it is read, for layers that are large."""
+    described = _described("application/vnd.oci.image.layer.v1.tar", layer)
+    about = {
+        "architecture": _ARCHITECTURES[platform.machine()],
+        "os": "linux",
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [described["digest"]]},
+    }
+    stored = io.BytesIO(json.dumps(about).encode())
+    parts = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": _described("application/vnd.oci.image.config.v1+json", stored),
+        "layers": [described],
+    }
+    manifest = io.BytesIO(json.dumps(parts).encode())
+    entry = _described("application/vnd.oci.image.manifest.v1+json", manifest)
+    entry["annotations"] = {"io.containerd.image.name": name}
+    index = io.BytesIO(json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
+    whole = {"oci-layout": io.BytesIO(b'{"imageLayoutVersion":"1.0.0"}'), "index.json": index}
+    whole |= {f"blobs/sha256/{_digest(blob).partition(':')[2]}": blob for blob in (layer, stored, manifest)}
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for path, content in whole.items():
+            told = tarfile.TarInfo(path)
+            told.size, told.mode = _size(content), 0o644
+            tar.addfile(told, content)
 
 
 def with_libraries(program: Path) -> dict[str, Path]:
@@ -58,10 +68,10 @@ def with_libraries(program: Path) -> dict[str, Path]:
     return {path.strip("/"): Path(path).resolve() for path in paths}
 
 
-def _layer(files: Mapping[str, Path | bytes], links: Mapping[str, str], folders: tuple[str, ...] = FOLDERS) -> bytes:
+def _layer(files: Mapping[str, Path | bytes], links: Mapping[str, str]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        for folder in folders:
+        for folder in FOLDERS:
             told = tarfile.TarInfo(folder)
             told.type, told.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
             tar.addfile(told)
@@ -77,9 +87,18 @@ def _layer(files: Mapping[str, Path | bytes], links: Mapping[str, str], folders:
     return out.getvalue()
 
 
-def _digest(blob: bytes) -> str:
-    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+def _digest(blob: IO[bytes]) -> str:
+    blob.seek(0)
+    digest = f"sha256:{hashlib.file_digest(blob, 'sha256').hexdigest()}"
+    blob.seek(0)
+    return digest
 
 
-def _described(kind: str, blob: bytes) -> dict[str, object]:
-    return {"mediaType": kind, "digest": _digest(blob), "size": len(blob)}
+def _size(blob: IO[bytes]) -> int:
+    size = blob.seek(0, io.SEEK_END)
+    blob.seek(0)
+    return size
+
+
+def _described(kind: str, blob: IO[bytes]) -> dict[str, object]:
+    return {"mediaType": kind, "digest": _digest(blob), "size": _size(blob)}

@@ -35,6 +35,8 @@ class RealNode:
     """Its process, by the name for `kill` and `log`."""
     needs: tuple[str, ...] = ()
     """Programs besides those of every node."""
+    kubelet_flags: tuple[str, ...] = ()
+    """Besides those of every node."""
 
     def __init__(self, plane: ControlPlane, programs: Mapping[str, Path], root: Path, name: str = "real-1") -> None:
         self.name = name
@@ -47,7 +49,7 @@ class RealNode:
 
     def start(self) -> None:
         """From nothing to a kubelet that answers; nothing stays behind if it does not."""
-        configure(self.root, self._programs, self._plane.ca, self.machine.cgroup)
+        self.configure()
         self.machine.start()
         try:
             self.start_runtime()
@@ -56,6 +58,10 @@ class RealNode:
         except BaseException:
             self.stop()
             raise
+
+    def configure(self) -> None:
+        """The files of its programs."""
+        configure(self.root, self._programs, self._plane.ca, self.machine.cgroup)
 
     def stop(self) -> None:
         """All of it."""
@@ -89,7 +95,7 @@ class RealNode:
         """The kubelet, until it answers."""
         config = self._plane.kubeconfig_for(f"system:node:{self.name}", ("system:nodes",))
         flags = [f"--kubeconfig={config}", f"--config={self.root / 'kubelet.json'}", f"--hostname-override={self.name}"]
-        flags += ["--root-dir=/var/lib/kubelet", "--cert-dir=/var/lib/kubelet/pki", f"--v={_LOG}"]
+        flags += ["--root-dir=/var/lib/kubelet", "--cert-dir=/var/lib/kubelet/pki", f"--v={_LOG}", *self.kubelet_flags]
         socket = self.machine.path("/var/lib/kubelet/device-plugins/kubelet.sock")
         before = _stamp(socket)
         env = {"PATH": f"{self.root / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin"}
