@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = "autoscaler|benchmarks|dashboards|docs|exporter|images|isolation|manifests|tests"
+FOLDERS = "autoscaler|benchmarks|dashboards|docs|exporter|hack|images|isolation|manifests|tests"
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 SHELL = {"", "sh", "bash", "console"}
 PLACEHOLDER = re.compile(r"^[A-Z][A-Z_.-]*$|\$|^\.\.\.$")

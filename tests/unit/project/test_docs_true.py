@@ -42,6 +42,7 @@ SOURCES = {
         "tests",
         "benchmarks",
         "charts",
+        "hack",
         "images",
         "manifests",
     )
@@ -147,7 +148,9 @@ def test_a_wrong_option_a_wrong_value_and_a_wrong_command_are_found():
 def test_options_that_stand_alone_exist(page):
     """As the first words of a table's row, or within a sentence."""
     benches = "".join(text for path, text in SOURCES.items() if path.is_relative_to(ROOT / "benchmarks"))
+    scripts = "".join(path.read_text() for path in (ROOT / "hack").glob("*.sh"))
     known = options() | set(FOREIGN) | set(re.findall(r'"(--[a-z][a-z-]+)"', benches))
+    known |= set(re.findall(r"^ +(--[a-z]+)\)", scripts, re.MULTILINE))
     lines_found = {found for span in spans(page.text) for found in re.findall(r"(?:^|[ \[,|])(--[a-z][a-z-]+)", span)}
 
     assert set() == lines_found - known - {option.replace("--no-", "--", 1) for option in lines_found & known}

@@ -66,7 +66,7 @@ def test_every_source_names_its_licence():
     """
     One line at the top, after the interpreter's; who takes one file takes its licence with it. Empty files have none.
     """
-    tops = (*PACKAGES, "benchmarks", "charts", "docs", "images", "manifests", "tests")
+    tops = (*PACKAGES, "benchmarks", "charts", "docs", "hack", "images", "manifests", "tests")
     files = [path for top in tops for path in (ROOT / top).rglob("*") if path.suffix in SOURCES and path.is_file()]
     files += [
         ROOT / "gpushare.py",

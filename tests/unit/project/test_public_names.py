@@ -119,6 +119,7 @@ def files():
         "dashboards",
         "docs",
         "exporter",
+        "hack",
         "images",
         "isolation",
         "manifests",
