@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from isolation.kube.core.errors import NotFoundError
+from isolation.kube.core.errors import GoneError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -44,6 +45,14 @@ class OptionalKind:
 
     async def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> AsyncGenerator[bytes, None]:
         """Lines as they come; where the kind is not known, silence for a while, and then the end."""
+        if self._missing:
+            yield b""
+            await asyncio.sleep(min(idle_seconds, _RETRY_SECONDS))
+            with contextlib.suppress(NotFoundError):
+                await self._source.page(path, {"limit": "1"})
+                # A server need not watch from the version of a list that was none: its objects are listed now.
+                raise GoneError(HTTPStatus.GONE, "Expired", "the kind was not there when it was listed")
+            return
         try:
             async with contextlib.aclosing(self._source.lines(path, query, idle_seconds)) as lines:
                 async for line in lines:
