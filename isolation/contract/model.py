@@ -472,6 +472,8 @@ class Pod:
     """UID of the controller that made the pod: reservations are made out to it, or to the pod."""
     reservation: str = ""
     """Name of the reservation that it has used up."""
+    provisioning_request: str = ""
+    """Name of the ProvisioningRequest in its namespace whose reservations are for it."""
     static: bool = False
     """The mirror of a pod that its node runs by itself: nobody else can end it."""
     preempts: bool = True

@@ -29,6 +29,14 @@ room.
       plannedNode: gpu-a10-18f3c
       cards: [{index: 0, bytes: 2147483648, core: 0}]
       reason: purchase
+
+For a ProvisioningRequest there is one for each of its pods, and its pods carry the request's name:
+
+    spec:
+      ...
+      holder: <UID of the ProvisioningRequest>
+      provisioningRequest: job-train-cards-1
+      reason: gang
 """
 
 from __future__ import annotations
@@ -49,6 +57,8 @@ LONGEST_SECONDS: Final = 3600.0
 """From its making until it expires: room that nobody uses is wasted."""
 PURCHASE: Final = "purchase"
 """Reason of a reservation on a node that was bought for its pod."""
+GANG: Final = "gang"
+"""Reason of a reservation for one of the pods of a ProvisioningRequest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +79,18 @@ class Reservation:
     """Of the node to come, where none is named; the cards of `placement` have positions and no UUIDs then."""
     planned_node: str = ""
     """Reservations of one pool that share it are meant for one node."""
+    provisioning_request: str = ""
+    """Name of the ProvisioningRequest in `namespace` for one of whose pods it is; empty: for the holder's."""
 
     def serves(self, pod: Pod) -> bool:
         """Whether it was made for this pod, and for as many cards with as much of each."""
         request, slices = pod.request, self.placement.slices
+        if self.provisioning_request:
+            # Exactly as much: a smaller pod of the same job must not take what a larger one needs.
+            return (pod.namespace, pod.provisioning_request) == (self.namespace, self.provisioning_request) and (
+                request.cards == len(slices)
+                and all((part.bytes, part.core) == (request.card_bytes, request.card_core) for part in slices)
+            )
         return (
             self.holder in {pod.uid, pod.owner_uid}
             and request.cards == len(slices)
@@ -97,6 +115,7 @@ def reservation_of(thing: object) -> Reservation:
         uid=metadata["uid"].text(),
         pool=pool,
         planned_node=spec["plannedNode"].text(),
+        provisioning_request=spec["provisioningRequest"].text(),
     )
 
 
@@ -111,6 +130,7 @@ def manifest_of(made: Reservation) -> dict[str, Any]:
         "node": made.placement.node,
         "pool": made.pool,
         "plannedNode": made.planned_node,
+        "provisioningRequest": made.provisioning_request,
     }
     spec |= {key: value for key, value in (more | {"reason": made.reason}).items() if value}
     return {
@@ -146,7 +166,7 @@ def definition() -> dict[str, Any]:
                 "type": "string",
                 "minLength": 1,
                 "maxLength": 128,
-                "description": "UID of the pod that the room is for, or of its controller.",
+                "description": "UID of the pod that the room is for, of its controller, or of its ProvisioningRequest.",
             },
             "namespace": {"type": "string", "maxLength": 63, "description": "Namespace whose quota it counts against."},
             "node": {
@@ -165,6 +185,11 @@ def definition() -> dict[str, Any]:
                 "type": "string",
                 "maxLength": 253,
                 "description": "Reservations of one pool with the same value are for one node.",
+            },
+            "provisioningRequest": {
+                "type": "string",
+                "maxLength": 253,
+                "description": "ProvisioningRequest in `namespace` that it was made for; its pods use it up.",
             },
             "cards": {
                 "type": "array",

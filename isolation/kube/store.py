@@ -20,7 +20,16 @@ import msgspec
 from isolation.contract.codec import CodecError, node_of, owner_of, pod_of, request_of
 from isolation.contract.codec.request import READ_ANNOTATIONS, group_of
 from isolation.contract.model import Cluster, Node, Pod, Refusal, Request
-from isolation.contract.names import ACK, ALLOCATION, CLASSIC_CARD, CLASSIC_UNITS, EVICT, MIRROR, Dialect
+from isolation.contract.names import (
+    ACK,
+    ALLOCATION,
+    CLASSIC_CARD,
+    CLASSIC_UNITS,
+    EVICT,
+    MIRROR,
+    PROVISIONING_REQUEST,
+    Dialect,
+)
 from isolation.contract.quantity import GIB
 from isolation.kube.core.errors import MalformedError
 from isolation.kube.core.wire import identity_of, node_wire, pod_wire
@@ -90,7 +99,7 @@ class Store:
         """What templates ask for: replicas are read once and share one request."""
         self._read_annotations = READ_ANNOTATIONS | {
             *(ALLOCATION, EVICT, MIRROR, dialect.allocation_annotation),
-            *(CLASSIC_CARD, CLASSIC_UNITS),
+            *(CLASSIC_CARD, CLASSIC_UNITS, PROVISIONING_REQUEST),
         }
         self._listeners: list[Callable[[ClusterChange], None]] = []
         self._generation = 0

@@ -34,6 +34,7 @@ from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.core.unschedulable import UnschedulableQueue
 from isolation.scheduler.endpoints import EXTENDER_LIMITS, METRICS_LIMITS, Endpoints, serve
 from isolation.scheduler.extender import Extender, SchedulerContext
+from isolation.scheduler.gangs import Gangs
 from isolation.scheduler.http_server import open_listener
 from isolation.scheduler.informers import Informers
 from isolation.scheduler.leader import Leadership
@@ -92,6 +93,7 @@ class Scheduler:
         self._leader_tasks = LeaderTasks(
             self.context, self._objects, self._writer, self.metrics, Resizer(self.context, access, self._writer)
         )
+        self._gangs = Gangs(self.context, self._objects, {settings.scheduler_name})
         self.admission: AdmissionProcess | None = None
         self._certificates: ReloadingTls[ssl.SSLContext] | None = None
         self.background = Background()
@@ -111,6 +113,7 @@ class Scheduler:
             for name, work in self.leadership.works().items():
                 await stack.enter_async_context(keep(name, work))
             await stack.enter_async_context(keep("preemption", self._leader_tasks.run))
+            await stack.enter_async_context(keep("gangs", self._gangs.run))
             if self._settings.pod:
                 await stack.enter_async_context(keep("leader-label", self._keep_leader_label))
             stack.push_async_callback(self.binder.drain, DRAIN_SECONDS)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The scheduler's informers: five watches that keep its cache up to date.
+The scheduler's informers: the watches that keep its cache up to date.
 
-Decides what is watched (all nodes, pods with the shared label, reservations, namespaces, the autoscaler's pools) and
-when the informers are synced. What an object means for the cards is the cache's business. A cluster without the
-reservation kind has no reservations; that watch begins once the kind is there.
+Decides what is watched (all nodes, pods with the shared label, reservations, namespaces, ProvisioningRequests, what
+the autoscaler publishes) and when the informers are synced. What an object means for the cards is the cache's
+business. A cluster without a kind that is not Kubernetes' own has none of it; its watch begins once the kind is there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 
 from isolation.contract.codec import CodecError, pools, recommendations
 from isolation.contract.names import EXEMPT, POOLS, QUOTA, RIGHT_SIZING, SHARED, SYSTEM_NAMESPACE
+from isolation.contract.provisioning import PROVISIONING_PATH, provisioning_request_of
 from isolation.contract.reservation import RESERVATIONS_PATH, Reservation, reservation_of
 from isolation.kube.core.backoff import Pace
 from isolation.kube.core.errors import MalformedError
@@ -31,6 +32,7 @@ from isolation.kube.optional_kind import OptionalKind
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from isolation.contract.provisioning import ProvisioningRequest
     from isolation.kube.listwatch import Source
     from isolation.kube.store import ClusterChange, Store
     from isolation.scheduler.core.cache import SchedulerCache
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _POOLS: Final = "pools"
 _RIGHT_SIZING: Final = "right-sizing"
-_OPTIONAL: Final = frozenset({_POOLS, _RIGHT_SIZING})
-"""What the autoscaler publishes: no decision waits for it."""
+_PROVISIONING: Final = "provisioning-requests"
+_OPTIONAL: Final = frozenset({_POOLS, _RIGHT_SIZING, _PROVISIONING})
+"""What the autoscaler publishes and what queues ask for: no decision about a pod waits for it."""
 HABITS: Final = WatchOptions(pace=Pace(longest=5.0))
 """A shorter back-off than usual: there are few replicas, and all pods with shares wait for them."""
 QUIET: Final = replace(HABITS, watch_seconds=60.0, idle_seconds=120.0)
@@ -54,6 +57,7 @@ class Informers:
         self.live = Informer(source, PodSelection(labels=f"{SHARED}=true"), store, HABITS)
         self.reservations = _ReservationHandler(cache)
         self.namespaces = _NamespaceHandler(cache)
+        self.provisioning = _ProvisioningHandler()
         self.pools = _PublishedHandler(POOLS, pools.KEY, pools.decode_pools, pools.PublishedPools())
         self.right_sizing = _PublishedHandler(
             RIGHT_SIZING,
@@ -66,6 +70,7 @@ class Informers:
             "pods": self.live.pods,
             "reservations": Reflector(OptionalKind(source), Selection(RESERVATIONS_PATH), self.reservations, QUIET),
             "namespaces": Reflector(source, Selection("/api/v1/namespaces"), self.namespaces, QUIET),
+            _PROVISIONING: Reflector(OptionalKind(source), Selection(PROVISIONING_PATH), self.provisioning, QUIET),
             _POOLS: Reflector(
                 source,
                 Selection(f"/api/v1/namespaces/{namespace}/configmaps", fields=f"metadata.name={POOLS}"),
@@ -97,6 +102,10 @@ class Informers:
             name for name, follower in self.followers.items() if not follower.synced.is_set() and name not in _OPTIONAL
         ]
         return ", ".join(unread if self.adopted.is_set() else [*unread, "pods of other schedulers"])
+
+    def knows_gangs(self) -> bool:
+        """Whether the ProvisioningRequests are known."""
+        return self.followers[_PROVISIONING].synced.is_set()
 
     def ages(self) -> Mapping[str, float]:
         """Seconds since the server last said anything, by watch; a watch that never heard anything is left out."""
@@ -183,6 +192,45 @@ class _ReservationHandler:
     def _forget(self, name: str) -> None:
         if self.known.pop(name, None) is not None:
             self._cache.remove_reservation(name)
+
+
+class _ProvisioningHandler:
+    """ProvisioningRequests of our class by UID; an unreadable one is ignored."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, ProvisioningRequest] = {}
+
+    def update(self, asked: ProvisioningRequest) -> None:
+        """Take what the API server has answered; what the watch shows later may be older than that."""
+        known = self.known.get(asked.uid)
+        if known is None or _number(known.version) <= _number(asked.version):
+            self.known[asked.uid] = asked
+
+    def put(self, raw: msgspec.Raw) -> str:
+        key = identity_of(raw)
+        if not key.uid:
+            raise MalformedError("ProvisioningRequest has no UID")
+        try:
+            asked = provisioning_request_of(msgspec.json.decode(raw))
+        except (CodecError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            log.warning("cannot read ProvisioningRequest, ignoring it: %s: name=%s", exc, key.name)
+            asked = None
+        if asked is None:
+            self.known.pop(key.uid, None)
+        else:
+            self.update(asked)
+        return key.uid
+
+    def drop(self, raw: msgspec.Raw) -> None:
+        self.known.pop(identity_of(raw).uid, None)
+
+    def only(self, keys: frozenset[str]) -> None:
+        for uid in self.known.keys() - keys:
+            del self.known[uid]
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isascii() and version.isdigit() else 0
 
 
 class _ConfigMap(msgspec.Struct):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The scheduler's writes besides bindings: reservations, the annotation that requeues a pod, labels.
+The scheduler's writes besides bindings: reservations, the annotation that requeues a pod, labels, conditions.
 
 Each is one request that is safe to repeat. A refusal by the API server is returned as text; `UnreachableError` means
 that the outcome is unknown.
@@ -8,14 +8,19 @@ that the outcome is unknown.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from isolation.contract.names import LEADER, ROLE, SHARED, WOKEN
+from isolation.contract.provisioning import provisioning_request_of, status_of
 from isolation.contract.reservation import RESERVATIONS_PATH, manifest_of
 from isolation.kube.core.errors import ConflictError, InvalidError, NotFoundError, RefusedError
+from isolation.kube.writes import decode_object
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from isolation.contract.provisioning import ProvisioningRequest
     from isolation.contract.reservation import Reservation
     from isolation.kube.access import Access
     from isolation.kube.writes import PodRef
@@ -46,6 +51,20 @@ class ObjectWriter:
         except RefusedError as exc:
             return exc.message or exc.reason
         return ""
+
+    async def read(self, path: str) -> dict[str, Any] | None:
+        """One object as JSON; None: there is none. ClusterError: not known."""
+        try:
+            return decode_object(await self._access.send("GET", path))
+        except NotFoundError:
+            return None
+
+    async def set_conditions(
+        self, asked: ProvisioningRequest, conditions: Sequence[Mapping[str, Any]]
+    ) -> ProvisioningRequest | None:
+        """Write the status under the version that was read: the request as it is now; ConflictError: it has changed."""
+        text = await self._access.send("PATCH", f"{asked.path}/status", status_of(asked, conditions), "merge-patch")
+        return provisioning_request_of(decode_object(text))
 
     async def requeue(self, pod: PodRef, moment: str) -> str:
         """Update an unschedulable pod: kube-scheduler then retries it."""

@@ -28,6 +28,10 @@ STORIES: dict[str, tuple[str, ...]] = {
         "test_the_webhook_is_reached_through_its_service_with_the_certificate_of_the_script",
         "test_the_exporter_is_scraped_through_its_pod_on_simulated_cards",
     ),
+    "test_kueue": (
+        "test_a_gang_that_fits_starts_whole_and_nobody_takes_its_cards_meanwhile",
+        "test_of_two_gangs_that_do_not_fit_together_one_starts_whole_and_the_other_later",
+    ),
     "test_metrics_api_access": (),
     "test_metrics_api_hpa": (
         "test_a_deployment_follows_what_its_pods_use_up_and_down",

@@ -55,6 +55,7 @@ CLAIMS: Final = "/api/v1/namespaces/default/persistentvolumeclaims"
 EVENTS: Final = "/apis/events.k8s.io/v1/namespaces/default/events"
 VOLUMES: Final = "/api/v1/persistentvolumes"
 RESERVATIONS: Final = "/apis/gpushare.dev/v1alpha1/reservations"
+REQUESTS: Final = "/apis/autoscaling.x-k8s.io/v1/namespaces/default/provisioningrequests"
 MACHINES: Final = "/apis/cluster.x-k8s.io/v1beta1/namespaces/default"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 RULES: Final = "/apis/admissionregistration.k8s.io/v1"
@@ -354,6 +355,8 @@ OTHER_ROWS: Final = (
     _delete("reservation for a pod that moves", f"{RESERVATIONS}/table-moves", S, A),
     _delete("reservation for a pod on a node to come", f"{RESERVATIONS}/table-bought", S, A),
     _delete("another reservation", f"{RESERVATIONS}/table-kept", S),
+    _patch("status of a ProvisioningRequest", f"{REQUESTS}/table-asked/status", {"status": {"a": "b"}}, S),
+    _patch("anything else of a ProvisioningRequest", f"{REQUESTS}/table-asked", {"spec": {"a": "b"}}),
     _create("ConfigMap of the autoscaler's state", f"{HOME}/configmaps", _map("gpushare-autoscaler-state"), A),
     _patch("the same", f"{HOME}/configmaps/gpushare-autoscaler-state", {"data": {"x": "y"}}, A),
     _create("ConfigMap of recommendations", f"{HOME}/configmaps", _map("gpushare-right-sizing"), A),

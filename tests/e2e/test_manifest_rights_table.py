@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 
 import pytest
+from e2e import kueue_stand
 from e2e.accounts import GRANTS, account, bounded, kubeconfig, kubeconfig_of_secret, own_pod
 from e2e.admission_stand import until_pinned
 from e2e.apiclient import connected
@@ -27,6 +28,7 @@ from e2e.rights_table import (
     MOST_REPLICAS,
     OTHER,
     OWN,
+    REQUESTS,
     RESERVATIONS,
     ROWS,
     SCALED,
@@ -72,6 +74,7 @@ async def installed(client):
     """Accounts, roles and policies as they are shipped; the policies of admission come last."""
     cluster = Cluster(client)
     await install(client)
+    await kueue_stand.install(client)
     named = [pool(SCALED, min_nodes=1, max_nodes=MOST_REPLICAS)]
     shipped = [*documents(), *documents(COMPONENTS / "cluster-api")]
     for one in bounded([one for one in shipped if one["kind"] in (*GRANTS, *RULES)], named):
@@ -155,6 +158,8 @@ async def furnished(client):
     moves = reservation("table-moves", **{MOVED: "uid"})
     for made in (reservation("table-kept"), moves, purchase("table-bought")):
         await client.call("POST", RESERVATIONS, made)
+    asked = {"apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest"}
+    await client.call("POST", REQUESTS, asked | {"metadata": {"name": "table-asked"}, "spec": {}})
     machines = MachineDeployments(client)
     for name in (SCALED, UNNAMED):
         await machines.create(name, 2)

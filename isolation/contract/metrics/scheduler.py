@@ -19,15 +19,16 @@ LABELS: Final = MappingProxyType(
         "decoded), failed (internal error: see the log). bind: bound, refused, unknown, not_ready, bad_request, "
         "failed. admission: done, too_large, bad_request. Evictions: done, gone, refused, blocked.",
         "task": "Background task: watch-nodes, watch-pods, watch-reservations, watch-namespaces, watch-pools, "
-        "election, leadership (starts and stops what only the leader does), kube-scheduler-lease, preemption (also "
+        "watch-provisioning-requests, gangs (answers ProvisioningRequests), election, "
+        "leadership (starts and stops what only the leader does), kube-scheduler-lease, preemption (also "
         "requeues pods and deletes reservations), leader-label (of this pod), certificates (of the extender), "
         "admission-process (starts and watches it), listener-extender, listener-extender-tls, listener-metrics "
         "(accept connections).",
-        "reason": "Of reservations: preemption, or the reason that their creator set. Of dropped connections: timeout, "
-        "evicted, bytes.",
+        "reason": "Of reservations: preemption, gang, or the reason that their creator set. Of dropped connections: "
+        "timeout, evicted, bytes.",
         "verb": "Type of request: filter, prioritize, bind, preempt, admission.",
         "resource": "Watched resource: nodes, pods, reservations, namespaces, pools (ConfigMap gpushare-pools), "
-        "right-sizing (ConfigMap gpushare-right-sizing).",
+        "right-sizing (ConfigMap gpushare-right-sizing), provisioning-requests.",
     }
 )
 

@@ -21,11 +21,12 @@ import numpy as np
 
 from isolation.contract.model import ComputePolicy, Phase, Placement, Refusal, Why
 from isolation.contract.quantity import GIB
-from isolation.contract.reservation import Reservation
+from isolation.contract.reservation import GANG, Reservation
 from isolation.placement.explain import describe_reason
 from isolation.placement.policy import DEFAULT
 from isolation.scheduler.core import inspection
 from isolation.scheduler.core.capacity import Capacity
+from isolation.scheduler.core.gangs import BOOKED_SECONDS, SPARE_SECONDS, has_place, place_gang, reservation_names
 from isolation.scheduler.core.preemption import (
     Nominator,
     PreemptionState,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from isolation.contract.model import Node, Pod, Request
+    from isolation.contract.provisioning import ProvisioningRequest
+    from isolation.scheduler.core.gangs import Member
     from isolation.scheduler.core.inspection import InspectedNode, OvercommittedCard
     from isolation.scheduler.core.preemption import Preemption, Victims
     from isolation.scheduler.core.resizing import ResizeStep
@@ -327,6 +330,35 @@ class SchedulerCache:
         if not pod.request.shared or pod.uid in self._assumed or self._reservations.list_for_pod(pod):
             return None
         return choose_preemption(self._preemption_state(), pod, names)
+
+    # -- gangs --------------------------------------------------------------------------------
+
+    def reserve_gang(
+        self, asked: ProvisioningRequest, members: Sequence[Member], now: float
+    ) -> list[Reservation] | Refusal:
+        """Keep cards for every pod of the request, before anything is stored; or for none, and why."""
+        self._tick(now)
+        names = reservation_names(asked, len(members))
+        found = place_gang(self._capacity, asked.namespace, members, [hold_key(name) for name in names])
+        if isinstance(found, Refusal):
+            return found
+        expires = now + BOOKED_SECONDS + SPARE_SECONDS
+        made = [
+            Reservation(name, asked.uid, at, expires, asked.namespace, GANG, provisioning_request=asked.name)
+            for name, at in zip(names, found, strict=True)
+        ]
+        for one in made:
+            self._reservations.add(one, self._now, needed=True)
+        return made
+
+    def gang_reservations(self, uid: str, now: float) -> list[Reservation]:
+        """Reservations for this ProvisioningRequest that are in force and that no pod has used."""
+        self._tick(now)
+        return self._reservations.list_for_holder(uid)
+
+    def lacks_place(self, made: Reservation) -> bool:
+        """Whether the cards of an unused reservation are not there any more, or not free."""
+        return not has_place(self._capacity, made, hold_key(made.name))
 
     # -- live resize --------------------------------------------------------------------------
 

@@ -62,6 +62,8 @@ class Reservations:
         self._capacity, self._pods = capacity, pods
         self._stored: dict[str, Reservation] = {}
         self._by_holder: dict[str, dict[str, None]] = {}
+        self._by_request: dict[tuple[str, str], dict[str, None]] = {}
+        """By namespace and name of a ProvisioningRequest."""
         self._used: dict[str, str] = {}
         """By reservation, the pod that uses it up, or is about to."""
         self._claims: dict[str, Pod] = {}
@@ -83,6 +85,8 @@ class Reservations:
             self.remove(reservation.name)
         self._stored[reservation.name] = reservation
         self._by_holder.setdefault(reservation.holder, {})[reservation.name] = None
+        if reservation.provisioning_request:
+            self._by_request.setdefault(_request_key(reservation), {})[reservation.name] = None
         claimed = self._claims.get(reservation.name)
         if claimed is not None and _serves(reservation, claimed):
             self._used[reservation.name] = claimed.uid
@@ -103,6 +107,10 @@ class Reservations:
         del held[name]
         if not held:
             del self._by_holder[found.holder]
+        for_request = self._by_request.get(_request_key(found), {})
+        for_request.pop(name, None)
+        if not for_request:
+            self._by_request.pop(_request_key(found), None)
         self._used.pop(name, None)
         self._ended.discard(name)
         self._places.pop(name, None)
@@ -233,9 +241,15 @@ class Reservations:
         if not self._by_holder:
             return []
         names = {**self._by_holder.get(pod.uid, {}), **self._by_holder.get(pod.owner_uid, {})}
+        if pod.provisioning_request:
+            names |= self._by_request.get((pod.namespace, pod.provisioning_request), {})
         found = (self._with_place(name) for name in names if self._is_active(name))
         serves = (r for r in found if r.placement.node and _serves(r, pod))
         return sorted(serves, key=lambda r: (r.expires, r.name))
+
+    def list_for_holder(self, holder: str) -> list[Reservation]:
+        """Active reservations made out to this UID, in the order in which they were added."""
+        return [self._stored[name] for name in self._by_holder.get(holder, ()) if self._is_active(name)]
 
     def use(self, name: str, uid: str) -> None:
         """The pod takes its cards: from now on they are held under the pod's own key."""
@@ -322,6 +336,10 @@ class Reservations:
         each, core = max((s.bytes for s in slices), default=0), max((s.core for s in slices), default=0)
         request = Request(cards=len(slices), card_bytes=each, card_core=core)
         self._capacity.hold(hold_key(name), made.namespace, request, made.placement)
+
+
+def _request_key(reservation: Reservation) -> tuple[str, str]:
+    return reservation.namespace, reservation.provisioning_request
 
 
 def _is_same(before: Reservation, now: Reservation) -> bool:

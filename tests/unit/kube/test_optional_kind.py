@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+from support.waiting import soon
+
 from isolation.kube import optional_kind
 from isolation.kube.core.errors import NotFoundError, ServerError
 from isolation.kube.core.wire import identity_of
@@ -56,7 +58,7 @@ class Sink:
 
 def test_what_a_kind_has_when_it_is_installed_is_found_though_its_first_list_was_none(monkeypatch):
     """
-    Kubernetes 1.36 refuses to watch a kind of a CustomResourceDefinition from version 0: the reflector lists it instead.
+    Kubernetes 1.36 refuses to watch a kind of a CustomResourceDefinition from version 0: it is listed again.
     """
     monkeypatch.setattr(optional_kind, "_RETRY_SECONDS", 0.01)
 
@@ -68,9 +70,7 @@ def test_what_a_kind_has_when_it_is_installed_is_found_though_its_first_list_was
         before = set(sink.known)
         await asyncio.sleep(0.05)
         server.items = [{"metadata": {"name": "a", "uid": "a", "resourceVersion": "6"}}]
-        async with asyncio.timeout(60):
-            while not sink.known:
-                await asyncio.sleep(0.01)
+        await soon(lambda: sink.known)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         return before, sink.known

@@ -35,7 +35,9 @@ PACKAGES = {
     ],
 }
 """Whose every module must be importable in the image."""
-CLUSTER_FORMATS = {f"isolation.contract.{name}" for name in ("codec", "dialects", "exposition", "reservation")}
+CLUSTER_FORMATS = {
+    f"isolation.contract.{name}" for name in ("codec", "dialects", "exposition", "provisioning", "reservation")
+}
 """Read and written by whoever talks to the API server, which the exporter never does."""
 APART = {"exporter": {"exporter.fleet"} | CLUSTER_FORMATS, "node": set(), "controller": set()}
 """Modules that another process loads."""
