@@ -82,6 +82,16 @@ class Edits:
     injected: Injected = Injected()
     """The same devices, where the runtime does not look names up."""
 
+    @property
+    def guarded(self) -> tuple[Mount, ...]:
+        """
+        Mounts that the guard checks and that nothing may hide.
+
+        Not those in the place of the container's own, below its /dev, which is a file system of its own: the guard
+        binds on the container's root only, and they limit nothing.
+        """
+        return tuple(one for one in self.mounts if not one.replaces)
+
     def __add__(self, other: Edits) -> Edits:
         return Edits(
             self.env | other.env,

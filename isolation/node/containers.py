@@ -187,7 +187,7 @@ class Containers:
             try:
                 delivered = self._delivery.deliver(tenant, given, node.cards)
                 allocation.given = replace(given, enforced=delivered.hold.enforced)
-                mounts = delivered.edits.mounts if delivered.hold.enforced else ()
+                mounts = delivered.edits.guarded if delivered.hold.enforced else ()
                 annotations = self._gate.mark(container.id, mounts, delivered.limits)
             except (UndeliverableError, OSError) as exc:
                 self._allocations.gone(container)

@@ -57,7 +57,9 @@ def record(pod: dict[str, Any], cards: Sequence[tuple[int, str]]) -> dict[str, A
         for c, units, _ in asks
     ]
     taken = [{"uuid": uuid, "index": index, "bytes": whole * GIB // count, "core": 0} for index, uuid in cards]
-    return {"version": 1, "promise": pod["metadata"]["uid"], "cards": taken, "containers": each}
+    made = {"version": 1, "promise": pod["metadata"]["uid"], "cards": taken, "containers": each}
+    user = spec.get("securityContext", {}).get("runAsUser")
+    return made if user is None else made | {"trust": {"group": "default", "uid": user}}
 
 
 def _units(one: dict[str, Any]) -> int:

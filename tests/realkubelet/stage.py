@@ -39,6 +39,7 @@ T = TypeVar("T")
 REPOSITORY = Path(__file__).parents[2]
 ALLOCATION = "gpushare.dev/allocation"
 _AGENT = "from isolation.node.cli import node; node()"
+_MPS = "from isolation.node.mps.cli import mps; mps()"
 _DEVICE_PLUGIN = "from isolation.node.device_plugin.cli import device_plugin; device_plugin()"
 DEVICE_PLUGIN = "device-plugin"
 _CONNECTED = "session: connected to the container runtime: "
@@ -118,10 +119,12 @@ class Stage:
             self.box.close()
 
     async def serve(self, client: ApiClient, mode: str = "cgpu", **labels: str) -> None:
-        """Label the node, start the agent, wait until both say that they are ready."""
+        """Label the node, start the agent (and the MPS keeper of such a node), wait until both are ready."""
         path = f"/api/v1/nodes/{self.node.name}"
         await client.until(_ready, path)
         await client.merge(path, {"metadata": {"labels": {"ack.node.gpu.schedule": mode, **labels}}})
+        if mode == "mps":
+            self.start_mps()
         self.start_agent()
         await self.ready(client)
 
@@ -161,6 +164,11 @@ class Stage:
         if not self.node.alive(DEVICE_PLUGIN):
             words = [sys.executable, "-P", "-c", _DEVICE_PLUGIN]
             self.node.start_agent(words, {"PYTHONPATH": str(packages)}, DEVICE_PLUGIN)
+
+    def start_mps(self) -> None:
+        """The keeper of MPS daemons."""
+        words = [sys.executable, "-P", "-c", _MPS, "--simgpu", self.file]
+        self.node.start_agent(words, {"PYTHONPATH": str(REPOSITORY)}, "mps")
 
     def stop_agent(self, how: signal.Signals = signal.SIGTERM) -> None:
         """And wait for its end; the device plugin goes on."""

@@ -12,7 +12,7 @@ from isolation.contract.host_allocation import Tenant
 from isolation.contract.model import Card, Compute, Mode, Slice, Trust
 from isolation.contract.names import RUN_DIR
 from isolation.node.allocations import Allocations
-from isolation.node.cdi import Mount
+from isolation.node.cdi import Edits, Mount
 from isolation.node.containers import Containers, Parts
 from isolation.node.core.judge import Given
 from isolation.node.core.mps import Observed, Served, Step, Wish, decide
@@ -166,6 +166,13 @@ def test_the_shared_memory_takes_the_place_of_the_containers_own():
     ours = Mount("/var/lib/gpushare/mps/x/shm", "/dev/shm", writable=True, replaces=True)  # noqa: S108 (a container's)
     made = Adjustment(mounts=(Mount("/a", "/b"), ours)).message().mounts
     assert ["-/dev/shm", "/b", "/dev/shm"] == [one.destination for one in made]  # noqa: S108
+
+
+def test_the_guard_is_not_told_of_what_takes_the_place_of_a_containers_own():
+    """It binds on the container's root, and /dev is a file system of its own: it would refuse every client."""
+    shm = Mount("/var/lib/gpushare/mps/x/shm", "/dev/shm", writable=True, replaces=True)  # noqa: S108 (a container's)
+    pipe = Mount("/var/lib/gpushare/mps/x/pipe", "/run/gpushare/mps/pipe")
+    assert Edits(mounts=(pipe, shm)).guarded == (pipe,)
 
 
 @pytest.mark.parametrize("running", [True, False])

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A node of mode `mps` with a real kubelet and containerd: containers join their card's server, and run again after its
+death.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from realkubelet.pods import GIB, PODS, container, facts, pod_of
+from realkubelet.stage import play, real_stage
+
+from isolation.contract.names import MPS_ENDED
+from isolation.node.mps.exchange import folder_of
+
+RECOVERY_SECONDS = 30.0
+TAKE = ("512", "900")
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="daemons run as root")
+
+
+@pytest.fixture(scope="module")
+def stage(plane, tmp_path_factory):
+    """A real node whose agent and keeper serve one card under MPS."""
+    with real_stage(plane, tmp_path_factory.mktemp("n"), "v100-16g", mode="mps") as made:
+        yield made
+
+
+def test_containers_join_their_server_and_run_again_after_it_died(stage, record_property):
+    """The limits hold, /dev/shm is the server's alone, and each pod's Event says why its container ended."""
+    names = ("a", "b")
+
+    async def story(client):
+        for name in names:
+            pod = pod_of(name, container("main", 1, *TAKE), securityContext={"runAsUser": 0})
+            await stage.place(client, pod, 0)
+        pods = [await stage.running_pod(client, name) for name in names]
+        told = [facts(stage.said(pod)) for pod in pods]
+        box = stage.node.containers(pods[0]["metadata"]["uid"])["main"]
+        env = stage.node.execute(box, "/bin/env")
+        mounts = stage.node.execute(box, "/bin/cat", "/proc/self/mountinfo")
+        clients = [one for one in stage.box.clients(0) if not one.name.startswith(b"nvidia")]
+        folder = folder_of(stage.node.machine.path("/var/lib/gpushare"), stage.cards[0])
+        daemon = int((folder / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
+        began = time.monotonic()
+        assert stage.node.machine.kill(daemon)
+        for name in names:
+            await client.until(lambda p: p["status"]["containerStatuses"][0]["restartCount"] >= 1, f"{PODS}/{name}")
+        again = [facts(stage.said(await stage.running_pod(client, name), lives=2)) for name in names]
+        took = time.monotonic() - began
+        events = await client.until(
+            lambda listed: {one["regarding"]["name"] for one in listed["items"]} >= set(names),
+            EVENTS,
+            fieldSelector=f"reason={MPS_ENDED}",
+        )
+        return told, env, mounts, clients, took, again, [one["note"] for one in events["items"]]
+
+    told, env, mounts, clients, took, again, notes = play(stage, story)
+    for said in told:
+        assert (["0", "2"], [str(GIB)]) == (said["take"], said["total"])
+    for said in again:
+        assert ["0", "2", "0", "2"] == said["take"]
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M" in env
+    [shared] = [line for line in mounts.splitlines() if " /dev/shm " in line]
+    assert "size=1048576k" in shared
+    assert len(clients) == len(names)
+    assert all("the MPS daemon died" in note for note in notes)
+    assert took < RECOVERY_SECONDS
+    record_property("seconds", round(took, 1))
