@@ -99,6 +99,8 @@ class Gangs:
             await work
         except ClusterError as exc:
             log.warning("cannot serve ProvisioningRequest, retrying: %s: request=%s", exc, key)
+        except Exception:  # one request, written by a tenant, must not stop the others
+            log.exception("cannot serve ProvisioningRequest: internal error: request=%s", key)
 
     def _choose_pending(self, now: float) -> list[ProvisioningRequest]:
         """Requests that are due, the oldest of each namespace first: nobody's many keep another's one waiting."""
