@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from e2e import kueue_stand
 from e2e.accounts import BY_HAND, account, forget, granted, kubeconfig, kubeconfig_of_secret, own_pod
 from e2e.admission_stand import policed, until_tried
 from e2e.apiclient import connected
@@ -341,6 +342,32 @@ def test_a_volume_that_waits_for_its_pod_is_bound_with_the_rights_of_the_manifes
     assert ([], "rights-claim") == asyncio.run(story())
     wrote = {("", "persistentvolumes", "update"), ("", "persistentvolumes", "patch")}
     assert wrote & asked(plane, KUBE_SCHEDULER)
+
+
+def test_a_job_starts_whole_with_the_rights_of_the_manifests(plane, tmp_path):
+    """
+    A ProvisioningRequest of two plain pods is answered, and admission, scheduler and agent do the rest.
+    """
+
+    async def story():
+        async with connected(plane) as early:
+            await kueue_stand.install(early)
+        async with installed(plane, tmp_path, "rights-gang") as made:
+            at = made.stage
+            gang = kueue_stand.Job(at.client, "rights-gang", [share_pod("x", 3)], [2])
+            await gang.ask()
+            said = await gang.answer("Provisioned", "Failed")
+            await gang.start()
+            pods = await gang.running()
+            used = [pod["metadata"]["annotations"].get("gpushare.dev/consumed-reservation") for pod in pods]
+            await at.client.until(lambda found: not found["items"], kueue_stand.RESERVATIONS)
+            await gang.end()
+            await kueue_stand.uninstall(at.client)
+            return made.refusals(), said[0], used
+
+    refusals, said, used = asyncio.run(story())
+    assert ([], "Provisioned") == (refusals, said)
+    assert 2 == len(set(used) - {None})
 
 
 def test_every_right_of_the_manifests_was_needed(plane):
