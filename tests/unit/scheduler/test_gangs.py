@@ -55,6 +55,8 @@ class Api:
 
     def __init__(self, server):
         self.server, self.objects, self.made, self.deleted = server, {}, [], []
+        self.old = False
+        """Whether the kind Reservation is that of an older version."""
         self.fails = {}
         """By method, errors for the next calls; None: that one is well."""
         self.before = {}
@@ -87,9 +89,11 @@ class Api:
         if any(one["metadata"]["name"] == name for one in self.made):
             raise RefusedError(409, "AlreadyExists")
         stored = body | {"metadata": body["metadata"] | {"uid": f"uid-{name}"}}
+        if self.old:
+            del stored["spec"]["provisioningRequest"]
         self.made.append(stored)
         await self.server.tell(path, "ADDED", stored)
-        return b"{}"
+        return json.dumps(stored).encode()
 
     async def _delete(self, path):
         name = path.rsplit("/", 1)[1]
@@ -166,6 +170,22 @@ def test_a_reservation_that_cannot_be_stored_leaves_none_and_the_next_attempt_st
     assert ({}, ["a"]) == seen[0]
     assert "Provisioned" in said
     assert 2 == made
+
+
+def test_a_definition_that_drops_the_name_of_the_request_is_told_of_and_nothing_is_promised(caplog):
+    """
+    An update without the new CustomResourceDefinition: no pod could use such reservations, so none stays.
+    """
+
+    async def story():
+        async with serving() as (api, _, __, cycle):
+            api.old = True
+            await api.ask("g", (2, 9))
+            await cycle()
+            return api.said("g"), api.made
+
+    assert ({}, []) == asyncio.run(story())
+    assert "apply its CustomResourceDefinition again" in caplog.text
 
 
 def test_a_status_that_somebody_changed_meanwhile_is_written_again_over_the_same_reservations():
@@ -453,3 +473,16 @@ def test_a_time_is_rounded_up_so_that_no_booking_is_shorter_than_it_says():
     (made,) = with_conditions(asked, [(State.PROVISIONED, True, "R", "m")], 1000.25)
     assert dt.datetime.fromtimestamp(1001, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") == made["lastTransitionTime"]
     assert 1001.0 == replace(asked, conditions=(made,)).since(State.PROVISIONED)
+
+
+def test_what_a_quota_counts_of_a_pod_with_several_cards_is_what_is_reserved_for_it():
+    """
+    The pod's total of aliyun.com/gpu-mem, over all its cards: a queue needs no multiplication.
+    """
+    thing = pod("x", 16)
+    thing["metadata"]["labels"]["aliyun.com/gpu-count"] = "2"
+    request = request_of_template({"template": thing}, "ml")
+    cache = build_cache(builders.node("n", cards=4, size=15))
+    asked = ProvisioningRequest("ml", "g", "g", 1.0, (PodSet("t", 2),))
+    made = cache.reserve_gang(asked, [("t", request)] * 2, 10.0)
+    assert [[8, 8], [8, 8]] == [[part.bytes >> 30 for part in one.placement.slices] for one in made]
