@@ -48,6 +48,15 @@ def used_by(stored: Mapping[str, StoredReservation], pods: Iterable[Pod]) -> fro
     return frozenset(found)
 
 
+def find_gang_nodes(stored: Mapping[str, StoredReservation], used: Collection[str], at: float) -> frozenset[str]:
+    """Nodes whose cards are reserved for a job that is about to start: it would be stopped if one of them went."""
+    return frozenset(
+        one.made.placement.node
+        for name, one in stored.items()
+        if one.made.provisioning_request and one.made.expires > at and name not in used
+    )
+
+
 def match_reservations(
     stored: Mapping[str, StoredReservation],
     pods: Mapping[str, Pod],

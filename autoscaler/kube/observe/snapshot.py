@@ -22,7 +22,13 @@ from autoscaler.core.rightsizing.recommend import Policy
 from autoscaler.kube.core.conditions import find_conditions, find_unready
 from autoscaler.kube.observe.capacity import build_engine, drainable, find_usable, sealed
 from autoscaler.kube.observe.machines import MachineInputs, ObservedMachines, join_machines
-from autoscaler.kube.observe.nominations import find_in_vain, find_nominated, find_reserved, used_by
+from autoscaler.kube.observe.nominations import (
+    find_gang_nodes,
+    find_in_vain,
+    find_nominated,
+    find_reserved,
+    used_by,
+)
 from autoscaler.kube.observe.pods import index_pods, waiting
 from autoscaler.kube.observe.pools import find_bounds, find_mode, kind_of, make_pool
 from autoscaler.kube.usage import spots_of
@@ -141,7 +147,8 @@ def observe(
             pods=pods,
             on=by_node,
             load=load,
-            kept=frozenset(node.name for node in usable if not drainable(node)),
+            kept=frozenset(node.name for node in usable if not drainable(node))
+            | find_gang_nodes(now.reservations, used, now.at),
             machines=fleet.machines,
             pools=pools,
             pending=found.pods,

@@ -10,7 +10,7 @@ import json
 import threading
 
 import pytest
-from support.kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, drained, home, run, two
+from support.kube_world_stand import LIMITS, START, Api, Machines, Stand, a_node, a_pod, drained, home, run, two
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import CancelDrain, Move, RemoveFailedNode, RemoveNode, ScaleUp
@@ -18,8 +18,10 @@ from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.core.conditions import ConditionError, ConditionKind
 from autoscaler.kube.observe.snapshot import observe
+from isolation.contract.model import Placement, Slice
 from isolation.contract.names import DRAIN
-from isolation.contract.reservation import RESERVATIONS_PATH
+from isolation.contract.quantity import GIB
+from isolation.contract.reservation import GANG, RESERVATIONS_PATH, Reservation, manifest_of
 from isolation.kube.core.errors import RefusedError
 
 
@@ -69,6 +71,31 @@ def test_a_reservation_whose_time_is_over_is_deleted_and_another_ones_is_not():
         return set(api.kinds[RESERVATIONS_PATH])
 
     assert {"preemption-x"} == run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
+
+
+def test_a_node_that_waits_for_a_job_is_not_drained_until_its_reservation_is_over():
+    """
+    The scheduler has reserved cards on it for a ProvisioningRequest; without it the empty node would go.
+    """
+    api = Api([a_node("n1"), a_node("n2")], [])
+
+    async def story(stand):
+        made = Reservation(
+            "gang-u-0",
+            "u",
+            Placement("n2", (Slice("GPU-n2", 0, GIB),)),
+            START + 1500,
+            "ml",
+            GANG,
+            provisioning_request="job",
+        )
+        await api.send("POST", RESERVATIONS_PATH, manifest_of(made))
+        await stand.heard()
+        kept = (await stand.world.observe()).kept
+        stand.seconds = 2000.0
+        return kept, (await stand.world.observe()).kept
+
+    assert ({"n2"}, set()) == run(api, Machines("n1", "n2"), story, stale_seconds=1e9)
 
 
 def test_a_clock_that_was_set_guards_every_pod_and_says_so():
