@@ -65,7 +65,7 @@ one: $(READY)    ## run one test or file: make one T=tests/unit/placement/test_e
 stage: tools     ## run one test stage: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet|keda|operators|clients
 	@$(BIN)/python tests/stages.py $(S) --budget $(BUDGET)
 
-kubelet: tools   ## test the node agent under a real kubelet and containerd, as root; 12 minutes, plus 11 for the first build
+kubelet: tools   ## test the node agent and the quick start under a real kubelet and containerd, as root; 17 minutes, plus 11 for the first build
 	@$(BIN)/python tests/stages.py kubelet
 
 keda: tools      ## follow docs/keda.md with the real KEDA, as root; 5 minutes, plus 15 for the first build

@@ -10,21 +10,23 @@
 #   --context NAME with --existing and --delete: another kubectl context
 #
 # CLUSTER (gpushare-quickstart) names the kind cluster, NODE_IMAGE its nodes' image, WAIT (300) the seconds for each wait.
+
+# shellcheck disable=SC2317 # functions that are only called by their names, which until_true is given
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cluster=${CLUSTER:-gpushare-quickstart}
-# Of kind v0.33.0. Another needs containerd 2.1 or newer, and a Kubernetes not older than 1.36 (its kube-scheduler's).
+# Of kind v0.33.0. Another needs containerd 2.1 or newer, and Kubernetes 1.34 or newer.
 node_image=${NODE_IMAGE:-kindest/node:v1.36.4@sha256:099e049362a1526b2db71494e1947aae99bd16290d7c895f2b7ea312e3cbfaed}
 wait=${WAIT:-300}
 mark=quickstart.gpushare.dev/made # annotation of what --delete may remove: cluster, installation, node, spare
 jsonpath=".metadata.annotations.${mark//./\\.}"
 system=gpushare-system ours=gpushare-quickstart
-action=create context="" node="" spare=""
+action=create context="" node="" spare="" again="" server=""
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { printf 'quickstart: %s\n' "$*" >&2; exit 1; }
-usage() { sed -n '3,14s/^# \{0,1\}//p' "$0"; exit "$1"; }
+usage() { sed -n '3,12s/^# \{0,1\}//p' "$0"; exit "$1"; }
 # The command as somebody would type it, and what it prints.
 show() {
   local word line='$'
@@ -89,6 +91,16 @@ need_programs() {
   done
 }
 
+# until_true SECONDS COMMAND...: once a second until it succeeds
+until_true() {
+  local end=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ $SECONDS -lt $end ] || return 1
+    sleep 1
+  done
+}
+
 # ---- A cluster
 
 create_cluster() {
@@ -118,6 +130,8 @@ load_images() {
 
 choose_nodes() {
   kubectl version >/dev/null 2>&1 || fail "the API server does not answer: check kubectl cluster-info"
+  server=$(kubectl get --raw /version | sed -n 's/.*"gitVersion": *"v\([0-9.]*\).*/\1/p')
+  at_least "$server" 1.34 || fail "the cluster has Kubernetes $server: 1.34 or newer is needed"
   if [ -z "$node" ]; then
     node=$(kubectl get nodes --field-selector spec.unschedulable=false \
       -o jsonpath='{range .items[*]}{.metadata.name} {.spec.taints[*].effect}{"\n"}{end}' |
@@ -169,15 +183,12 @@ check_node() {
   show kubectl label node "$node" ack.node.gpu.schedule=core_mem --overwrite
   kubectl delete pod gpushare-check --ignore-not-found >/dev/null
   show kubectl apply -k hack/quickstart/check
-  local phase="" said end=$((SECONDS + wait))
-  while [ "$phase" != Succeeded ] && [ "$phase" != Failed ]; do
-    if [ $SECONDS -gt $end ]; then
-      kubectl describe pod gpushare-check | tail -n 20 >&2
-      fail "gpushare-check does not run. If its image is missing: docs/images.md says how to build images and load them onto nodes"
-    fi
-    sleep 1
-    phase=$(kubectl get pod gpushare-check -o jsonpath='{.status.phase}')
-  done
+  local said
+  finished() { case $(kubectl get pod gpushare-check -o jsonpath='{.status.phase}') in Succeeded | Failed) ;; *) return 1 ;; esac }
+  if ! until_true "$wait" finished; then
+    kubectl describe pod gpushare-check | tail -n 20 >&2
+    fail "gpushare-check does not run. If its image is missing: docs/images.md says how to build images and load them onto nodes"
+  fi
   said=$(kubectl logs gpushare-check)
   kubectl delete pod gpushare-check --wait=false >/dev/null
   printf '$ kubectl logs gpushare-check\n%s\n' "$said"
@@ -185,6 +196,15 @@ check_node() {
 }
 
 # ---- Installation
+
+# A kube-scheduler must not be newer than the API server.
+fit_kube_scheduler() {
+  local ours_is
+  ours_is=$(sed -n 's|.*image: registry.k8s.io/kube-scheduler:v\([0-9.]*\)@.*|\1|p' manifests/base/scheduler/deployment.yaml)
+  if ! at_least "$server" "${ours_is%.*}"; then
+    show kubectl -n "$system" set image deployment/gpushare-scheduler "kube-scheduler=registry.k8s.io/kube-scheduler:v$server"
+  fi
+}
 
 install() {
   say "The demo overlay with a pool that the autoscaler may grow"
@@ -194,12 +214,12 @@ install() {
   printf '$ kubectl apply -k hack/quickstart\n'
   kubectl apply -k hack/quickstart | grep -E '^(daemonset|deployment)'
   kubectl annotate namespace "$system" "$mark=installation" --overwrite >/dev/null
+  fit_kube_scheduler
   show sh manifests/certificate.sh
   show kubectl -n "$system" rollout status deployment/gpushare-scheduler --timeout="${wait}s"
   show kubectl -n "$system" rollout status daemonset/gpushare-node --timeout="${wait}s"
 }
 
-# The agent's DaemonSet is ready before the kubelet counts the units that it offers.
 tenants() {
   say "Three pods, each with 4 GiB and a quarter of the compute of a card"
   show kubectl apply -k manifests/overlays/demo/tenants
@@ -219,16 +239,6 @@ views() {
   pod=$(kubectl get pods -l app=gpushare-demo -o jsonpath='{.items[0].metadata.name}')
   show gpushare top --once
   show gpushare explain "$pod"
-}
-
-# until SECONDS COMMAND...: once a second until it succeeds
-until_true() {
-  local end=$((SECONDS + $1))
-  shift
-  until "$@"; do
-    [ $SECONDS -lt $end ] || return 1
-    sleep 1
-  done
 }
 
 refused() {
@@ -290,7 +300,7 @@ purchase() {
 # ---- Removal
 
 delete() {
-  local made one
+  local made left one
   if [ -z "$context" ] && command -v kind >/dev/null && kind get clusters 2>/dev/null | grep -qxF "$cluster"; then
     made=$(kubectl --context "kind-$cluster" get namespace kube-system -o jsonpath="{$jsonpath}" 2>/dev/null || true)
     [ "$made" = cluster ] || fail "kind cluster $cluster does not bear the mark of this script; if it is yours: kind delete cluster --name $cluster"
@@ -305,6 +315,8 @@ delete() {
     kubectl delete -k hack/quickstart/more --ignore-not-found
     kubectl delete -k manifests/overlays/demo/tenants --ignore-not-found
     kubectl wait pods -l 'app in (gpushare-demo, gpushare-more)' --for=delete --timeout="${wait}s"
+    left=$(kubectl get pods -A -l gpushare.dev/shared=true -o jsonpath='{range .items[*]}{.metadata.namespace}/{.metadata.name} {end}')
+    [ -z "$left" ] || fail "pods of yours have shares: ${left% }; delete them first, without an agent they cannot restart"
     kubectl delete -f hack/quickstart/prometheus.yaml --ignore-not-found
     kubectl delete -k hack/quickstart --ignore-not-found
     kubectl delete -f hack/quickstart/nodepool.yaml --ignore-not-found
@@ -327,22 +339,28 @@ delete() {
   echo "on the nodes /var/lib/gpushare stays, with the simulated cards, and /var/run/cdi/gpushare-*.json (docs/upgrade.md)"
 }
 
-case $action in
-  delete) need kubectl "https://kubernetes.io/docs/tasks/tools"; delete; exit 0 ;;
-  create) need_programs; create_cluster; choose_context; load_images ;;
-  existing)
-    need_programs
-    choose_context
-    say "Skipped: making a cluster, building and loading images; this is $(kubectl config current-context)"
-    ;;
-esac
-choose_nodes
-refuse_another_installation
-check_node
-install
-tenants
-views
-refused
-alert
-purchase
-say "Done: gpushare runs on node $node${spare:+ and $spare}. To remove it: bash hack/quickstart-kind.sh --delete${context:+ --context $context}"
+# A function, so that the file may change while it runs.
+main() {
+  case $action in
+    delete) need kubectl "https://kubernetes.io/docs/tasks/tools"; delete; return 0 ;;
+    create) need_programs; create_cluster; choose_context; load_images ;;
+    existing)
+      need_programs
+      choose_context
+      again=${context:+ --context $context}
+      say "Skipped: making a cluster, building and loading images; this is $(kubectl config current-context)"
+      ;;
+  esac
+  choose_nodes
+  refuse_another_installation
+  check_node
+  install
+  tenants
+  views
+  refused
+  alert
+  purchase
+  say "Done: gpushare runs on node $node${spare:+ and $spare}. To remove it: bash hack/quickstart-kind.sh --delete$again"
+}
+
+main; exit

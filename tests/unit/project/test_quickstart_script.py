@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -19,16 +20,21 @@ case "$*" in
 version) exit 0 ;;
 *containerRuntimeVersion*) echo "$RUNTIME" ;;
 *schedule*) echo / ;;
+"get pod gpushare-check"*) echo Succeeded ;;
+"logs gpushare-check") echo "$DOCTOR" ;;
+"get --raw /version") echo "\"gitVersion\": \"$SERVER\"," ;;
+"apply -k hack/quickstart") echo "daemonset.apps/gpushare-node created" ;;
 "get nodes"*) echo node-1 ;;
 esac
 """
+NRI = "ok       machine.nri              containerd with NRI"
 
 
 @pytest.fixture
 def machine(tmp_path):
     """A function that runs the script on a machine with these programs alone: its status, its words, its calls."""
 
-    def run(*words, runtime="containerd://2.1.9", **programs):
+    def run(*words, runtime="containerd://2.1.9", server="v1.36.4", doctor=NRI, **programs):
         for name in USED:
             (tmp_path / name).unlink(missing_ok=True)
             (tmp_path / name).symlink_to(shutil.which(name))
@@ -43,6 +49,8 @@ def machine(tmp_path):
                 "PATH": str(tmp_path),
                 "CALLS": str(calls),
                 "RUNTIME": runtime,
+                "SERVER": server,
+                "DOCTOR": doctor,
                 "WAIT": "0",
                 "HOME": os.environ.get("HOME", "/"),
             },
@@ -122,6 +130,64 @@ def test_a_container_runtime_that_is_new_enough_is_taken(machine, runtime):
     assert changes(calls)
 
 
+def test_nothing_is_installed_on_a_node_without_nri(machine):
+    """
+    What doctor says is shown, and where the page tells how to switch it on.
+    """
+    off = "problem  machine.nri              NRI is off"
+    status, said, calls = machine("--existing", doctor=off, **HAVE)
+    assert 1 == status
+    assert off in said
+    assert "is off on node node-1: docs/quickstart.md says how to switch it on" in said
+    assert not [one for one in calls if one.startswith("kubectl apply -k hack/quickstart ")]
+
+
+@pytest.mark.parametrize(
+    ("server", "image"),
+    [("v1.35.6+k3s1", "v1.35.6"), ("v1.34.9+k3s1", "v1.34.9"), ("v1.36.4", None), ("v1.37.0", None), ("v1.36.0", None)],
+)
+def test_kube_scheduler_is_never_newer_than_the_api_server(machine, server, image):
+    """
+    An older cluster gets the image of its own version; others keep the one of the manifests.
+    """
+    _, _, calls = machine("--existing", server=server, **HAVE)
+    assert "kubectl apply -k hack/quickstart" in calls
+    found = [one.rpartition(":")[2] for one in calls if " set image deployment/gpushare-scheduler " in one]
+    assert [image] * (image is not None) == found
+
+
+def test_a_cluster_that_is_too_old_is_refused(machine):
+    """
+    Before anything is installed.
+    """
+    status, said, calls = machine("--existing", server="v1.33.5", **HAVE)
+    assert 1 == status
+    assert "the cluster has Kubernetes 1.33.5: 1.34 or newer is needed" in said
+    assert "kubectl apply -k hack/quickstart" not in calls
+
+
+def test_a_cluster_is_made_with_kind_and_gets_the_images(machine):
+    """
+    One cluster of the pinned node image, three builds by the names that the manifests have, all of them loaded; then
+    the first worker is shared and the second kept aside.
+    """
+    logged = '#!/bin/sh\necho "${0##*/} $*" >>"$CALLS"\n'
+    context = NODE.replace("version)", '"config get-contexts"*) echo kind-gpushare-quickstart ;;\nversion)')
+    programs = {"kind": logged, "docker": logged, "openssl": OK, "gpushare": OK, "kubectl": context}
+    _, _, calls = machine(**programs)
+    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    names = [f"docker.io/library/gpushare-{name}:{version}" for name in ("node", "exporter", "controller")]
+    [made] = [one for one in calls if one.startswith("kind create cluster ")]
+    assert "--name gpushare-quickstart --image kindest/node:v1.36.4@sha256:" in made
+    assert "--config hack/quickstart/kind.yaml" in made
+    assert names == [one.split()[-2] for one in calls if one.startswith("docker build ")]
+    assert [f"kind load docker-image --name gpushare-quickstart {' '.join(names)}"] == [
+        one for one in calls if one.startswith("kind load ")
+    ]
+    assert "kubectl cordon gpushare-quickstart-worker2" in calls
+    assert "kubectl label node gpushare-quickstart-worker ack.node.gpu.schedule=core_mem --overwrite" in calls
+
+
 def test_only_a_kind_cluster_with_the_scripts_mark_is_deleted(machine):
     """
     One of that name that somebody else has made stays.
@@ -135,6 +201,19 @@ def test_only_a_kind_cluster_with_the_scripts_mark_is_deleted(machine):
     status, _, calls = machine("--delete", kind=kind, kubectl=marked)
     assert 0 == status
     assert "kind delete cluster --name gpushare-quickstart" in calls
+
+
+def test_the_agent_stays_while_pods_of_others_have_shares(machine):
+    """
+    They are named, and nothing that they need is removed.
+    """
+    others = (
+        '*shared=true*) echo "ml/trainer-0 " ;;\n*"get namespace gpushare-system"*) echo installation ;;\n"get nodes"*)'
+    )
+    status, said, calls = machine("--delete", kubectl=NODE.replace('"get nodes"*)', others))
+    assert 1 == status
+    assert "pods of yours have shares: ml/trainer-0; delete them first" in said
+    assert not [one for one in calls if one.startswith("kubectl delete -k hack/quickstart ")]
 
 
 def test_help_and_unknown_options(machine):
