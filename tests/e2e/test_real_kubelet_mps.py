@@ -6,14 +6,18 @@ death.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
 import pytest
+from e2e.managed_node import MODE
+from e2e.sharing import why_pending
+from e2e.test_real_kubelet_chain import everything, pods_of, workload
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
 from realkubelet.stage import play, real_stage
 
-from isolation.contract.names import MPS_ENDED
+from isolation.contract.names import ALLOCATION, MPS_ENDED
 from isolation.node.mps.exchange import folder_of
 
 RECOVERY_SECONDS = 30.0
@@ -70,3 +74,32 @@ def test_containers_join_their_server_and_run_again_after_it_died(stage, record_
     assert all("the MPS daemon died" in note for note in notes)
     assert took < RECOVERY_SECONDS
     record_property("seconds", round(took, 1))
+
+
+def test_what_tenants_write_shares_a_card_with_their_own_group_and_user_alone(stage, tmp_path):
+    """From the manifest on: admission, scheduler, agent, kubelet and runtime, all real. Another user's pod waits."""
+    user = {"nodeSelector": {MODE: "mps"}, "securityContext": {"runAsUser": 0}}
+    web = workload("Deployment", "web", container("main", 1, *TAKE), replicas=2)
+    web["spec"]["template"]["spec"] |= user
+    other = workload("Deployment", "other", container("main", 1, *TAKE), replicas=1)
+    other["spec"]["template"]["spec"] |= user | {"securityContext": {"runAsUser": 1001}}
+
+    async def story(client):
+        async with everything(stage, client, tmp_path):
+            await client.create(web)
+            pods = [await stage.running_pod(client, pod["metadata"]["name"]) for pod in await pods_of(client, "web", 2)]
+            told = [facts(stage.said(pod)) for pod in pods]
+            await client.create(other)
+            pending = await client.until(
+                lambda pods: pods["items"] and why_pending(pods["items"][0]), PODS, labelSelector="app=other"
+            )
+            for name in ("web", "other"):
+                await client.delete(f"/apis/apps/v1/namespaces/default/deployments/{name}")
+            return told, pods, why_pending(pending["items"][0])
+
+    told, pods, why = play(stage, story)
+    for said in told:
+        assert (["0", "2"], [str(GIB)]) == (said["take"], said["total"])
+    records = [json.loads(pod["metadata"]["annotations"][ALLOCATION])["trust"] for pod in pods]
+    assert records == [{"group": "default", "uid": 0}] * 2
+    assert "group" in why

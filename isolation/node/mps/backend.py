@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 LATELY_SECONDS: Final = 3.0
 """A program may end of its server's failure before the keeper and the agent notice that."""
-WAIT_SECONDS: Final = 1.5
-"""For a server that is being started: a runtime waits two seconds for its plugins."""
+WAIT_SECONDS: Final = 1.0
+"""For a server that is being started: within the deadline of our answers, or nobody reads why."""
 _INSIDE: Final = f"{IN_CONTAINER}/mps/{PIPE}"
 
 
