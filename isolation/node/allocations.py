@@ -150,12 +150,13 @@ class Allocations:
 
         CRI-O reports no end of a container that its OCI runtime, or the guard, refused to create.
         """
+        if self._now() - known.created <= START_SECONDS:
+            return
+        # read without the lock: the runtime waits for answers that need it
+        empty = {one for one in tuple(known.runs) if self._cgroups.pids(known.tenant.uid, one) == frozenset()}
         with self._lock:
-            if self._now() - known.created > START_SECONDS:
-                for one in tuple(known.runs):
-                    if self._cgroups.pids(known.tenant.uid, one) == frozenset():
-                        known.runs.discard(one)
-                        known.ended.add(one)
+            known.ended |= known.runs & empty
+            known.runs -= empty
 
     def drop(self, ident: str) -> None:
         """Nobody uses it any more."""
