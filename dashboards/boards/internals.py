@@ -258,8 +258,8 @@ AGENT: Final = Section(
                     "Agents",
                     "Whether the agent is ready, registered with the kubelet and connected to the container runtime, "
                     "and how often it became so; whether its device plugin process runs; containers that this one "
-                    "refused because the agent had not prepared them; containers with an allocation; cards with error "
-                    "events from the driver.",
+                    "refused because the agent had not prepared them; containers that ended with their MPS server; "
+                    "containers with an allocation; cards with error events from the driver.",
                     TARGETS,
                     (
                         Column("Ready", target(SCOPE(n.READY), "min"), "short", words=YES_NO),
@@ -269,6 +269,7 @@ AGENT: Final = Section(
                         Column("Connections", target(f"increase({SCOPE(n.CONNECTIONS)}[$__range])"), "short"),
                         Column("Device plugin", target(SCOPE(n.DEVICE_PLUGIN), "min"), "short", words=YES_NO),
                         Column("Unprepared", target(f"increase({SCOPE(n.UNPREPARED)}[$__range])"), "short"),
+                        Column("MPS failures", target(f"increase({SCOPE(n.MPS_FAILED)}[$__range])"), "short"),
                         Column("Allocations", target(SCOPE(n.HOLDERS)), "short", steps=(Threshold(GREY),)),
                         Column("Cards with error events", target(SCOPE(n.LISTENED)), "short"),
                     ),
