@@ -111,7 +111,10 @@ def forwarders(folder: Path) -> Path:
     passed = [name for how, name, _ in symbols() if how == "PASS" and name.startswith("cu")]
     body = [FORWARD[machine()].format(name=name, index=slot[name], offset=8 * slot[name]) for name in passed]
     code = folder / "forwarders.S"
-    code.write_text("".join([".text\n", *body, '.section .note.GNU-stack, "", %progbits\n']), encoding="ascii")
+    # Named, or the symbol table has the name of a temporary file and no two builds are the same
+    code.write_text(
+        "".join(['.file "forwarders.S"\n.text\n', *body, '.section .note.GNU-stack, "", %progbits\n']), encoding="ascii"
+    )
     return code
 
 

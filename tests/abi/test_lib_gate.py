@@ -133,3 +133,13 @@ def test_every_nvml_name_that_nvidia_ml_py_asks_for_is_classified():
     asked = _asked_by("pynvml", r'_nvmlGetFunctionPointer\("(nvml\w+)"')
 
     assert set() == asked - {name for _, name, _ in build.symbols()}
+
+
+@pytest.mark.parametrize("variant", [build.PLAIN, build.STRICT])
+def test_two_builds_are_the_same(variant, tmp_path):
+    """No name of a temporary file, no time and no path of the machine is in the object."""
+    made = [tmp_path / name for name in ("once.so", "again.so")]
+    for target in made:
+        build.build(target, variant)
+
+    assert made[0].read_bytes() == made[1].read_bytes()

@@ -2,6 +2,7 @@
 /* dlsym: names of the driver and of NVML are looked at, every other call jumps on to the real one
  * with the caller's own return address: RTLD_NEXT and another preload's wrapper stay right.
  */
+    .file "dlsym.S"
     .text
     .globl dlsym
     .type dlsym, %function

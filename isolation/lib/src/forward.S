@@ -2,6 +2,7 @@
 /* Strict variant: a forwarder found no target yet. Keeps every argument register, asks for the
  * target of the index in r11 (x16) and jumps there.
  */
+    .file "forward.S"
 #ifdef GS_STRICT_HOOK
     .text
     .globl gs_forward

@@ -2,6 +2,7 @@
 /* dlopen, dlmopen and dlvsym: the call is looked at and jumps on to the real one with the caller's own return
  * address, by which the loader knows whose RUNPATH, namespace and RTLD_NEXT are meant.
  */
+    .file "loader.S"
     .text
     .set DEEPBIND, 8
 #if defined(__x86_64__)
