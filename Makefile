@@ -15,7 +15,7 @@ MADE   := $(VENV)/.gpushare-made
 LIGHT  := $(VENV)/.gpushare-light
 READY  := $(VENV)/.gpushare-ready
 
-.PHONY: help up test test-all unit lint check one stage kubelet keda operators clients gpu tools controlplane bench version release clean
+.PHONY: help up test test-all unit lint check one stage kubelet keda operators clients gpu tools controlplane bench version release dist clean
 
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -100,9 +100,13 @@ release:         ## write a new version everywhere it stands: make release V=1.2
 	@echo "$(V)" | grep -Eqx '[0-9]+\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?' || { echo "V is no version: write make release V=1.2.3 or V=1.2.3rc1"; exit 2; }
 	@sed -i 's/^version = ".*"$$/version = "$(V)"/' pyproject.toml
 	@sed -i 's/newTag: ".*"/newTag: "$(V)"/' manifests/images/kustomization.yaml
-	@sed -i 's/^\(version\|appVersion\): .*/\1: $(V)/' charts/gpushare/Chart.yaml
+	@sed -i 's/^appVersion: .*/appVersion: $(V)/' charts/gpushare/Chart.yaml
+	@sed -i "s/^version: .*/version: $$(echo $(V) | sed -E 's/(a|b|rc)([0-9]+)$$/-\1.\2/')/" charts/gpushare/Chart.yaml # as SemVer has it
 	@grep -q '^## \[$(V)\]' CHANGELOG.md || sed -i 's/^## \[Unreleased\]$$/&\n\n## [$(V)] - unreleased/' CHANGELOG.md
 	@sed -i "s/^## \[$(V)\] - unreleased\$$/## [$(V)] - $$(date -u +%F)/" CHANGELOG.md
+
+dist: $(READY)   ## build what a tagged release consists of: sdist, wheel, chart, SBOM, checksums (ARGS=--local keeps the wheel's linux tag)
+	@PYTHON=$(BIN)/python bash hack/release.sh $(ARGS)
 
 clean:           ## remove the virtual environment and all build output
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

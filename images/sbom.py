@@ -45,8 +45,8 @@ def needs(found: Distribution) -> set[str]:
     return {plain(word.group()) for word in words if word is not None}
 
 
-def bill(image: str) -> dict[str, Any]:
-    """The whole document."""
+def bill(image: str, kind: str = "container") -> dict[str, Any]:
+    """The whole document, about an image or whatever else CycloneDX has a type for."""
     every = {plain(one.metadata["Name"]): one for one in distributions()}
     parts = {name: component(one) for name, one in sorted(every.items())}
     depends = [
@@ -54,7 +54,7 @@ def bill(image: str) -> dict[str, Any]:
         for name, part in parts.items()
     ]
     ours = every.get("gpushare")
-    whole = {"type": "container", "bom-ref": image, "name": image} | ({"version": ours.version} if ours else {})
+    whole = {"type": kind, "bom-ref": image, "name": image} | ({"version": ours.version} if ours else {})
     listed = json.dumps([whole, *parts.values()], sort_keys=True)
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -69,5 +69,5 @@ def bill(image: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    json.dump(bill(sys.argv[1]), sys.stdout, indent=1)
+    json.dump(bill(*sys.argv[1:]), sys.stdout, indent=1)
     sys.stdout.write("\n")
