@@ -42,6 +42,11 @@ def chart(root=ROOT):
     return {made["version"], made["appVersion"]}
 
 
+def semver(version):
+    """As a chart has to write it, which is another way only for what comes before a release."""
+    return re.sub(r"(a|b|rc)(\d+)$", r"-\1.\2", version)
+
+
 def headings(root=ROOT):
     """What the changelog has sections for, the newest first, and what stands after each name."""
     return re.findall(r"^## \[(.+?)\](?: - (\S+))?$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
@@ -65,7 +70,7 @@ def tree(tmp_path):
 def test_manifests_and_changelog_have_the_version_of_the_project():
     """If not: `make release V=...` writes all of them."""
     assert tags() == dict.fromkeys(IMAGES, source())
-    assert {source()} == chart()
+    assert {source(), semver(source())} == chart()
     assert [("Unreleased", ""), source()] == [headings()[0], headings()[1][0]]
 
 
@@ -109,6 +114,9 @@ def test_a_release_writes_every_place(tree):
     assert ["Unreleased", "9.9.0", "9.8.7"] == [name for name, _ in headings(tree)]
     assert "unreleased" != headings(tree)[1][1]
     assert "2001-01-01" == headings(tree)[2][1]
+
+    assert 0 == made(tree, "9.9.1rc2").returncode
+    assert ("9.9.1rc2", {"9.9.1rc2", "9.9.1-rc.2"}) == (source(tree), chart(tree))
 
 
 @pytest.mark.parametrize("version", ["", "1.2", "v1.2.3", "1.2.3+local", "1.2.3-rc.1", "1.2.3 "])
