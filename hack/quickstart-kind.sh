@@ -139,6 +139,10 @@ choose_nodes() {
     [ -n "$node" ] || fail "no node takes pods: see kubectl get nodes, or name one with --node"
   fi
   [ "$node" != "$spare" ] || fail "--node and --spare name the same node"
+  if [ -n "$spare" ] && [ "$(kubectl get node "$spare" -o jsonpath='{.metadata.labels.gpushare\.dev/pool}' 2>/dev/null)" = demo ]; then
+    say "Done before: the autoscaler has bought node $spare. To begin again: bash hack/quickstart-kind.sh --delete${context:+ --context $context}"
+    exit 0
+  fi
   local one
   for one in "$node" ${spare:+"$spare"}; do
     kubectl get node "$one" >/dev/null 2>&1 || fail "there is no node $one: see kubectl get nodes"
@@ -158,7 +162,7 @@ refuse_another_installation() {
   made=$(kubectl get namespace "$system" --ignore-not-found -o jsonpath="{.metadata.name} {$jsonpath}")
   case $made in
     "" | "$system installation") ;;
-    *) fail "gpushare is installed here already, not by this script: it changes nothing" ;;
+    *) fail "gpushare is installed here already, not by this script: it changes nothing. Use another cluster, or remove gpushare first (docs/upgrade.md)" ;;
   esac
 }
 
@@ -213,7 +217,6 @@ install() {
   applied=$SECONDS
   printf '$ kubectl apply -k hack/quickstart\n'
   kubectl apply -k hack/quickstart | grep -E '^(daemonset|deployment)'
-  kubectl annotate namespace "$system" "$mark=installation" --overwrite >/dev/null
   fit_kube_scheduler
   show sh manifests/certificate.sh
   show kubectl -n "$system" rollout status deployment/gpushare-scheduler --timeout="${wait}s"
@@ -319,10 +322,10 @@ delete() {
     [ -z "$left" ] || fail "pods of yours have shares: ${left% }; delete them first, without an agent they cannot restart"
     kubectl delete -f hack/quickstart/prometheus.yaml --ignore-not-found
     kubectl delete -k hack/quickstart --ignore-not-found
-    kubectl delete -f hack/quickstart/nodepool.yaml --ignore-not-found
   else
-    echo "gpushare is not installed here by this script"
+    echo "gpushare is not installed here by this script; if it is installed: docs/upgrade.md says how to remove it"
   fi
+  kubectl delete -f hack/quickstart/nodepool.yaml --ignore-not-found
   kubectl delete pod gpushare-check --ignore-not-found
   for one in $(kubectl get nodes -o jsonpath="{range .items[*]}{.metadata.name}={$jsonpath} {end}"); do
     case ${one#*=} in

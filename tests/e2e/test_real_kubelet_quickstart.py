@@ -31,6 +31,9 @@ PRINTED = ROOT / "build/quickstart.txt"
 FIRST_POD_SECONDS = 300
 """From applied manifests to running pods with shares: what the page promises."""
 _SECONDS = 900.0
+MEMORY_ALONE = """
+kubectl kustomize hack/quickstart/own | sed '/gpu-core/d; s/name: own/name: alone/' | kubectl apply -f -
+"""
 _MAIN = "import sys, gpushare; sys.argv[0] = '{name}'; gpushare.{entry}()"
 
 
@@ -39,6 +42,9 @@ class Told:
     """What was printed, by step."""
 
     done: str = ""
+    again: str = ""
+    own: str = ""
+    refused: str = ""
     foreign: str = ""
     gone: str = ""
     objects: dict[str, str] = field(default_factory=dict)
@@ -91,6 +97,12 @@ def told(tmp_path_factory):
         PRINTED.parent.mkdir(exist_ok=True)
         PRINTED.write_text(result.done)
         result.objects["cards"] = we.run("kubectl", "get", "nodes", "-o", "yaml")
+        result.again = we.run(*quickstart, "--existing", "--node", "node-1", "--spare", "node-2")
+        we.run("kubectl", "apply", "-k", "hack/quickstart/own")
+        we.run("kubectl", "wait", "--for=condition=Ready", "pod/own", "--timeout=120s")
+        result.own = we.run("gpushare", "explain", "own")
+        result.refused = we.run("bash", "-c", MEMORY_ALONE, status=1)
+        we.run("kubectl", "delete", "-k", "hack/quickstart/own")
         result.gone = we.run(*quickstart, "--delete")
         result.objects["after"] = we.run("kubectl", "get", "nodes", "-o", "yaml")
         kinds = "namespaces,crds,clusterroles,mutatingwebhookconfigurations,validatingadmissionpolicies"
@@ -141,6 +153,16 @@ def test_what_the_script_made_is_removed_and_nothing_else(told):
     assert not re.findall(r"(?:gpushare\.dev|ack\.node|aliyun\.accelerator)/?\S*:", after)
     assert "unschedulable: true" not in after
     assert "team: mine" in after
+
+
+def test_a_pod_of_ones_own_runs_and_a_refusal_says_what_to_add(told):
+    """
+    The next step of the page; memory alone, as on nodes of mode cgpu, is told of compute. Again: nothing happens.
+    """
+    assert re.search(r"^default/own: bound to node node-\d, Running$", told.own, re.MULTILINE)
+    assert "requests 2 GiB and 25 % compute on 1 card" in told.own
+    assert "also request aliyun.com/gpu-core.percentage" in told.refused
+    assert "Done before: the autoscaler has bought node node-2" in told.again
 
 
 VARYING = (

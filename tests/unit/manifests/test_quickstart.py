@@ -33,6 +33,14 @@ def test_the_autoscaler_may_scale_the_pool_of_its_configuration_and_acts():
     assert {"enabled": "true", "dryRun": "false"} == named(things, "ConfigMap", "gpushare-autoscaler")["data"]
 
 
+def test_the_namespace_says_whose_installation_it_is():
+    """
+    The mark comes with it, so an installation that was interrupted is known again.
+    """
+    made = named(built(FOLDER), "Namespace", "gpushare-system")
+    assert "installation" == made["metadata"]["annotations"]["quickstart.gpushare.dev/made"]
+
+
 def test_a_node_of_the_pool_is_expected_to_be_as_the_demos_nodes_are():
     """
     Mode, and cards of the model and number that the agent's init container makes.

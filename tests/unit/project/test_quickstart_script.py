@@ -130,6 +130,19 @@ def test_a_container_runtime_that_is_new_enough_is_taken(machine, runtime):
     assert changes(calls)
 
 
+def test_where_it_was_done_before_nothing_is_done_again(machine):
+    """
+    The spare node is the pool's by now: to set it aside again would take it from pods that run there.
+    """
+    bought = NODE.replace('"get nodes"*)', '*gpushare*dev/pool*) echo demo ;;\n"get nodes"*)')
+    status, said, calls = machine("--existing", "--node", "node-1", "--spare", "node-2", **(HAVE | {"kubectl": bought}))
+    assert (0, []) == (status, changes(calls))
+    assert (
+        "Done before: the autoscaler has bought node node-2. To begin again: bash hack/quickstart-kind.sh --delete"
+        in said
+    )
+
+
 def test_nothing_is_installed_on_a_node_without_nri(machine):
     """
     What doctor says is shown, and where the page tells how to switch it on.

@@ -86,7 +86,7 @@ def explain_misfit(
             wanted += f" and {COMPUTE_POLICY}={ComputePolicy.PRIORITY}"
         return (
             f"no node{' and no pool' if growth is not None else ''} supports this kind of GPU share; "
-            f"label a node {wanted}, or request whole cards"
+            f"{_other_kind(kind, (*existing.sizes, *coming), dialect)}label a node {wanted}, or request whole cards"
         )
     if not all(size.cards for size in (*here, *pools)):  # a node whose agent has not published its cards yet
         return None
@@ -102,6 +102,16 @@ def explain_misfit(
             f"request less, or spread it over more cards with label {dialect.card_count}"
         )
     return None
+
+
+def _other_kind(kind: RequestKind, sizes: Iterable[NodeSize], dialect: Dialect) -> str:
+    """How the pod would fit the nodes that there are; empty: in no such way."""
+    modes = {size.mode for size in sizes}
+    if kind is RequestKind.MEMORY and Mode.CORE_MEM in modes:
+        return f"also request {dialect.compute}, for nodes of mode {Mode.CORE_MEM}, "
+    if kind is RequestKind.COMPUTE and modes & MODES[RequestKind.MEMORY]:
+        return f"request {dialect.memory} without {dialect.compute}, "
+    return ""
 
 
 def _most(amounts: Sequence[Sequence[int]], *, published: bool) -> str:

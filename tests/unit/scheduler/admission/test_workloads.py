@@ -116,6 +116,24 @@ def test_shares_where_all_nodes_serve_whole_cards_are_refused():
     assert "label a node ack.node.gpu.schedule=cgpu or share" in respond(asked(pod()), exclusive)["message"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "compute", "says"),
+    [
+        (Mode.CORE_MEM, "", "also request aliyun.com/gpu-core.percentage, for nodes of mode core_mem, label a node"),
+        (Mode.CGPU, "30", "request aliyun.com/gpu-mem without aliyun.com/gpu-core.percentage, label a node"),
+    ],
+)
+def test_a_share_of_the_other_kind_is_named_where_the_nodes_serve_it(mode, compute, says):
+    """
+    Somebody who cannot label nodes can change the pod.
+    """
+    limits = {MEM: "2"} | ({"aliyun.com/gpu-core.percentage": compute} if compute else {})
+    wanted = pod(containers=[{"name": "main", "image": "i", "resources": {"limits": limits, "requests": limits}}])
+    answer = respond(asked(wanted), world(fleet=measure_nodes([node(mode=mode)])))
+    assert not answer["allowed"]
+    assert says in answer["message"]
+
+
 def test_a_node_that_has_not_named_its_cards_yet_may_have_any():
     """
     While agents start nothing is refused for size; what other nodes have does not matter then.
