@@ -52,6 +52,8 @@ TEMPLATE_SECONDS: Final = 60.0
 TEMPLATE_RETRY_SECONDS: Final = 0.5
 LOST_SECONDS: Final = 10.0
 """Reserved cards may be gone for so long before the request is revoked: an agent that restarts is back by then."""
+MOST_TEMPLATES: Final = 32
+"""Each is a question to the API server; Kueue's jobs have at most 8 pod sets."""
 _MOST_TRIED: Final = 8
 """Requests in one cycle, of one namespace after another."""
 _REST: Final = 4.0
@@ -156,8 +158,11 @@ class Gangs:
         """Every pod with what it asks for; None: a template is not there yet."""
         if not 0 < asked.pods <= MOST_PODS:
             return Refusal(Why.INVALID, f"{asked.pods} pods: 1 to {MOST_PODS} start together")
+        templates = list(dict.fromkeys(one.template for one in asked.pod_sets))
+        if len(templates) > MOST_TEMPLATES:
+            return Refusal(Why.INVALID, f"{len(templates)} pod templates: at most {MOST_TEMPLATES} in one request")
         requests: dict[str, Request | None] = {}
-        for name in dict.fromkeys(one.template for one in asked.pod_sets):
+        for name in templates:
             found = await self._objects.read(template_path(asked.namespace, name))
             now = self._context.clock()
             if found is None and now < asked.created + TEMPLATE_SECONDS:

@@ -46,7 +46,7 @@ def reservation_names(asked: ProvisioningRequest, pods: int) -> list[str]:
 
 
 def refuse_early(members: Sequence[Member]) -> Refusal | None:
-    """What no cluster could serve, or what a pod could not be told apart by when it comes for its reservation."""
+    """What no cluster could serve, or requests whose pods could not be matched to their reservations."""
     if not members:
         return Refusal(Why.INVALID, "no pod set requests shares of cards: leave it out of the check's managedResources")
     if len(members) > MOST_PODS:

@@ -31,7 +31,7 @@ from isolation.contract.provisioning import (
 from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError, UnreachableError
 from isolation.scheduler.core.gangs import BOOKED_SECONDS, refuse_early
-from isolation.scheduler.gangs import LOST_SECONDS, RETRY_SECONDS, TEMPLATE_SECONDS, Gangs
+from isolation.scheduler.gangs import LOST_SECONDS, MOST_TEMPLATES, RETRY_SECONDS, TEMPLATE_SECONDS, Gangs
 from isolation.scheduler.writes import ObjectWriter
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
@@ -172,7 +172,7 @@ def test_a_reservation_that_cannot_be_stored_leaves_none_and_the_next_attempt_st
     assert 2 == made
 
 
-def test_a_definition_that_drops_the_name_of_the_request_is_told_of_and_nothing_is_promised(caplog):
+def test_a_definition_that_drops_the_name_of_the_request_is_logged_and_nothing_is_promised(caplog):
     """
     An update without the new CustomResourceDefinition: no pod could use such reservations, so none stays.
     """
@@ -188,7 +188,7 @@ def test_a_definition_that_drops_the_name_of_the_request_is_told_of_and_nothing_
     assert "apply its CustomResourceDefinition again" in caplog.text
 
 
-def test_a_status_that_somebody_changed_meanwhile_is_written_again_over_the_same_reservations():
+def test_a_status_that_was_changed_meanwhile_is_written_again_over_the_same_reservations():
     """
     The first write is refused with a conflict: no reservation is made again or lost.
     """
@@ -234,7 +234,7 @@ def test_a_new_leader_deletes_what_is_left_of_half_a_gang_and_confirms_a_whole_o
     assert ("Provisioned" in first[0], first[1], made) == (True, [], ["gang-g-0", "gang-g-1"])
 
 
-def test_a_gang_that_a_leader_before_reserved_on_cards_that_are_gone_is_reserved_anew():
+def test_a_gang_that_a_leader_before_reserved_on_cards_that_are_gone_is_reserved_again():
     """
     All reservations are there and one of the nodes is not any more: they are deleted, and the other node takes both.
     """
@@ -347,6 +347,22 @@ def test_cards_that_go_for_a_moment_revoke_nothing():
     assert (0, {}) == (made, known)
 
 
+def test_a_request_with_very_many_templates_is_refused_before_any_is_read():
+    """
+    The definition allows pod sets of no pods in any number: each template would be a question to the API server.
+    """
+
+    async def story():
+        async with serving() as (api, _, __, cycle):
+            await api.ask("g", (1, 9), *[(0, 9)] * MOST_TEMPLATES)
+            await cycle()
+            return api.said("g")
+
+    assert (
+        f"{MOST_TEMPLATES + 1} pod templates: at most {MOST_TEMPLATES} in one request" in asyncio.run(story())["Failed"]
+    )
+
+
 def test_templates_that_never_come_fail_the_request_after_a_while():
     """
     Kueue makes them after the request: for a minute they may be missing.
@@ -412,7 +428,7 @@ def test_nodes_that_the_pods_may_not_use_are_not_reserved_and_the_reason_says_so
     assert "node n has room, but the pod cannot use it: labels do not match" in found.reason
 
 
-def test_pods_that_could_not_be_told_apart_are_refused():
+def test_pods_that_cannot_be_matched_are_refused():
     """
     Equal shares for different nodes: a pod of one set could take what only the other may use.
     """
