@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
@@ -134,6 +135,8 @@ class MpsClients:
         """By promise id, the generation with which its container was last reported to have ended."""
         self._lately: dict[str, tuple[str, float]] = {}
         """By promise id, the generation of a container that has ended, and when."""
+        self._ended: deque[tuple[str, str, float]] = deque()
+        """The same as the runtime reports it: its thread waits for no file of ours that is being written."""
         self.failed = 0
         """Containers that ended with their server since the agent started."""
 
@@ -205,11 +208,13 @@ class MpsClients:
         """A container has ended, by itself perhaps because its server did; by the runtime's id."""
         for one in self._allocations.all():
             if one.latest == container and (held := self.generation(one.id)):
-                with self._telling:
-                    self._lately[one.id] = held, self._clock()
+                self._ended.append((one.id, held, self._clock()))
 
     def _look_back(self) -> None:
         """At containers that have ended a moment ago: with their server, or not."""
+        while self._ended:
+            ident, held, when = self._ended.popleft()
+            self._lately[ident] = held, when
         servers = self._exchange.servers() if self._lately else {}
         for ident, (held, when) in tuple(self._lately.items()):
             known = self._allocations.get(ident)
