@@ -69,9 +69,9 @@ made="$(ls "$work"/made/*.whl)"
 
 step "platform of the wheel"
 wanted="manylinux_2_28_$(uname -m)"
-told="$(timeout $limit "$python" -m auditwheel show "$made" 2>"$work/log" | tr '\n' ' ')" || fail "auditwheel cannot read the wheel:
+report="$(timeout $limit "$python" -m auditwheel show "$made" 2>"$work/log" | tr '\n' ' ')" || fail "auditwheel cannot read the wheel:
 $(tail -20 "$work/log")"
-found="$(sed -n 's/.*platform tag: "\([^"]*\)".*/\1/p' <<<"$told")"
+found="$(sed -n 's/.*platform tag: "\([^"]*\)".*/\1/p' <<<"$report")"
 minor="$(sed -n 's/^manylinux_2_\([0-9]*\)_.*/\1/p' <<<"$found")"
 if [ -n "$minor" ] && [ "$minor" -le 28 ]; then
   "$python" -m wheel tags --remove --platform-tag "$wanted" "$made" >/dev/null

@@ -124,7 +124,7 @@ async def refused(at, manifest):
     return said
 
 
-async def told(at, pod):
+async def event_of(at, pod):
     """What its events say of its server."""
     found = await at.client.until(
         lambda listed: any(one["regarding"]["uid"] == pod.uid for one in listed["items"]),
@@ -166,7 +166,7 @@ def test_a_pod_gets_its_server_with_its_limits_and_a_card_is_never_left_without(
 
 
 @pytest.mark.parametrize("which", ["daemon", "server"])
-def test_after_a_daemon_or_server_died_its_pods_are_told_and_run_again_within_half_a_minute(
+def test_after_a_daemon_or_server_died_its_pods_get_an_event_and_run_again_within_half_a_minute(
     plane, tmp_path, which, record_property
 ):
     async def story():
@@ -188,7 +188,7 @@ def test_after_a_daemon_or_server_died_its_pods_are_told_and_run_again_within_ha
             again = [(await asyncio.to_thread(programs.run, pod))[1] for pod in pods]
             took = time.monotonic() - began
             after = exchange.servers()[uuid].generation
-            events = [await told(at, pod) for pod in pods]
+            events = [await event_of(at, pod) for pod in pods]
             metrics = at.agent.page()
             await at.remove("a", "b")
             return codes, again, took, before, after, events, metrics
@@ -208,7 +208,7 @@ def test_after_a_daemon_or_server_died_its_pods_are_told_and_run_again_within_ha
 
 
 def test_a_resize_that_mps_does_not_pass_on_waits_for_the_restart_and_says_so(plane, tmp_path):
-    """Larger than its start: told to restart, old limits, then the new ones. Smaller, and up to its start: at once."""
+    """Larger than its start: restart asked for, old limits, then the new ones. Smaller, up to its start: at once."""
 
     async def story():
         async with sharing(plane, tmp_path), stand(plane, tmp_path, "mps-resize") as (at, programs, *_):
@@ -217,7 +217,7 @@ def test_a_resize_that_mps_does_not_pass_on_waits_for_the_restart_and_says_so(pl
             pod = await at.running((await at.client.create(manifest))["metadata"]["uid"])
             await asyncio.to_thread(programs.run, pod)
             await wants(at, "grows", 6)
-            told = await at.client.until(
+            pending = await at.client.until(
                 lambda p: (now := status_of(p)) and now.condition == IN_PROGRESS and now.message, f"{PODS}/grows"
             )
             await count(at, 15 - 2)  # booked
@@ -232,10 +232,10 @@ def test_a_resize_that_mps_does_not_pass_on_waits_for_the_restart_and_says_so(pl
             await has(at, pod, 3)
             await wants(at, "grows", 5)
             await has(at, pod, 5)
-            return status_of(told), waits, promised, said, pod.boxes["main"].starts
+            return status_of(pending), waits, promised, said, pod.boxes["main"].starts
 
-    told, waits, promised, said, starts = asyncio.run(story())
-    assert told.reason == waits.reason == "Error"
+    pending, waits, promised, said, starts = asyncio.run(story())
+    assert pending.reason == waits.reason == "Error"
     assert "4 GiB and 100 % of compute: restart it" in waits.message
     assert promised == 4 * GIB
     assert json.loads(said) == [0, 0, OUT_OF_MEMORY]

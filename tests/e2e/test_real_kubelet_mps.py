@@ -42,7 +42,7 @@ def test_containers_join_their_server_and_run_again_after_it_died(stage, record_
             pod = pod_of(name, container("main", 1, *TAKE), securityContext={"runAsUser": 0})
             await stage.place(client, pod, 0)
         pods = [await stage.running_pod(client, name) for name in names]
-        told = [facts(stage.said(pod)) for pod in pods]
+        reports = [facts(stage.said(pod)) for pod in pods]
         box = stage.node.containers(pods[0]["metadata"]["uid"])["main"]
         env = stage.node.execute(box, "/bin/env")
         mounts = stage.node.execute(box, "/bin/cat", "/proc/self/mountinfo")
@@ -60,10 +60,10 @@ def test_containers_join_their_server_and_run_again_after_it_died(stage, record_
             EVENTS,
             fieldSelector=f"reason={MPS_ENDED}",
         )
-        return told, env, mounts, clients, took, again, [one["note"] for one in events["items"]]
+        return reports, env, mounts, clients, took, again, [one["note"] for one in events["items"]]
 
-    told, env, mounts, clients, took, again, notes = play(stage, story)
-    for said in told:
+    reports, env, mounts, clients, took, again, notes = play(stage, story)
+    for said in reports:
         assert (["0", "2"], [str(GIB)]) == (said["take"], said["total"])
     for said in again:
         assert ["0", "2", "0", "2"] == said["take"]
@@ -88,17 +88,17 @@ def test_what_tenants_write_shares_a_card_with_their_own_group_and_user_alone(st
         async with everything(stage, client, tmp_path):
             await client.create(web)
             pods = [await stage.running_pod(client, pod["metadata"]["name"]) for pod in await pods_of(client, "web", 2)]
-            told = [facts(stage.said(pod)) for pod in pods]
+            reports = [facts(stage.said(pod)) for pod in pods]
             await client.create(other)
             pending = await client.until(
                 lambda pods: pods["items"] and why_pending(pods["items"][0]), PODS, labelSelector="app=other"
             )
             for name in ("web", "other"):
                 await client.delete(f"/apis/apps/v1/namespaces/default/deployments/{name}")
-            return told, pods, why_pending(pending["items"][0])
+            return reports, pods, why_pending(pending["items"][0])
 
-    told, pods, why = play(stage, story)
-    for said in told:
+    reports, pods, why = play(stage, story)
+    for said in reports:
         assert (["0", "2"], [str(GIB)]) == (said["take"], said["total"])
     records = [json.loads(pod["metadata"]["annotations"][ALLOCATION])["trust"] for pod in pods]
     assert records == [{"group": "default", "uid": 0}] * 2

@@ -38,7 +38,7 @@ _MAIN = "import sys, gpushare; sys.argv[0] = '{name}'; gpushare.{entry}()"
 
 
 @dataclass
-class Told:
+class Outputs:
     """What was printed, by step."""
 
     done: str = ""
@@ -51,7 +51,7 @@ class Told:
 
 
 class Operator:
-    """Somebody with a kubeconfig and this tree."""
+    """A person with a kubeconfig and this tree."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         folder.mkdir()
@@ -81,10 +81,10 @@ class Operator:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def outputs(tmp_path_factory):
     """The script with two nodes, from the first label to its own removal, and once where it must not touch anything."""
     folder = tmp_path_factory.mktemp("quickstart")
-    result = Told()
+    result = Outputs()
     with small_cluster(folder, 2) as plane:
         we = Operator(plane.kubeconfig, folder / "bin")
         quickstart = ("bash", str(SCRIPT))
@@ -111,12 +111,12 @@ def told(tmp_path_factory):
     return result
 
 
-def test_the_script_goes_from_nothing_to_a_purchase(told):
+def test_the_script_goes_from_nothing_to_a_purchase(outputs):
     """
     It says what it skips; pods with shares run within the promised time; doctor finds nothing; a pod is refused what is
     beyond its promise, an alert fires, and the autoscaler buys a node on which the pod runs for which it was bought.
     """
-    done = told.done
+    done = outputs.done
     assert "Skipped: making a cluster, building and loading images" in done
     assert int(re.search(r"run (\d+) s after the manifests were applied", done)[1]) <= FIRST_POD_SECONDS
     assert re.search(r"^\d+ ok(, \d+ warning)?$", done, re.MULTILINE)
@@ -127,42 +127,42 @@ def test_the_script_goes_from_nothing_to_a_purchase(told):
     assert ("2", "4", "5", "32.0") == final
 
 
-def test_the_cards_of_two_nodes_are_told_apart(told):
+def test_two_nodes_have_different_cards(outputs):
     """
     Four cards, four UUIDs.
     """
-    assert 4 == len(set(re.findall(r"GPU-[0-9a-f-]{36}", told.objects["cards"])))
+    assert 4 == len(set(re.findall(r"GPU-[0-9a-f-]{36}", outputs.objects["cards"])))
 
 
-def test_an_installation_of_somebody_else_is_not_touched(told):
+def test_an_installation_of_somebody_else_is_not_touched(outputs):
     """
     Where the namespace is there already, the script says so before it has written anything.
     """
-    assert "installed here already, not by this script: it changes nothing" in told.foreign
-    assert "quickstart.gpushare.dev" not in told.objects["foreign"]
-    assert "ack.node.gpu.schedule" not in told.objects["foreign"]
+    assert "installed here already, not by this script: it changes nothing" in outputs.foreign
+    assert "quickstart.gpushare.dev" not in outputs.objects["foreign"]
+    assert "ack.node.gpu.schedule" not in outputs.objects["foreign"]
 
 
-def test_what_the_script_made_is_removed_and_nothing_else(told):
+def test_what_the_script_made_is_removed_and_nothing_else(outputs):
     """
     No object, label or annotation of gpushare is left, nodes take pods, and a label of somebody else's stays.
     """
-    assert not re.findall("gpushare", told.objects["left"])
-    assert not told.objects["pods"].strip()
-    after = told.objects["after"]
+    assert not re.findall("gpushare", outputs.objects["left"])
+    assert not outputs.objects["pods"].strip()
+    after = outputs.objects["after"]
     assert not re.findall(r"(?:gpushare\.dev|ack\.node|aliyun\.accelerator)/?\S*:", after)
     assert "unschedulable: true" not in after
     assert "team: mine" in after
 
 
-def test_a_pod_of_ones_own_runs_and_a_refusal_says_what_to_add(told):
+def test_a_pod_of_ones_own_runs_and_a_refusal_says_what_to_add(outputs):
     """
-    The next step of the page; memory alone, as on nodes of mode cgpu, is told of compute. Again: nothing happens.
+    The next step of the page; memory alone, as on nodes of mode cgpu, is refused. Again: nothing happens.
     """
-    assert re.search(r"^default/own: bound to node node-\d, Running$", told.own, re.MULTILINE)
-    assert "requests 2 GiB and 25 % compute on 1 card" in told.own
-    assert "also request aliyun.com/gpu-core.percentage" in told.refused
-    assert "Done before: the autoscaler has bought node node-2" in told.again
+    assert re.search(r"^default/own: bound to node node-\d, Running$", outputs.own, re.MULTILINE)
+    assert "requests 2 GiB and 25 % compute on 1 card" in outputs.own
+    assert "also request aliyun.com/gpu-core.percentage" in outputs.refused
+    assert "Done before: the autoscaler has bought node node-2" in outputs.again
 
 
 VARYING = (
@@ -200,13 +200,13 @@ def shown():
                     yield command, [one for one in map(plain, re.split(r"^\.\.\.$", output, flags=re.MULTILINE)) if one]
 
 
-def test_the_page_shows_what_was_printed(told):
+def test_the_page_shows_what_was_printed(outputs):
     """
     Each command with an output was run by the script, and printed each part of it, in that order.
     """
     blocks = list(shown())
     assert len(blocks) >= 6
-    printed = plain(told.done)
+    printed = plain(outputs.done)
     for command, parts in blocks:
         at = printed.find(plain(command))
         assert at >= 0, command

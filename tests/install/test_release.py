@@ -77,8 +77,8 @@ def release(clone, *words, **environment):
 
 def glibc_of(library):
     """Versions of symbols that an object needs."""
-    told = subprocess.run(["readelf", "-W", "-V", str(library)], capture_output=True, text=True, check=True, timeout=60)
-    return {tuple(map(int, each.split("."))) for each in re.findall(r"Name: GLIBC_([\d.]+)", told.stdout)}
+    seen = subprocess.run(["readelf", "-W", "-V", str(library)], capture_output=True, text=True, check=True, timeout=60)
+    return {tuple(map(int, each.split("."))) for each in re.findall(r"Name: GLIBC_([\d.]+)", seen.stdout)}
 
 
 def test_a_tagged_commit_makes_the_same_files_twice_and_each_is_whole(clone, tmp_path):

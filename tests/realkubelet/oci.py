@@ -56,9 +56,9 @@ def archive(out: IO[bytes], name: str, layer: IO[bytes], config: Mapping[str, ob
     whole |= {f"blobs/sha256/{_digest(blob).partition(':')[2]}": blob for blob in (layer, stored, manifest)}
     with tarfile.open(fileobj=out, mode="w") as tar:
         for path, content in whole.items():
-            told = tarfile.TarInfo(path)
-            told.size, told.mode = _size(content), 0o644
-            tar.addfile(told, content)
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = _size(content), 0o644
+            tar.addfile(entry, content)
 
 
 def with_libraries(program: Path) -> dict[str, Path]:
@@ -72,18 +72,18 @@ def _layer(files: Mapping[str, Path | bytes], links: Mapping[str, str]) -> bytes
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for folder in FOLDERS:
-            told = tarfile.TarInfo(folder)
-            told.type, told.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
-            tar.addfile(told)
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+            tar.addfile(entry)
         for path, content in files.items():
             data = content if isinstance(content, bytes) else content.read_bytes()
-            told = tarfile.TarInfo(path)
-            told.size, told.mode = len(data), 0o755
-            tar.addfile(told, io.BytesIO(data))
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(data), 0o755
+            tar.addfile(entry, io.BytesIO(data))
         for path, target in links.items():
-            told = tarfile.TarInfo(path)
-            told.type, told.linkname, told.mode = tarfile.SYMTYPE, target, 0o777
-            tar.addfile(told)
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, target, 0o777
+            tar.addfile(entry)
     return out.getvalue()
 
 

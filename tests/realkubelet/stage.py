@@ -198,8 +198,8 @@ class Stage:
         """Bytes by card that the limits files of a pod's containers say."""
         found = {}
         for name, file in self.limits_files(pod).items():
-            told = unpack_limits(file.read_bytes())
-            found[name] = {f"GPU-{card.uuid}": card.memory_bytes for card in told.cards}
+            limits = unpack_limits(file.read_bytes())
+            found[name] = {f"GPU-{card.uuid}": card.memory_bytes for card in limits.cards}
         return found
 
     def limits_files(self, pod: dict[str, Any]) -> dict[str, Path]:

@@ -168,7 +168,7 @@ def test_the_shared_memory_takes_the_place_of_the_containers_own():
     assert ["-/dev/shm", "/b", "/dev/shm"] == [one.destination for one in made]  # noqa: S108
 
 
-def test_the_guard_is_not_told_of_what_takes_the_place_of_a_containers_own():
+def test_the_guard_does_not_check_what_takes_the_place_of_a_containers_own():
     """It binds on the container's root, and /dev is a file system of its own: it would refuse every client."""
     shm = Mount("/var/lib/gpushare/mps/x/shm", "/dev/shm", writable=True, replaces=True)  # noqa: S108 (a container's)
     pipe = Mount("/var/lib/gpushare/mps/x/pipe", "/run/gpushare/mps/pipe")
@@ -217,17 +217,17 @@ def test_limits_beyond_those_of_a_clients_start_wait_for_its_restart(tmp_path, f
     assert not waits or "restart it" in found
 
 
-def test_a_client_keeps_its_limits_and_the_reason_is_told_until_its_restart():
+def test_a_client_keeps_its_limits_and_the_reason_is_shown_until_its_restart():
     had, wanted = part("GPU-1", 2 * GIB), part("GPU-1", 4 * GIB).slices
     known = Allocations(SimpleNamespace(pids=lambda *_: frozenset({1}), strays=lambda *_: frozenset()))
     made = known.creates(Tenant("ml", "a", "a", "main"), had, "c1")
     record = SimpleNamespace(compute=had.compute)
     pod = SimpleNamespace(container=lambda _: None, part=lambda _: wanted, allocation=record)
     pods = SimpleNamespace(synced=lambda: True, get=lambda _uid: pod)
-    changed, told = [], []
+    changed, reasons = [], []
     delivery = SimpleNamespace(standing=tuple, stands=lambda _: True, change=lambda *_: changed.append(1))
     resizing = SimpleNamespace(
-        second_look=lambda *_: None, may_grow=lambda _: True, hinders=lambda _one, why: told.append(why)
+        second_look=lambda *_: None, may_grow=lambda _: True, hinders=lambda _one, why: reasons.append(why)
     )
     inventory = SimpleNamespace(cards=lambda: (Card("GPU-1", 0, 16 * GIB),))
     parts = Parts(pods, inventory, known, delivery, SimpleNamespace(sweep=lambda _known: None), resizing)
@@ -235,7 +235,7 @@ def test_a_client_keeps_its_limits_and_the_reason_is_told_until_its_restart():
     agent = Containers(parts, mps=SimpleNamespace(keep=lambda _: None, needs_restart=lambda *_: why[0]))
     agent._older = frozenset()
     agent.tidy()
-    assert (changed, told, made.given) == ([], ["restart it"], had)
+    assert (changed, reasons, made.given) == ([], ["restart it"], had)
     why[0] = ""
     agent.tidy()
     assert (changed, made.given.slices) == ([1], wanted)

@@ -220,8 +220,8 @@ def _limit_agent_events() -> Validation:
         f"object.?reason.orValue('') in {cel.texts(AGENT_EVENTS)}",
         "object.?regarding.?kind.orValue('') == 'Pod'",
     )
-    told = f"a node agent may only create Events {', '.join(AGENT_EVENTS)} of pods, in the name of its node"
-    return Validation(" && ".join(claims), told)
+    message = f"a node agent may only create Events {', '.join(AGENT_EVENTS)} of pods, in the name of its node"
+    return Validation(" && ".join(claims), message)
 
 
 def _limit_agent_writes() -> list[Validation]:
