@@ -351,7 +351,7 @@ main() {
       need_programs
       choose_context
       again=${context:+ --context $context}
-      say "Skipped: making a cluster, building and loading images; this is $(kubectl config current-context)"
+      say "Skipped: making a cluster, building and loading images; this is kubectl context $(kubectl config current-context)"
       ;;
   esac
   choose_nodes
