@@ -11,6 +11,8 @@ import base64
 import contextlib
 import copy
 import json
+import os
+import signal
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,18 +25,22 @@ from e2e.admission_stand import policed, until_tried
 from e2e.apiclient import connected
 from e2e.doctor_answers import examined
 from e2e.kubelets import share_pod
-from e2e.managed_node import ManagedNode
+from e2e.managed_node import MODE, ManagedNode
 from e2e.manifest_files import BASE, Cluster, documents
 from e2e.manifest_installation import running
+from e2e.mps_pods import MPS_RUNS, Programs, event_of
 from e2e.node_process import NodeProcess, cards
 from e2e.node_stage import PODS, Stage, right
 from e2e.own_plane import asked_by, audited
+from support.backend_stand import keeper_of, shared_mount
 from support.device_manager import DeviceManager
 from support.ports import free_port
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ALLOCATION, CARD_UNITS, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.rights import RIGHTS
+from isolation.simgpu.hardware import Box
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,18 +155,18 @@ def _pair(pair):
 
 
 @contextlib.asynccontextmanager
-async def agency(client, plane, tmp_path, kubelet, name):
-    """A node and its agent under the agent's account; the node, the agent and its kubeconfig."""
-    async with ManagedNode(client, name, kubelet).alive() as node:
-        pod = await own_pod(client, NODE_AGENT, f"rights-agent-{name}", name)
+async def agency(client, plane, tmp_path, node, machine):
+    """A node's agent under the agent's account; the agent and its kubeconfig."""
+    async with node.alive():
+        pod = await own_pod(client, NODE_AGENT, f"rights-agent-{node.name}", node.name)
         config = await kubeconfig(plane, client, tmp_path, NODE_AGENT, pod)
-        with NodeProcess(tmp_path, kubelet, name, config, cards(tmp_path / "cards")) as agent:
-            yield node, agent, config
+        with NodeProcess(tmp_path, node.kubelet, node.name, config, machine) as agent:
+            yield agent, config
         await forget(client, pod["metadata"]["name"])
 
 
 @contextlib.asynccontextmanager
-async def installed(plane, tmp_path, name):
+async def installed(plane, tmp_path, name, mode="cgpu", machine=None):
     """Everything of manifests/base, as far as it is processes and rules."""
     logs: dict[str, Path] = {}
     async with contextlib.AsyncExitStack() as stack:
@@ -170,7 +176,9 @@ async def installed(plane, tmp_path, name):
         try:
             await stack.enter_async_context(policed(client))
             scheduler = await stack.enter_async_context(scheduling(client, plane, tmp_path, logs))
-            node, agent, config = await stack.enter_async_context(agency(client, plane, tmp_path, kubelet, name))
+            machine = machine or cards(tmp_path / "cards")
+            node = ManagedNode(client, name, kubelet, mode)
+            agent, config = await stack.enter_async_context(agency(client, plane, tmp_path, node, machine))
             logs["agent"] = agent.log
             made = Installed(Stage(client, node, agent, kubelet), scheduler, config, logs)
             await made.stage.ready()
@@ -368,6 +376,37 @@ def test_a_job_starts_whole_with_the_rights_of_the_manifests(plane, tmp_path):
     refusals, said, used = asyncio.run(story())
     assert ([], "Provisioned") == (refusals, said)
     assert 2 == len(set(used) - {None})
+
+
+@MPS_RUNS
+def test_the_end_of_an_mps_client_is_reported_with_the_rights_of_the_manifests(plane, tmp_path):
+    """
+    Its server dies, and the agent writes the pod's Event in the name of its own node.
+    """
+    machine = cards(tmp_path / "cards")
+    wanted = share_pod("rights-client", 2, nodeSelector={MODE: "mps"}, securityContext={"runAsUser": 0})
+
+    async def story():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(shared_mount(tmp_path / "run"))
+            stack.enter_context(keeper_of(machine, tmp_path))
+            async with installed(plane, tmp_path, "rights-mps", "mps", machine) as made:
+                at, programs = made.stage, Programs(made.stage, tmp_path)
+                stack.callback(programs.end)
+                pod = await at.running((await at.client.create(wanted))["metadata"]["uid"])
+                running, _ = await asyncio.to_thread(programs.run, pod)
+                with contextlib.closing(Box(machine)) as box:
+                    serving = [one.pid for one in box.clients(0) if one.name.startswith(b"nvidia-cuda-mps")]
+                os.kill(serving[0], signal.SIGKILL)
+                await asyncio.to_thread(running.wait, PATIENCE_SECONDS)
+                at.kubelet.crash(pod, "main")
+                [event] = await event_of(at, pod)
+                await at.remove("rights-client")
+                return made.refusals(), event["note"]
+
+    refusals, note = asyncio.run(story())
+    assert [] == refusals
+    assert "the MPS server died" in note
 
 
 def test_every_right_of_the_manifests_was_needed(plane):

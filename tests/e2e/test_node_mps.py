@@ -17,32 +17,22 @@ import signal
 import time
 
 import pytest
-from e2e.kubelets import share_pod
 from e2e.managed_node import MODE
+from e2e.mps_pods import MPS_RUNS, USER, Programs, client_pod, event_of
 from e2e.node_process import cards
 from e2e.node_stage import PODS, stage
 from e2e.sharing import our_pod, sharing
 from e2e.test_resize import count, has, status_of, wants
-from support.backend_stand import LIBRARIES, keeper_of, shared_mount
-from support.cdi_process import Boxed, namespaces
+from support.backend_stand import keeper_of, shared_mount
 from support.waiting import PATIENCE_SECONDS
 
-from isolation.contract.names import AGENT, MPS_ENDED, SHARED, TRUST_GROUP
-from isolation.node.cdi import Edits, Mount
+from isolation.contract.names import AGENT, TRUST_GROUP
 from isolation.node.mps.exchange import PIPE, MpsExchange, folder_of
 from isolation.simgpu.hardware import Box
 
 GIB, MIB = 1 << 30, 1 << 20
 RECOVERY_SECONDS = 30.0
-USER = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
 IN_PROGRESS = "PodResizeInProgress"
-EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
-FILL = """
-rc, got = begin(), 0
-while rc == 0 and alloc(32 * MIB)[0] == 0: got += 32 * MIB
-sms = c_int(); cu.cuDeviceGetAttribute(byref(sms), 16, 0)
-say([rc, got, sms.value])
-"""
 GROWN = """
 rc = begin()
 grown, at = alloc(5 * GIB)
@@ -51,50 +41,7 @@ say([rc, grown, alloc(6 * GIB)[0]])
 sys.stdin.readline()
 """
 OUT_OF_MEMORY = 2
-WAIT = f"{FILL}sys.stdin.readline()\n"
-pytestmark = [
-    pytest.mark.skipif(not (LIBRARIES / "libcuda.so.1").is_file(), reason="the simulated driver was not built"),
-    pytest.mark.skipif(not namespaces() or os.geteuid() != 0, reason="daemons run as root, in mount namespaces"),
-]
-
-
-def client_pod(name, units, core=0, uid=0):
-    """A pod that shares a card under MPS, as admission leaves it."""
-    made = share_pod(name, units, securityContext={"runAsUser": uid})
-    if core:
-        made["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-core.percentage"] = str(core)
-    made["metadata"]["labels"][SHARED] = "true"
-    made["metadata"]["annotations"] = {TRUST_GROUP: "ml"}
-    return made
-
-
-class Programs:
-    """What runs in the containers of the stand-in."""
-
-    def __init__(self, at, folder):
-        self._at, self._boxed, self.all = at, Boxed(folder), []
-
-    def run(self, pod, code=WAIT):
-        """A program in its container, whose process the agent sees from now on; what it says first."""
-        started = pod.boxes["main"]
-        given = started.container.adjustment.mounts
-        mounts = tuple(
-            Mount(one.source, one.destination, writable="rw" in one.options)
-            for one in given
-            if not one.destination.startswith("-")
-        )
-        process = self._boxed.start(Edits(started.env, mounts), code)
-        self.all.append(process)
-        group = self._at.kubelet.runtime._group(pod.uid, started)
-        (group / "cgroup.procs").write_text(f"{process.pid}\n")
-        return process, process.stdout.readline().strip()
-
-    def end(self):
-        """None outlives its container, or the test."""
-        for one in self.all:
-            one.kill()
-            one.communicate()
-        self.all.clear()
+pytestmark = MPS_RUNS
 
 
 @contextlib.asynccontextmanager
@@ -122,16 +69,6 @@ async def refused(at, manifest):
     said = await at.until(lambda: pod.boxes["main"].message)
     assert pod.boxes["main"].state == "waiting"
     return said
-
-
-async def event_of(at, pod):
-    """What its events say of its server."""
-    found = await at.client.until(
-        lambda listed: any(one["regarding"]["uid"] == pod.uid for one in listed["items"]),
-        EVENTS,
-        fieldSelector=f"reason={MPS_ENDED}",
-    )
-    return [one for one in found["items"] if one["regarding"]["uid"] == pod.uid]
 
 
 def test_a_pod_gets_its_server_with_its_limits_and_a_card_is_never_left_without(plane, tmp_path):
