@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console, Group
 
 import gpushare
-from dashboards.terminal.up.live import drawn
+from dashboards.terminal.up.overview import draw_overview
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ def main(seconds: str = "60", columns: str = "116", lines: str = "40") -> None:
     gpushare.main(["up", "--for", seconds, "--port", "0", "--json"], obj=outputs, standalone_mode=False)
     frame, notes, stack = outputs.kept.last
     console = Console(record=True, width=int(columns), height=int(lines), file=io.StringIO(), force_terminal=True)
-    console.print(Group(*drawn(frame, (int(columns), int(lines)), notes, stack)))
+    console.print(Group(*draw_overview(frame, (int(columns), int(lines)), notes, stack)))
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(placed(console.export_svg(title="gpushare up", clear=False)), encoding="utf-8")
     sys.stderr.write(console.export_text())

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Step
-    from autoscaler.core.rightsizing.trial import LivePod, TrialState
+    from autoscaler.core.rightsizing.containers import LivePod
+    from autoscaler.core.rightsizing.trial import TrialState
     from autoscaler.core.scale_up import Demand
     from autoscaler.core.state import AutoscalerState
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autoscaler.core.pools import Pool
-    from autoscaler.core.rightsizing.trial import LivePod
+    from autoscaler.core.rightsizing.containers import LivePod
     from isolation.contract.model import Cluster, Node, Pod, Request
     from isolation.placement.engine import Engine
 

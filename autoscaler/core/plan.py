@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autoscaler.core.observation import Nomination, Observation, Reservation
-    from autoscaler.core.rightsizing.trial import Trial
+    from autoscaler.core.rightsizing.containers import Trial
     from isolation.contract.model import Pod
 
 

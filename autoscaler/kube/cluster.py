@@ -20,7 +20,8 @@ from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapsho
 from autoscaler.core.rightsizing.recommend import Policy
 from autoscaler.kube.core.conditions import Condition, ConditionError, ConditionKind
 from autoscaler.kube.executor import Executor
-from autoscaler.kube.observe.snapshot import SnapshotReader, observe
+from autoscaler.kube.observe.observed_cluster import observe
+from autoscaler.kube.observe.snapshot import ClusterSnapshot
 from autoscaler.kube.state import ControllerState
 from autoscaler.kube.step_context import StepContext
 from autoscaler.providers.base import ProviderError
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from autoscaler.core.plan import ScaleUp, Step
     from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey
     from autoscaler.kube.core.config import PoolConfig
-    from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.observe.observed_cluster import ObservedCluster
     from autoscaler.kube.step_context import EventSink
     from autoscaler.kube.usage import Measured
     from autoscaler.kube.watches import Sources
@@ -172,9 +173,9 @@ class KubeCluster:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _snapshot(self, reading: ProvidersReading, measured: Measured) -> SnapshotReader:
+    def _snapshot(self, reading: ProvidersReading, measured: Measured) -> ClusterSnapshot:
         sources = self._parts.sources
-        return SnapshotReader(
+        return ClusterSnapshot(
             at=self.now(),
             view=sources.view(),
             # copies: the watches go on writing while a thread reads
@@ -194,7 +195,7 @@ class KubeCluster:
         )
 
     def _build(
-        self, snapshot: SnapshotReader, at: float, *, recheck: bool
+        self, snapshot: ClusterSnapshot, at: float, *, recheck: bool
     ) -> tuple[ObservedCluster, MetricsSnapshot | None]:
         """In a thread: touches nothing but the snapshot. A recheck is not published."""
         seen = observe(snapshot, self._pools, self._limits, self.state)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.plan import get_action
@@ -19,7 +20,9 @@ from autoscaler.kube.cycle import describe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.kube.reconciler import Reconciler
+    from autoscaler.kube.core.conditions import Condition
+    from autoscaler.kube.core.inhibition import Inhibition
+    from autoscaler.kube.cycle import Cycle
     from autoscaler.kube.step_context import EventSink
     from autoscaler.kube.watches import Sources
 
@@ -29,6 +32,22 @@ FAILED: Final = "failed"
 KINDS: Final = (*(kind.value for kind in ConditionKind), Cause.SWITCH.value, Cause.STATE.value, CONFIG, FAILED)
 """Every reason of the metric."""
 _MOST_LINES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilerStatus:
+    """What the reconciler knows after a cycle; texts are empty where there is nothing to say."""
+
+    inhibition: Inhibition | None
+    """Why nothing may be done now."""
+    cycle: Cycle | None
+    """The latest that has ended."""
+    conditions: tuple[Condition, ...]
+    config_error: str
+    unconfigured: str
+    """Why there is no configuration at all."""
+    error: str
+    """What broke the latest cycle."""
 
 
 class ConditionReporter:
@@ -51,9 +70,9 @@ class ConditionReporter:
         found.update(kind for kind, _ in self.conditions)
         return dict(found)
 
-    async def report(self, reconciler: Reconciler) -> None:
+    async def report(self, status: ReconcilerStatus) -> None:
         """After a cycle."""
-        now = _find_all(reconciler)
+        now = _find_all(status)
         self.conditions = tuple((key[0], text) for key, text in now.items())
         new = {key: text for key, text in now.items() if key not in self._reported}
         over = {key: text for key, text in self._reported.items() if key not in now}
@@ -64,24 +83,24 @@ class ConditionReporter:
         for key, text in list(over.items())[:_MOST_LINES]:
             log.info("condition cleared: reason=%s: %s", key[0], text)
         self._reported = now
-        changed = self._report_inhibition(reconciler)
-        self._report_dry_run(reconciler)
+        changed = self._report_inhibition(status)
+        self._report_dry_run(status)
         # a new leader has only logged its conditions so far: a standby writes no Events
         if new or over or (changed and self.conditions):
-            await self._event(reconciler)
+            await self._event(status)
 
-    def _report_inhibition(self, reconciler: Reconciler) -> bool:
+    def _report_inhibition(self, status: ReconcilerStatus) -> bool:
         """Whether it acts, when that changes; whether it has."""
-        inhibition = reconciler.inhibition()
+        inhibition = status.inhibition
         why = "" if inhibition is None else inhibition.cause.value
         before, self._inhibition = self._inhibition, why
         if why != before:
             log.info("%s", "taking actions" if inhibition is None else f"not taking actions: {inhibition.text}")
         return why != before
 
-    def _report_dry_run(self, reconciler: Reconciler) -> None:
+    def _report_dry_run(self, status: ReconcilerStatus) -> None:
         """In a dry run: what would be done, each step once while it stands."""
-        cycle = reconciler.last
+        cycle = status.cycle
         if (
             cycle is None
             or cycle.plan is None
@@ -96,7 +115,7 @@ class ConditionReporter:
                 log.info("dry run: would %s", describe(step))
         self._dry_run = frozenset(steps)
 
-    async def _event(self, reconciler: Reconciler) -> None:
+    async def _event(self, status: ReconcilerStatus) -> None:
         namespace, name = self._about
         if not name:
             return
@@ -106,28 +125,27 @@ class ConditionReporter:
         if self.conditions:
             texts = "; ".join(text for _, text in self.conditions)
             await self._events.pod(f"{namespace}/{name}", uid, "Inhibited", texts, warning=True)
-        elif reconciler.inhibition() is None:
+        elif status.inhibition is None:
             await self._events.pod(f"{namespace}/{name}", uid, "Resumed", "No condition inhibits actions any more")
 
 
-def _find_all(reconciler: Reconciler) -> dict[tuple[str, ...], str]:
+def _find_all(status: ReconcilerStatus) -> dict[tuple[str, ...], str]:
     """Every condition of now, by what it is about."""
     found: dict[tuple[str, ...], str] = {}
-    inhibition = reconciler.inhibition()
+    inhibition = status.inhibition
     if inhibition is not None and inhibition.condition:
         found[inhibition.cause.value, inhibition.text if inhibition.cause is Cause.SWITCH else ""] = inhibition.text
-    if reconciler.config_error:
+    if status.config_error:
         text = (
-            reconciler.unconfigured
-            or f"invalid configuration file, the previous one stays in force: {reconciler.config_error}"
+            status.unconfigured or f"invalid configuration file, the previous one stays in force: {status.config_error}"
         )
-        found[CONFIG, reconciler.config_error] = text
-    if reconciler.error:
-        found[FAILED, reconciler.error] = f"reconcile cycle failed: {reconciler.error}"
-    plan = reconciler.last.plan if reconciler.last is not None else None
+        found[CONFIG, status.config_error] = text
+    if status.error:
+        found[FAILED, status.error] = f"reconcile cycle failed: {status.error}"
+    plan = status.cycle.plan if status.cycle is not None else None
     for text in plan.capped if plan is not None else ():
         found[ConditionKind.LIMITS.value, text] = text
-    for condition in reconciler.cluster.conditions():
+    for condition in status.conditions:
         found[condition.kind.value, condition.pool, condition.node] = condition.text
     return found
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from autoscaler.core.limits import Limits
     from autoscaler.core.observation import Reservation as Wanted
     from autoscaler.core.plan import Move
-    from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.observe.observed_cluster import ObservedCluster
     from autoscaler.kube.step_context import StepContext
     from isolation.contract.model import Placement, Pod
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from autoscaler.core.limits import Limits
     from autoscaler.core.plan import Step
-    from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.observe.observed_cluster import ObservedCluster
     from autoscaler.kube.state import ControllerState
 
 log = logging.getLogger(__name__)

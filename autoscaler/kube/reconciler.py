@@ -16,6 +16,7 @@ from autoscaler.core.plan import Evict, Move, ResizePod
 from autoscaler.core.reconcile import reconcile
 from autoscaler.kube.backends import KnownPools, open_backends
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
+from autoscaler.kube.condition_reporter import ReconcilerStatus
 from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.config import Config, ConfigError
 from autoscaler.kube.core.inhibition import Authority, Cause, Inhibition, find_inhibition
@@ -100,12 +101,22 @@ class Reconciler:
         self.handover = Handover(given.access, lambda: self.leads and not self.stopping)
         self._handover_error = ""
 
+    def _status(self) -> ReconcilerStatus:
+        return ReconcilerStatus(
+            inhibition=self.inhibition(),
+            cycle=self.last,
+            conditions=self.cluster.conditions(),
+            config_error=self.config_error,
+            unconfigured=self.unconfigured,
+            error=self.error,
+        )
+
     async def reconcile(self) -> str:
         """One cycle; its outcome."""
         await self._reload_config()
         outcome = await self._run() if self.configured else "failed"
         self._given.telemetry.reconciled(outcome)
-        await self._given.reporter.report(self)
+        await self._given.reporter.report(self._status())
         return outcome
 
     async def _run(self) -> str:

@@ -19,7 +19,7 @@ from isolation.kube.writes import PodRef
 
 if TYPE_CHECKING:
     from autoscaler.core.plan import ResizePod
-    from autoscaler.kube.observe.snapshot import ObservedCluster
+    from autoscaler.kube.observe.observed_cluster import ObservedCluster
     from autoscaler.kube.step_context import StepContext
 
 

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.limits import BOUNDS
 from autoscaler.core.observation import Nomination
-from autoscaler.core.rightsizing.trial import Trial, TrialState
+from autoscaler.core.rightsizing.containers import Trial
+from autoscaler.core.rightsizing.trial import TrialState
 from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.providers.core import profile
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, show

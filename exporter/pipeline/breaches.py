@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exporter.pipeline.compute_seconds import ComputeTotals, attribute_compute
+from exporter.pipeline.container_history import ContainerHistory, Growth, OverLimitState
 from exporter.pipeline.energy import EnergyMeter, read_meter, split_energy
 from exporter.pipeline.findings import list_findings, list_region_pids
 from exporter.pipeline.incidents import Breach, BreachKind, FindingKey, IncidentLog, update_incidents
@@ -37,45 +38,6 @@ LONGEST_GAP: Final = 60.0
 LINGER_SECONDS: Final = 600.0
 """Counters of a container that has gone, or that cannot be seen, are kept so long."""
 MOST_GONE: Final = 1024
-
-
-class OverLimitState(NamedTuple):
-    """Whether a container is over its limit, and for how long it was."""
-
-    over: bool = False
-    measured: float | None = None
-    """When its memory was last measured."""
-    seconds: float = 0.0
-    episodes: int = 0
-    spike_bytes: int = 0
-    """Peak of a living process, from the driver's accounting, that was counted already."""
-    spiked: bool = False
-    """Such a peak was new in this sample."""
-
-
-class _Growth(NamedTuple):
-    """What counters of a container have grown by in one sample; None: unknown."""
-
-    joules: float | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerHistory:
-    """State of one allocation from cycle to cycle."""
-
-    seen: float
-    excess: OverLimitState = field(default_factory=OverLimitState)
-    peak_bytes: int | None = None
-    peak_source: str = ""
-    grown: _Growth = field(default_factory=_Growth)
-    joules: float = 0.0
-    compute_seconds: float = 0.0
-    denied: int | None = None
-    denied_at: float | None = None
-    fresh_denied: int = 0
-    slotted: bool = False
-    """A process of the container was seen in its region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +73,7 @@ def detect_breaches(found: Attribution, state: DetectorState, *, now: float, epo
     work, seconds = attribute_compute(found, state.work, divided)
     histories = {}
     for allocation, one in pairs:
-        grown = _Growth(joules.get(allocation.key), seconds.get(allocation.key))
+        grown = Growth(joules.get(allocation.key), seconds.get(allocation.key))
         histories[allocation.key] = _track(
             allocation, one, _Previous(state.histories.get(allocation.key), state, now), grown
         )
@@ -213,7 +175,7 @@ class _Previous(NamedTuple):
 
 
 def _track(
-    allocation: ContainerAllocation, one: ContainerReading, before: _Previous, grown: _Growth
+    allocation: ContainerAllocation, one: ContainerReading, before: _Previous, grown: Growth
 ) -> ContainerHistory:
     history = before.begin()
     peak, source = history.peak_bytes, history.peak_source

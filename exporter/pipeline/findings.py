@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from exporter.pipeline.allocations import AllocationKey, ContainerAllocation
     from exporter.pipeline.attribution import Attribution
-    from exporter.pipeline.breaches import ContainerHistory, OverLimitState
+    from exporter.pipeline.container_history import ContainerHistory, OverLimitState
     from isolation.contract.reading import ContainerReading
 
 DENIED_SECONDS: Final = 60.0

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from autoscaler.core.rightsizing.containers import LivePod
 from autoscaler.core.rightsizing.programs import life_of
 from autoscaler.core.rightsizing.recommend import Abstention, Bounds, recommend_running
-from autoscaler.core.rightsizing.trial import LivePod
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.codec.recommendations import workload_of
 from isolation.contract.codec.resize import Reason, decode_status, reserved_units

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.plan import RELEASE, RESTORE, SHRINK, ResizePod
+from autoscaler.core.rightsizing.containers import LivePod, Trial
 from isolation.contract.quantity import show_bytes
 
 if TYPE_CHECKING:
@@ -27,74 +28,6 @@ _FOLLOWS: Final = 0.03
 """Use that is the same part of the smaller promise as of the larger one, to within this, follows it."""
 _WRITE_SECONDS: Final = 60.0
 """A reservation that is not on the pod so long after it was written was taken back by another client."""
-
-
-@dataclass(frozen=True, slots=True)
-class LivePod:
-    """One container of a running pod whose owner allows that it is resized; amounts of each of its cards."""
-
-    uid: str
-    container: str
-    owner: str
-    """Namespace and workload."""
-    promised_bytes: int
-    recommended_bytes: int
-    """0: no recommendation."""
-    pod_bytes: int
-    """Promised to all containers of the pod together."""
-    asked_bytes: int = 0
-    """By its spec."""
-    node: str = ""
-    cards: int = 1
-    reserved_bytes: int = 0
-    """What its annotation keeps booked for the pod as a whole; 0: nothing."""
-    resized: bool = False
-    """Other amounts than its spec's were asked for."""
-    pending: bool = False
-    """A resize is not in force yet."""
-    deferred: bool = False
-    """It waits for room on its cards."""
-    used_bytes: int = 0
-    peak_bytes: int = 0
-    denied: int | None = None
-    """Requests denied since the container started; None: not measured."""
-    restarts: int = 0
-
-    @property
-    def key(self) -> str:
-        """Identity of a trial."""
-        return f"{self.uid}/{self.container}"
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A container that was made smaller; amounts of each of its cards."""
-
-    uid: str
-    container: str
-    owner: str
-    from_bytes: int
-    to_bytes: int
-    reserved_bytes: int
-    """For the pod as a whole."""
-    began: float
-    until: float
-    denied: int = 0
-    """As it was when it began; the three below too."""
-    restarts: int = 0
-    peak_bytes: int = 0
-    node: str = ""
-    cards: int = 1
-
-    @property
-    def freed_bytes(self) -> int:
-        """What becomes free after the trial, of all its cards."""
-        return self.cards * (self.from_bytes - self.to_bytes)
-
-    @property
-    def key(self) -> str:
-        """As `LivePod.key`."""
-        return f"{self.uid}/{self.container}"
 
 
 @dataclass(frozen=True, slots=True)

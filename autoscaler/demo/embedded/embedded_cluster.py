@@ -19,8 +19,8 @@ from autoscaler.core.reconcile import reconcile
 from autoscaler.core.scale_up import shorten
 from autoscaler.core.state import AutoscalerState
 from autoscaler.demo.embedded.fake_cluster import FakeCluster
+from autoscaler.demo.embedded.pod_life import used_byte_seconds
 from autoscaler.demo.embedded.readings import ReadingCache
-from autoscaler.demo.embedded.usage import used_byte_seconds
 from isolation.contract.reading import Frame, PendingReading
 
 if TYPE_CHECKING:

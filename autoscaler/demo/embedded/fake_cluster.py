@@ -32,10 +32,10 @@ from autoscaler.demo.embedded.accounting import Accounting
 from autoscaler.demo.embedded.clock import SimulatedClock
 from autoscaler.demo.embedded.cluster_state import FakeClusterState
 from autoscaler.demo.embedded.node_pools import ScenarioError
+from autoscaler.demo.embedded.pod_life import PodLife, used_byte_seconds
 from autoscaler.demo.embedded.provider import FakeProvider
 from autoscaler.demo.embedded.right_sizing import MEASURE_SECONDS, SimulatedRightSizing
 from autoscaler.demo.embedded.scheduler import FakeScheduler
-from autoscaler.demo.embedded.usage import PodLife, used_byte_seconds
 from isolation.contract.model import Pod, Refusal, Why
 from isolation.contract.quantity import show_bytes
 from isolation.placement.engine import PlacementError

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from autoscaler.core.lifecycle import COMING, MachineState
-from autoscaler.demo.embedded.usage import iterate_promises, share_memory
+from autoscaler.demo.embedded.pod_life import iterate_promises
+from autoscaler.demo.embedded.usage import share_memory
 from isolation.contract.model import FULL_CORE, Mode
 from isolation.contract.quantity import MIB
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading, PoolReading

@@ -15,17 +15,17 @@ from autoscaler.core.rightsizing.histogram import DAY
 from autoscaler.core.rightsizing.live import LiveReading, PodWish, find_live
 from autoscaler.core.rightsizing.programs import PodUse, advance, life_of
 from autoscaler.core.rightsizing.recommend import Policy
-from autoscaler.demo.embedded.usage import iterate_promises
+from autoscaler.demo.embedded.pod_life import iterate_promises
 from isolation.contract.quantity import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from autoscaler.core.rightsizing.containers import LivePod
     from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey
-    from autoscaler.core.rightsizing.trial import LivePod
     from autoscaler.demo.embedded.accounting import Accounting
     from autoscaler.demo.embedded.cluster_state import FakeClusterState
-    from autoscaler.demo.embedded.usage import PodLife
+    from autoscaler.demo.embedded.pod_life import PodLife
 
 DAY_SECONDS: Final = 600.0
 """Of the simulated clock, in which a day of usage history passes."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from autoscaler.core.limits import Limits
     from autoscaler.kube.observe.machines import ObservedMachines
-    from autoscaler.kube.observe.snapshot import SnapshotReader
+    from autoscaler.kube.observe.snapshot import ClusterSnapshot
     from isolation.contract.model import Node
 
 UNREADY_RATIO: Final = 1 / 3
@@ -76,7 +76,7 @@ class ConditionError(Exception):
 
 
 def find_conditions(
-    now: SnapshotReader, fleet: ObservedMachines, unknown: Iterable[str], unanswered: Mapping[str, str]
+    now: ClusterSnapshot, fleet: ObservedMachines, unknown: Iterable[str], unanswered: Mapping[str, str]
 ) -> list[Condition]:
     """Conditions for what is unknown; `unknown` are pools without a template."""
     found = [
@@ -102,7 +102,7 @@ def find_conditions(
     return found
 
 
-def find_unready(now: SnapshotReader, nodes: Mapping[str, Node], limits: Limits) -> list[Condition]:
+def find_unready(now: ClusterSnapshot, nodes: Mapping[str, Node], limits: Limits) -> list[Condition]:
     """A node on its way up is not unwell; one that has its cards, or has had its time, is."""
     notes = now.node_notes
     old = [

@@ -20,7 +20,7 @@ from dashboards.terminal.interactive.screen import cropped
 from dashboards.terminal.memory_bar import ASCII, BLOCKS
 from dashboards.terminal.options import detect_output
 from dashboards.terminal.read.source import SourceSelection
-from dashboards.terminal.up.live import drawn
+from dashboards.terminal.up.overview import draw_overview
 from dashboards.terminal.up.totals import Tally
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class StackScreen:
             return []
         width, height = size
         frame, notes, stack = self._latest
-        made = drawn(frame, (width, height - 1), notes, stack, signs=self._signs, tally=self._tally)
+        made = draw_overview(frame, (width, height - 1), notes, stack, signs=self._signs, tally=self._tally)
         lines = []
         for line in made[: height - 1]:
             line.no_wrap, line.overflow = True, "crop"

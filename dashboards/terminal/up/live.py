@@ -18,9 +18,8 @@ from rich.text import Text
 
 from dashboards.terminal.memory_bar import ASCII, BLOCKS
 from dashboards.terminal.options import interactive
+from dashboards.terminal.up.overview import draw_overview
 from dashboards.terminal.up.plain_output import PlainLines
-from dashboards.terminal.up.screen import screen
-from dashboards.terminal.up.stack import machine
 from dashboards.terminal.up.totals import Tally
 
 if TYPE_CHECKING:
@@ -29,24 +28,8 @@ if TYPE_CHECKING:
     from typing import Self, TextIO
 
     from dashboards.terminal.interactive.stack_screen import StackScreen
-    from dashboards.terminal.memory_bar import BarCharacters
     from isolation.contract.reading import Frame
     from isolation.contract.stack import StackStatus
-
-
-def drawn(
-    frame: Frame,
-    size: tuple[int, int],
-    notes: Sequence[tuple[str, str]] = (),
-    stack: StackStatus | None = None,
-    *,
-    signs: BarCharacters = BLOCKS,
-    tally: Tally | None = None,
-) -> list[Text]:
-    """The whole screen at (columns, lines): the machine's processes, where there are any, above the cluster."""
-    width, height = size
-    above = [] if stack is None else machine(stack, width, height, signs)
-    return [*above, *screen(frame, width, height - len(above), notes, signs=signs, tally=tally)]
 
 
 class LiveScreen:
@@ -69,7 +52,7 @@ class LiveScreen:
 
     def show(self, frame: Frame, notes: Sequence[tuple[str, str]] = (), stack: StackStatus | None = None) -> None:
         """Draw this frame at the size that the terminal has now; the machine's processes above the cluster."""
-        lines = drawn(frame, self._console.size, notes, stack, signs=self._signs, tally=self._tally)
+        lines = draw_overview(frame, self._console.size, notes, stack, signs=self._signs, tally=self._tally)
         for line in lines:
             line.no_wrap, line.overflow = True, "crop"
         self._live.update(Group(*lines), refresh=True)

@@ -9,11 +9,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -92,6 +94,15 @@ def test_no_package_imports_the_entry_point():
     """
     guilty = [path for path in MODULES if re.search(r"^\s*(import|from) gpushare\b", path.read_text(), re.MULTILINE)]
     assert [] == guilty
+
+
+def test_no_two_modules_need_each_other():
+    """
+    Imports for types count too: who reads one of two such modules has to read both.
+    """
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imports).prepare()  # CycleError names them
 
 
 def test_pure_packages_read_no_clock_by_datetime():

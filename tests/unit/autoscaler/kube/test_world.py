@@ -17,7 +17,7 @@ from autoscaler.core.plan import CancelDrain, Move, RemoveFailedNode, RemoveNode
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.core.conditions import ConditionError, ConditionKind
-from autoscaler.kube.observe.snapshot import observe
+from autoscaler.kube.observe.observed_cluster import observe
 from isolation.contract.model import Placement, Slice
 from isolation.contract.names import DRAIN
 from isolation.contract.quantity import GIB

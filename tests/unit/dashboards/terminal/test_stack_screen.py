@@ -16,7 +16,7 @@ from support.budget import examples
 from support.frames import card, node, small_fleet, use
 
 from dashboards.terminal.memory_bar import ASCII
-from dashboards.terminal.up.live import drawn
+from dashboards.terminal.up.overview import draw_overview
 from dashboards.terminal.up.plain_output import PlainLines
 from dashboards.terminal.up.stack import CLUSTER, MACHINE, stack_lines, stack_news
 from isolation.contract.quantity import GIB
@@ -80,7 +80,7 @@ def text(stack, width, room, **more):
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 50), (120, 50), (160, 40)])
 def test_golden_of_the_whole_screen(width, height):
     """Machine above, cluster below, at four sizes."""
-    lines = drawn(small_fleet(), (width, height), NOTES, machine())
+    lines = draw_overview(small_fleet(), (width, height), NOTES, machine())
 
     golden_files.check(f"stack-{width}x{height}.txt", "".join(f"{line.plain.rstrip()}\n" for line in lines))
 
@@ -89,7 +89,7 @@ def test_golden_of_the_whole_screen(width, height):
 @given(width=st.integers(1, 220), height=st.integers(1, 80))
 def test_never_more_than_the_terminal_has(width, height):
     """Whatever the size, no line too many and no cell too many."""
-    lines = drawn(small_fleet(), (width, height), NOTES, machine())
+    lines = draw_overview(small_fleet(), (width, height), NOTES, machine())
 
     assert len(lines) <= height
     assert all(line.cell_len <= width for line in lines)
@@ -145,7 +145,7 @@ def test_without_unicode():
 def test_names_cannot_move_the_cursor():
     """Neither a label nor a summary from elsewhere brings control characters to the terminal."""
     bad = Alert("A\x1b[2J", "w\r", "firing\x07", "s\n", "\x9b1m", "")
-    lines = drawn(small_fleet(), (160, 50), NOTES, machine(alerts=(bad,), remarks=("\x1b]0;x\x07",)))
+    lines = draw_overview(small_fleet(), (160, 50), NOTES, machine(alerts=(bad,), remarks=("\x1b]0;x\x07",)))
     stripped = "".join(line.plain for line in lines)
 
     assert stripped.isprintable()
@@ -153,9 +153,9 @@ def test_names_cannot_move_the_cursor():
 
 def test_headings_where_there_is_room():
     """What is real and what is simulated is said from 30 lines on; without a machine there is none of it."""
-    tall = "\n".join(line.plain for line in drawn(small_fleet(), (100, 40), NOTES, machine()))
-    short = "\n".join(line.plain for line in drawn(small_fleet(), (100, 24), NOTES, machine()))
-    alone = "\n".join(line.plain for line in drawn(small_fleet(), (100, 40), NOTES))
+    tall = "\n".join(line.plain for line in draw_overview(small_fleet(), (100, 40), NOTES, machine()))
+    short = "\n".join(line.plain for line in draw_overview(small_fleet(), (100, 24), NOTES, machine()))
+    alone = "\n".join(line.plain for line in draw_overview(small_fleet(), (100, 40), NOTES))
 
     assert MACHINE in tall
     assert CLUSTER in tall
