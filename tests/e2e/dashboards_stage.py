@@ -129,6 +129,7 @@ async def used_before(client: ApiClient) -> None:
     """An earlier leader has seen the programs of the pods to come: there are recommendations at once."""
     namespace, _, name = WHERE.removeprefix("/api/v1/namespaces/").split("/")
     history = known(time.time())
+    await client.delete(WHERE)  # of another test's autoscaler
     keys = [ProgramKey("default", f"Pod/{pod}", "main", "Tesla-T4") for pod in ("low-a", "low-b", "vip")]
     await client.create(
         {

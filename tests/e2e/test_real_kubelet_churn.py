@@ -36,4 +36,4 @@ def test_no_pod_that_never_restarts_fails_when_the_agent_is_killed_or_both_proce
     story = functools.partial(starts, stage, count=24 * budget, faults={fault: 5.0}, show=lambda *_: None)
     found = play(stage, lambda client: story(client=client))
     assert ({}, []) == (dict(found.failed), found.wrong), found
-    assert found.faults[fault] > 1
+    assert found.faults[fault] >= 1

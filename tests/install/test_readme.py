@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TRY, MACHINE, CLUSTER, FLEET = readme()
 """Its blocks. Those of a cluster are typed by tests/e2e/test_readme_cluster.py."""
 INSTALL_SECONDS = 900
+"""Also for what computes for long beside other tests."""
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -153,7 +154,7 @@ def test_a_fleet_is_planned_before_there_is_one(clone):
     """
     Where a sample would be placed, and which policy packs best.
     """
-    text = typed(clone, FLEET, PATH=f"{clone / '.venv/bin'}:{os.environ['PATH']}")
+    text = typed(clone, FLEET, INSTALL_SECONDS, PATH=f"{clone / '.venv/bin'}:{os.environ['PATH']}")
 
     assert "12 placed, 0 refused" in text
     assert "potential" in text
