@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 from click.shell_completion import CompletionItem
 
+from isolation.release import DISTRIBUTION, install_command
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -125,8 +127,8 @@ def load(where: str, extra: str) -> Any:
 
 
 def _missing(exc: ModuleNotFoundError, extra: str) -> click.ClickException:
-    package = f"gpushare[{extra}]" if extra else _NAME
-    return click.ClickException(f"Python module {exc.name} is not installed: run pip install {package!r}")
+    command = install_command(extra) if extra else install_command()
+    return click.ClickException(f"Python module {exc.name} is not installed: run {command}")
 
 
 @contextlib.contextmanager
@@ -184,7 +186,7 @@ class LazyCommands(click.Group):
 
 
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="gpushare")
+@click.version_option(package_name=DISTRIBUTION)
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Share GPU cards between pods on Kubernetes: placement, isolation, metrics and autoscaling."""
