@@ -98,7 +98,7 @@ COMMANDS: Final = MappingProxyType(
         "top": (
             "dashboards.terminal.cli:top",
             "views",
-            "Show the memory of each card: allocated, used, free, stranded.",
+            "Show the memory of each card: allocated, used, free, and stranded (free, but of no use to usual pods).",
         ),
         "up": ("autoscaler.demo.up:up", "up", "Run the full stack on one machine, with simulated cards."),
         "version": (
