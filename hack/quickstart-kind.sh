@@ -347,7 +347,7 @@ delete() {
     kubectl annotate node "$one" "$mark-" gpushare.dev/agent- gpushare.dev/cards- gpushare.dev/isolation- \
       gpushare.dev/resized- gpushare.dev/unhealthy-cards-
   done
-  echo "in the nodes' status the extended resources stay, with 0, until the Node object is deleted: the kubelet does not remove names"
+  echo "in the nodes' status the extended resources stay, allocatable 0, until the Node object is deleted: the kubelet does not remove names"
   echo "on the nodes /var/lib/gpushare stays, with the simulated cards, and /var/run/cdi/gpushare-*.json (docs/upgrade.md)"
 }
 
