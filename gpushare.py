@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 from click.shell_completion import CompletionItem
 
-from isolation.release import DISTRIBUTION, install_command
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -127,7 +125,7 @@ def load(where: str, extra: str) -> Any:
 
 
 def _missing(exc: ModuleNotFoundError, extra: str) -> click.ClickException:
-    command = install_command(extra) if extra else install_command()
+    command = load("isolation.release:install_command", "")(*filter(None, [extra]))
     return click.ClickException(f"Python module {exc.name} is not installed: run {command}")
 
 
@@ -185,8 +183,21 @@ class LazyCommands(click.Group):
         return found if incomplete[:1] != "-" else click.Command.shell_complete(self, ctx, incomplete)
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 (click's signature)
+    if value and not ctx.resilient_parsing:
+        click.echo(f"{_NAME}, version {load('isolation.release:release', '')()}")
+        ctx.exit()
+
+
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name=DISTRIBUTION)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Share GPU cards between pods on Kubernetes: placement, isolation, metrics and autoscaling."""
