@@ -346,8 +346,11 @@ delete() {
       aliyun.accelerator/nvidia_name- aliyun.accelerator/nvidia_mem- >/dev/null
     kubectl annotate node "$one" "$mark-" gpushare.dev/agent- gpushare.dev/cards- gpushare.dev/isolation- \
       gpushare.dev/resized- gpushare.dev/unhealthy-cards-
+    # Written by the agent; aliyun.com/gpu-mem is the kubelet's
+    local names='{"aliyun.com/gpu-core.percentage":null,"aliyun.com/gpu-count":null}'
+    kubectl patch node "$one" --subresource=status --type=merge -p "{\"status\":{\"capacity\":$names,\"allocatable\":$names}}" >/dev/null
   done
-  echo "in the nodes' status the extended resources stay, allocatable 0, until the Node object is deleted: the kubelet does not remove names"
+  echo "in the nodes' status aliyun.com/gpu-mem stays, allocatable 0, until the Node object is deleted: the kubelet keeps the name"
   echo "on the nodes /var/lib/gpushare stays, with the simulated cards, and /var/run/cdi/gpushare-*.json (docs/upgrade.md)"
 }
 
