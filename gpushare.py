@@ -96,7 +96,7 @@ COMMANDS: Final = MappingProxyType(
         "top": (
             "dashboards.terminal.cli:top",
             "views",
-            "Show the memory of each card: allocated, used, free, stranded.",
+            "Show the memory of each card: allocated, used, free, and stranded (free, but of no use to usual pods).",
         ),
         "up": ("autoscaler.demo.up:up", "up", "Run the full stack on one machine, with simulated cards."),
         "version": (
@@ -125,8 +125,8 @@ def load(where: str, extra: str) -> Any:
 
 
 def _missing(exc: ModuleNotFoundError, extra: str) -> click.ClickException:
-    package = f"gpushare[{extra}]" if extra else _NAME
-    return click.ClickException(f"Python module {exc.name} is not installed: run pip install {package!r}")
+    command = load("isolation.release:install_command", "")(*filter(None, [extra]))
+    return click.ClickException(f"Python module {exc.name} is not installed: run {command}")
 
 
 @contextlib.contextmanager
@@ -183,8 +183,21 @@ class LazyCommands(click.Group):
         return found if incomplete[:1] != "-" else click.Command.shell_complete(self, ctx, incomplete)
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 (click's signature)
+    if value and not ctx.resilient_parsing:
+        click.echo(f"{_NAME}, version {load('isolation.release:release', '')()}")
+        ctx.exit()
+
+
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="gpushare")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Share GPU cards between pods on Kubernetes: placement, isolation, metrics and autoscaling."""

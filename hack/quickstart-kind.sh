@@ -54,7 +54,15 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-need() { command -v "$1" >/dev/null || fail "$1 is missing: $2"; }
+need() { [ -n "$(type -P "$1")" ] || fail "$1 is missing: $2"; }
+# Every call has an end, also where the API server takes it and never answers; those that wait get the time of a wait.
+kubectl() {
+  local limit=30
+  case " $* " in
+    *" wait "* | *" rollout "* | *" delete "*) limit=$((wait + 30)) ;;
+  esac
+  command kubectl --request-timeout="${limit}s" "$@"
+}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 images=()
 for name in node exporter controller; do images+=("docker.io/library/gpushare-$name:$version"); done
@@ -338,7 +346,11 @@ delete() {
       aliyun.accelerator/nvidia_name- aliyun.accelerator/nvidia_mem- >/dev/null
     kubectl annotate node "$one" "$mark-" gpushare.dev/agent- gpushare.dev/cards- gpushare.dev/isolation- \
       gpushare.dev/resized- gpushare.dev/unhealthy-cards-
+    # Written by the agent; aliyun.com/gpu-mem is the kubelet's
+    local names='{"aliyun.com/gpu-core.percentage":null,"aliyun.com/gpu-count":null}'
+    kubectl patch node "$one" --subresource=status --type=merge -p "{\"status\":{\"capacity\":$names,\"allocatable\":$names}}" >/dev/null
   done
+  echo "in the nodes' status aliyun.com/gpu-mem stays, allocatable 0, until the Node object is deleted: the kubelet keeps the name"
   echo "on the nodes /var/lib/gpushare stays, with the simulated cards, and /var/run/cdi/gpushare-*.json (docs/upgrade.md)"
 }
 

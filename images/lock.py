@@ -15,6 +15,7 @@ import argparse
 import re
 import subprocess
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -36,12 +37,13 @@ _PYTHON: Final = "3.11"
 
 def resolved(source: Path, given: tuple[str, ...]) -> str:
     """What uv says, without a word on where it was found."""
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
     plain = (
         "--no-header",
         "--no-annotate",
         "--no-emit-index-url",
         "--no-emit-find-links",
-        "--no-emit-package=gpushare",
+        f"--no-emit-package={ours}",
     )
     target = (f"--python-version={_PYTHON}", "--python-platform=linux")
     command = ["uv", "pip", "compile", "--quiet", str(source), *plain, *target, *given]

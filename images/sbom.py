@@ -17,6 +17,8 @@ import uuid
 from importlib.metadata import Distribution, distributions
 from typing import Any
 
+from isolation.release import DISTRIBUTION
+
 
 def plain(name: str) -> str:
     """As indexes write it (PEP 503)."""
@@ -53,7 +55,7 @@ def bill(image: str, kind: str = "container") -> dict[str, Any]:
         {"ref": part["bom-ref"], "dependsOn": sorted(parts[n]["bom-ref"] for n in needs(every[name]) & parts.keys())}
         for name, part in parts.items()
     ]
-    ours = every.get("gpushare")
+    ours = every.get(DISTRIBUTION)
     whole = {"type": kind, "bom-ref": image, "name": image} | ({"version": ours.version} if ours else {})
     listed = json.dumps([whole, *parts.values()], sort_keys=True)
     return {

@@ -43,6 +43,7 @@ from dashboards.terminal.read.source import (
 from dashboards.terminal.table import BAD, sentence
 from dashboards.terminal.top_view import BY, SORTS, TopOptions, top_lines
 from isolation.kube.options import NumberType
+from isolation.release import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -354,7 +355,7 @@ def recommend(**given: Any) -> None:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="gpushare")
+@click.version_option(package_name=DISTRIBUTION)
 def views() -> None:
     """Show the shared GPU cards of a cluster: allocations, use, pending pods, breaches."""
 

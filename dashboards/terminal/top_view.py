@@ -61,6 +61,8 @@ def top_lines(fleet: Fleet, usage: Usage, choice: TopOptions, output: TextOutput
     if not output.headers:
         return body
     foot = _key(fleet, cards, output) if choice.by in ("card", "node") and cards else []
+    if choice.by == "pod":
+        foot = _unknown_reasons(_pod_sums(fleet, usage, choice), output)
     notes = [line for note in fleet.notes for line in sentence(output, f"note: {note}", WARN)]
     return [*_head(fleet, cards, usage, output), *body, *foot, *notes]
 
@@ -96,6 +98,22 @@ def _head(fleet: Fleet, cards: Sequence[CardSummary], usage: Usage, output: Text
 def _promised(cards: Sequence[CardSummary]) -> tuple[int | None, bool]:
     known = [card.promised for card in cards if card.promised is not None]
     return (sum(known) if known or not cards else None), len(known) < len(cards) or any(card.partly for card in cards)
+
+
+def _unknown_reasons(pods: Sequence[PodSummary], output: TextOutput) -> list[str]:
+    """Why there is a `?`, once for each column that has one. A pod that is pending has no figures to know."""
+    bound = [one for one in pods if one.pod.node]
+    missing = {
+        "USED": sum(1 for one in bound if one.used is None),
+        "COMPUTE": sum(1 for one in bound if one.core_used is None),
+    }
+    what = {"USED": "memory", "COMPUTE": "compute"}
+    lines = [
+        f"{title} ?: no exporter reports the {what[title]} used by {count(number, 'pod')}"
+        for title, number in missing.items()
+        if number
+    ]
+    return [each for line in lines for each in sentence(output, line, DIM)]
 
 
 def _key(fleet: Fleet, cards: Sequence[CardSummary], output: TextOutput) -> list[str]:
@@ -212,7 +230,7 @@ def _pods(fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOptio
     del cards
     columns = [Column("POD", cut=True), Column("NODE", cut=True), Column("CARDS"), Column("ALLOC", right=True)]
     columns += [Column("USED", right=True), Column("USED%", right=True), Column("COMPUTE", right=True)]
-    sums = [one for one in summarize_pods(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
+    sums = _pod_sums(fleet, usage, choice)
 
     def row(one: PodSummary) -> list[Cell]:
         part = None if one.used is None or not one.promised else one.used / one.promised
@@ -223,9 +241,16 @@ def _pods(fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOptio
         compute = f"{percent(one.core_used)}/{percent(core)}" if core else percent(one.core_used)
         if one.core_limit is not None and one.core_limit > core:
             compute += f" <{percent(one.core_limit)}"
-        return [one.pod.key, where, cards, at_least(one.promised, partly=one.partly), used, percent(part), compute]
+        allocated = at_least(one.promised, partly=one.partly)
+        if not one.pod.node and one.used is None:
+            return [one.pod.key, where, cards, allocated, "-", "-", "-"]
+        return [one.pod.key, where, cards, allocated, used, percent(part), compute]
 
     return _listed(_order(sums, _POD_SORTS, choice), choice, output, _Table("pod", columns, row))
+
+
+def _pod_sums(fleet: Fleet, usage: Usage, choice: TopOptions) -> list[PodSummary]:
+    return [one for one in summarize_pods(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
 
 
 def _namespaces(

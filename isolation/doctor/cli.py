@@ -51,10 +51,12 @@ PLACES: Final = ("machine", "cluster", "inside")
     "--kubelet-dir", default="/var/lib/kubelet", show_default=True, help="Machine checks: directory of the kubelet."
 )
 @click.option(
-    "--canary", is_flag=True, help="Machine checks: run a small CUDA program on a card and check that it is limited."
+    "--canary",
+    is_flag=True,
+    help="Machine checks: run a small CUDA program (the canary) on a card and check that it is limited.",
 )
 @click.option(
-    "--canary-pod", is_flag=True, help="Print the manifest of a pod that runs this check on a node, and exit."
+    "--canary-pod", is_flag=True, help="Print the manifest of a pod that runs the same program on a node, and exit."
 )
 @click.option(
     "--image",

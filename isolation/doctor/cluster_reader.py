@@ -26,6 +26,8 @@ from isolation.contract.names import (
     EXEMPT,
     GROUP,
     POOLS,
+    PROVISIONING_GROUP,
+    PROVISIONING_REQUESTS,
     RESERVATIONS,
     SCHEDULER,
     SHARED,
@@ -171,6 +173,7 @@ async def _read_all(api: ApiReader) -> ClusterFacts:
     return ClusterFacts(
         version=version,
         definition=await api.one(f"{_DEFINITIONS}/{RESERVATIONS}.{GROUP}"),
+        provisioning=await api.one(f"{_DEFINITIONS}/{PROVISIONING_REQUESTS}.{PROVISIONING_GROUP}"),
         webhooks=mutating if isinstance(mutating, Unavailable) else _both(mutating, validating),
         policies=await api.list(f"{_ADMISSION}/validatingadmissionpolicies"),
         bindings=await api.list(f"{_ADMISSION}/validatingadmissionpolicybindings"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from isolation.contract.model import Card, Instance
+from isolation.release import install_command
 from isolation.simgpu.hardware import find_fault
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class NvmlMachine:
         try:
             nvml = import_module("pynvml")
         except ModuleNotFoundError:
-            raise MachineError("nvidia-ml-py is not installed: run pip install 'gpushare[run]'") from None
+            raise MachineError(f"nvidia-ml-py is not installed: run {install_command('run')}") from None
         if self.hardware is not None:
             self._load_simulated()
         try:

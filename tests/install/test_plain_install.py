@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from isolation.release import DISTRIBUTION
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = """
@@ -46,7 +48,7 @@ def bin_dir(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("fresh")
     run(sys.executable, "-m", "venv", home / "venv", cwd=home)
     pip = (home / "venv/bin/python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt")
-    run(*pip, f"gpushare[all] @ {wheel.as_uri()}", cwd=home)
+    run(*pip, f"{DISTRIBUTION}[all] @ {wheel.as_uri()}", cwd=home)
     return home / "venv" / "bin"
 
 
@@ -90,4 +92,4 @@ def test_without_extras_the_front_door_opens_and_names_what_is_missing(wheel, tm
         [str(python), "-m", "gpushare", "sim"], capture_output=True, text=True, cwd=tmp_path, check=False, timeout=300
     )
     assert 1 == refused.returncode
-    assert "pip install 'gpushare[sim]'" in refused.stderr
+    assert "pip install 'gpushare-k8s[sim]'" in refused.stderr

@@ -21,11 +21,20 @@ from typing import TYPE_CHECKING
 
 from realkubelet.oci import FOLDERS, archive, with_libraries
 
+from isolation.release import DISTRIBUTION
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("gpushare.py", "isolation", "exporter", "autoscaler", "dashboards", "gpushare.egg-info")
+OURS = (
+    "gpushare.py",
+    "isolation",
+    "exporter",
+    "autoscaler",
+    "dashboards",
+    f"{DISTRIBUTION.replace('-', '_')}.egg-info",
+)
 TOOLS = ("sh", "cat", "cksum", "cut", "env", "ls", "mkdir", "sleep")
 _HOME = Path("opt/gpushare")
 _SKIPPED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "distutils"}

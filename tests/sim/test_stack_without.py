@@ -38,7 +38,9 @@ def test_without_what_the_tenants_need_the_embedded_cluster_runs_alone_and_says_
     )
 
     assert 0 == done.returncode
-    remark = "running only the simulated cluster: Python packages are missing: run pip install 'gpushare[exporter,run]'"
+    remark = (
+        "running only the simulated cluster: Python packages are missing: run pip install 'gpushare-k8s[exporter,run]'"
+    )
     assert remark in done.stderr.splitlines()
     document = json.loads(done.stdout)
     assert document["stack"] is None

@@ -29,6 +29,7 @@ from autoscaler.demo.stack.addresses import HOST, Addresses, Ports, Tools, build
 from autoscaler.demo.stack.reports import read_alerts, read_page
 from autoscaler.demo.stack.supervisor import ISOLATED_PYTHON, ManagedCommand, StackSupervisor, build_environment
 from isolation.contract.stack import PENDING, STARTING, UP, ProcessStatus, StackStatus, TenantStatus
+from isolation.release import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +103,7 @@ class DemoStack:
         """Make the cards and start; StackError says what is missing."""
         missing = sorted({extra for name, extras in NEEDED.items() if find_spec(name) is None for extra in extras})
         if missing:
-            raise StackError(f"Python packages are missing: run pip install 'gpushare[{','.join(missing)}]'")
+            raise StackError(f"Python packages are missing: run {install_command(*missing)}")
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         disk = Path(tempfile.gettempdir())
         # Two names, also where both are in the same folder.

@@ -23,6 +23,7 @@ from typing import Any, Final
 import isolation.contract
 from exporter.pipeline.busy_time import BusySample, Load
 from exporter.sources.errors import SourceError
+from isolation.release import install_command
 
 SIMGPU: Final = "GPUSHARE_SIMGPU"
 """Environment variable by which the simulated driver finds its hardware file."""
@@ -187,9 +188,7 @@ def _start(hardware: Path | None) -> Any:
     try:
         nvml = import_module("pynvml")
     except ModuleNotFoundError:
-        raise SourceError(
-            "nvidia-ml-py is not installed: run pip install '.[exporter]' in gpushare's source tree"
-        ) from None
+        raise SourceError(f"nvidia-ml-py is not installed: run {install_command('exporter')}") from None
     if hardware is not None:
         _load_simulated(hardware)
     try:

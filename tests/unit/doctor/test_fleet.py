@@ -89,7 +89,24 @@ def webhook_serves(pem):
 @pytest.mark.parametrize(
     ("changed", "check", "expected"),
     [
-        ({"version": "v1.29.3"}, "cluster.server_version", State.PROBLEM),
+        ({"version": "v1.33.9"}, "cluster.server_version", State.PROBLEM),
+        ({"version": "v1.34.0"}, "cluster.server_version", State.OK),
+        ({"provisioning": None}, "cluster.provisioning_requests", State.OK),
+        ({"provisioning": Unavailable("403")}, "cluster.provisioning_requests", State.UNKNOWN),
+        (
+            {
+                "provisioning": {
+                    "spec": {"versions": [{"name": "v1beta1", "served": True}, {"name": "v1", "served": False}]}
+                }
+            },
+            "cluster.provisioning_requests",
+            State.WARNING,
+        ),
+        (
+            {"provisioning": {"spec": {"versions": [{"name": "v1", "served": True}]}}},
+            "cluster.provisioning_requests",
+            State.OK,
+        ),
         ({"version": "v1.40.0"}, "cluster.server_version", State.OK),
         ({"version": "weird"}, "cluster.server_version", State.UNKNOWN),
         ({"version": Unavailable("refused")}, "cluster.server_version", State.UNKNOWN),
@@ -246,6 +263,7 @@ def test_whatever_is_not_well_has_something_to_do():
     away = Unavailable("403 Forbidden")
     names = (
         "definition",
+        "provisioning",
         "webhooks",
         "policies",
         "bindings",

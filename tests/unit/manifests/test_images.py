@@ -17,6 +17,7 @@ from e2e.manifest_build import BUILDS, objects, templates
 from support.waiting import PATIENCE_SECONDS
 
 from gpushare import COMMANDS
+from isolation.release import DISTRIBUTION, release
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "images" / "Containerfile"
@@ -203,6 +204,7 @@ def test_the_bill_of_materials_is_of_what_is_installed():
     assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", bill["serialNumber"])
     assert installed == {(one["name"], one["version"]) for one in parts.values()}
     assert len(parts) == len(bill["components"])
+    assert release() == bill["metadata"]["component"]["version"]
     assert all(ref == one["purl"] == f"pkg:pypi/{one['name']}@{one['version']}" for ref, one in parts.items())
     refs = {one["ref"] for one in bill["dependencies"]} | {n for one in bill["dependencies"] for n in one["dependsOn"]}
     assert refs == {*parts, bill["metadata"]["component"]["bom-ref"]}
@@ -213,7 +215,7 @@ def wanted_by(names):
     wanted, todo = list(PROJECT["project"]["dependencies"]), list(names)
     while todo:
         for line in PROJECT["project"]["optional-dependencies"][todo.pop()]:
-            inner = re.fullmatch(r"gpushare\[(.+)\]", line)
+            inner = re.fullmatch(rf"{DISTRIBUTION}\[(.+)\]", line)
             todo += inner[1].split(",") if inner else []
             wanted += [] if inner else [line]
     return wanted

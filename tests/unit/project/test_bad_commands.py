@@ -142,7 +142,7 @@ def test_a_partial_installation(missing):
     assert len(LEAVES) == len(output)
     for line in (line for line in output if " 0 NoneType" not in line):
         assert f"Python module {missing}" in line
-        assert f"pip install 'gpushare[{COMMANDS[line.split()[0]][1]}]'" in line
+        assert f"pip install 'gpushare-k8s[{COMMANDS[line.split()[0]][1]}]'" in line
 
 
 @pytest.fixture

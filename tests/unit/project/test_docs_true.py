@@ -220,9 +220,9 @@ def test_variables_of_ours_are_read(page):
 
 @each_page
 def test_extras_exist(page):
-    """What `pip install 'gpushare[...]'` is given."""
+    """What `pip install 'gpushare-k8s[...]'` is given."""
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    for lines_found in re.findall(r"(?:gpushare|pip install '\.|-e '?\.)\[([a-z,]+)\]", page.text):
+    for lines_found in re.findall(r"(?:gpushare-k8s|pip install '\.|-e '?\.)\[([a-z,]+)\]", page.text):
         assert set(lines_found.split(",")) <= extras, lines_found
 
 

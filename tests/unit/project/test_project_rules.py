@@ -18,6 +18,8 @@ from pathlib import Path
 import grimp
 import pytest
 
+from isolation.release import DISTRIBUTION
+
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("isolation", "exporter", "autoscaler", "dashboards")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
@@ -30,7 +32,7 @@ def test_a_root_package_belongs_to_this_distribution_alone(package):
     """
     A flat root that another distribution also ships would be half ours, half theirs.
     """
-    assert {"gpushare"} == set(packages_distributions()[package])
+    assert {DISTRIBUTION} == set(packages_distributions()[package])
 
 
 def test_root_packages_have_an_empty_init_and_tests_have_none():

@@ -172,6 +172,8 @@ class ClusterFacts:
 
     version: str | Unavailable
     definition: Mapping[str, Any] | Unavailable | None = None
+    provisioning: Mapping[str, Any] | Unavailable | None = None
+    """The definition of ProvisioningRequest; None: it is not installed."""
     webhooks: tuple[Mapping[str, Any], ...] | Unavailable = ()
     policies: tuple[Mapping[str, Any], ...] | Unavailable = ()
     bindings: tuple[Mapping[str, Any], ...] | Unavailable = ()

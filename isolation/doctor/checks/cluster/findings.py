@@ -8,14 +8,16 @@ the rights of our accounts, and what Prometheus scrapes. Where we only watch, no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from isolation.contract.names import ACK, AUTOSCALER, NODE_AGENT, SCHEDULER
+from isolation.contract.names import ACK, AUTOSCALER, NODE_AGENT, PROVISIONING_GROUP, SCHEDULER
+from isolation.doctor.checks import minimum
 from isolation.doctor.checks.cluster import admission, autoscaler, certificates, metrics_apis, pods, processes, scalers
 from isolation.doctor.checks.cluster import nodes as cluster_nodes
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Monitoring, Unavailable
 from isolation.doctor.checks.cluster.installation import find_installation
-from isolation.doctor.checks.finding import Finding, counted, named, ok, problem, unknown
+from isolation.doctor.checks.cluster.parse import table
+from isolation.doctor.checks.finding import Finding, counted, named, ok, problem, unknown, warning
 from isolation.doctor.checks.machine.runtime import parse_version
 from isolation.doctor.checks.rights import MOVING, sentence
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
     from isolation.doctor.checks.cluster.installation import Installation
 
-_OLDEST: Final = (1, 30)
-"""ValidatingAdmissionPolicy and matchConditions are stable since."""
+_REQUEST_VERSION: Final = "v1"
+"""Of ProvisioningRequest: the one that the scheduler watches."""
 _NEWEST: Final = (1, 36)
 """Tested against."""
 
@@ -43,6 +45,7 @@ def check_cluster(facts: ClusterFacts, now: float) -> list[Finding]:
         _check_other_plugins(facts, installation),
         *([] if installation.watches else admission.check_admission(facts, installation)),
         *processes.check_processes(facts, installation, now),
+        *([] if installation.watches else [_check_provisioning_requests(facts.provisioning)]),
         *autoscaler.check_autoscaler(facts.autoscaler, now),
         *scalers.check_scalers(facts.scalers, facts.pods, facts.nodes, facts.autoscaler, now),
         metrics_apis.check_metrics_apis(facts.services, installation),
@@ -59,13 +62,27 @@ def _check_server_version(version: str) -> Finding:
     check, numbers = "cluster.server_version", parse_version(version)
     if numbers is None:
         return unknown(check, f"the server reports version {version!r}", "check `kubectl version`")
-    if numbers < _OLDEST:
+    if numbers < minimum.KUBERNETES:
         return problem(
-            check, f"Kubernetes {version} is too old", "upgrade to 1.30 or newer (stable admission policies)"
+            check, f"Kubernetes {version} is too old", "upgrade to {}.{} or newer".format(*minimum.KUBERNETES)
         )
     if numbers > _NEWEST:
         return ok(check, f"Kubernetes {version}, newer than the newest tested version (1.36)")
     return ok(check, f"Kubernetes {version}")
+
+
+def _check_provisioning_requests(definition: Mapping[str, Any] | Unavailable | None) -> Finding:
+    """An optional kind, of cluster-autoscaler's: Kueue asks by it for cards for all pods of a job."""
+    check, name = "cluster.provisioning_requests", f"kind ProvisioningRequest of {PROVISIONING_GROUP}"
+    if isinstance(definition, Unavailable):
+        return unknown(check, f"cannot read {name}: {definition.why}", "use credentials that may read definitions")
+    if definition is None:
+        return ok(check, f"{name} is not installed: pods of a job cannot start together by Kueue (optional)")
+    versions = [one for one in table(definition, "spec").get("versions") or [] if isinstance(one, dict)]
+    if not any(one.get("name") == _REQUEST_VERSION and one.get("served") is True for one in versions):
+        evidence = f"{name} is not served as {_REQUEST_VERSION}: the scheduler does not see the requests of jobs"
+        return warning(check, evidence, "install the definition of cluster-autoscaler 1.31 or newer (docs/kueue.md)")
+    return ok(check, f"{name} is served as {_REQUEST_VERSION}: pods of a job can start together")
 
 
 def _check_ack(facts: ClusterFacts, installation: Installation) -> Finding:

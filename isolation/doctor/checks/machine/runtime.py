@@ -4,7 +4,7 @@ Findings about the container runtime: CDI, plugins (NRI), and whether an environ
 
 Pure: text of configuration files in, findings out. Text that is no configuration is "cannot tell".
 
-Sources: containerd docs/cri/config.md (`enable_cdi`, `cdi_spec_dirs`; 1.7 off by default, 2.0 on), docs/NRI.md (the
+Sources: containerd docs/cri/config.md (`enable_cdi`, `cdi_spec_dirs`; on by default since 2.0), docs/NRI.md (the
 same), CRI-O docs/crio.conf.5.md (`cdi_spec_dirs`, `enable_nri`), NVIDIA Container Toolkit documentation
 (`accept-nvidia-visible-devices-envvar-when-unprivileged`, `accept-nvidia-visible-devices-as-volume-mounts`).
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from isolation.contract.names import CDI_DIR
 from isolation.contract.nri_api import SOCKET
 from isolation.doctor.bounded_files import Folder, Missing, Text, Unreadable
+from isolation.doctor.checks import minimum
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 from isolation.doctor.checks.machine.facts import CRIO_SOCKET, NRI_PLUGINS, Runtime
 
@@ -27,11 +28,7 @@ if TYPE_CHECKING:
 _CRI: Final = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 """The plugin that knows CDI, in configuration version 2 and in version 3."""
 _BY_DEFAULT: Final = (2, 0)
-_OLDEST: Final = (1, 7)
-_CRIO_OLDEST: Final = (1, 23)
 _NRI: Final = "io.containerd.nri.v1.nri"
-_TRIED: Final = (2, 1)
-"""The oldest containerd that the node agent was run with."""
 _INDEX: Final = "90"
 """The node agent's place among plugins: `isolation.node.nri.session`."""
 _PLUGIN: Final = re.compile(r"([0-9]{2})-.+")
@@ -63,10 +60,9 @@ def parse_version(text: str | None) -> tuple[int, int] | None:
 
 def _check_containerd(runtime: Runtime) -> Finding:
     check, version = "machine.runtime", parse_version(runtime.containerd_version)
-    if version is not None and version < _OLDEST:
-        return problem(
-            check, f"containerd {_dotted(version)} does not support CDI", "upgrade containerd to 1.7 or newer"
-        )
+    if version is not None and version < minimum.CONTAINERD:
+        fix = f"upgrade containerd to {_dotted(minimum.CONTAINERD)} or newer"
+        return problem(check, f"containerd {_dotted(version)} is too old", fix)
     settings = [_table(text) for text in (runtime.containerd, *runtime.containerd_parts)]
     wrong = [why for why in settings if isinstance(why, str)]
     if wrong:
@@ -80,8 +76,9 @@ def _check_containerd(runtime: Runtime) -> Finding:
     folders = _last(values, "cdi_spec_dirs")
     evidence = f"containerd {_dotted(version)}" if version else "containerd"
     if enabled is None and version is None:
-        return unknown(check, "containerd does not report its version", f"1.7: {_SWITCH_ON}; 2.0: CDI is on by default")
-    if enabled is False or (enabled is None and version is not None and version < _BY_DEFAULT):
+        fix = f"it must be {_dotted(minimum.CONTAINERD)} or newer; CDI is then on by default"
+        return unknown(check, "containerd does not report its version", fix)
+    if enabled is False:
         return problem(check, f"{evidence} has CDI disabled: no container would get its card", _SWITCH_ON)
     if isinstance(folders, list) and not _SAME & {str(one).rstrip("/") for one in folders}:
         return problem(check, f"{evidence} searches CDI specs only in {folders}", f"add {CDI_DIR} to cdi_spec_dirs")
@@ -90,8 +87,9 @@ def _check_containerd(runtime: Runtime) -> Finding:
 
 def _check_crio(runtime: Runtime) -> Finding:
     check, version = "machine.runtime", parse_version(runtime.crio_version)
-    if version is not None and version < _CRIO_OLDEST:
-        return problem(check, f"CRI-O {_dotted(version)} does not support CDI", "upgrade CRI-O to 1.23 or newer")
+    if version is not None and version < minimum.CRIO:
+        fix = f"upgrade CRI-O to {_dotted(minimum.CRIO)} or newer"
+        return problem(check, f"CRI-O {_dotted(version)} is too old", fix)
     settings = [_table(text) for text in runtime.crio]
     wrong = [why for why in settings if isinstance(why, str)]
     if wrong:
@@ -124,8 +122,8 @@ def _check_nri(runtime: Runtime) -> Finding:
     if not runtime.nri_socket:
         more = "; if it is configured elsewhere, set --nri-socket of the agent"
         return problem(check, f"{SOCKET} does not exist: no container with a share of a card can start", fix + more)
-    if version is not None and version < _TRIED:
-        dotted = _dotted(_TRIED)
+    if version is not None and version < minimum.CONTAINERD:
+        dotted = _dotted(minimum.CONTAINERD)
         return warning(
             check, f"{evidence} with NRI: not tested with gpushare", f"upgrade containerd to {dotted} or newer"
         )

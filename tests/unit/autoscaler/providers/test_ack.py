@@ -16,7 +16,7 @@ from autoscaler.providers import ack
 from autoscaler.providers.ack import AckProvider, AckSettings
 from autoscaler.providers.base import ChangedError, DeniedError, InstanceState, OutOfStockError, UnreachableError
 
-pytest.importorskip("alibabacloud_cs20151215", reason="the SDK is not installed: gpushare[ack]")
+pytest.importorskip("alibabacloud_cs20151215", reason="the SDK is not installed: gpushare-k8s[ack]")
 
 CLUSTER, POOL = "c23421cfa74454bc8b37163fd19af", "np31da1b38983f4511b490fc62108a"
 

@@ -191,3 +191,18 @@ def test_breaches_of_a_card_are_the_sum_over_their_kinds():
     page = "".join(line.format(*one) for one in samples).encode()
 
     assert [3.0, 0.0] == [card.figures["breaches"] for card in build_usage(parse_page(page, FAMILIES)).cards]
+
+
+def test_a_question_mark_of_a_pod_has_its_reason_once():
+    """Below the table, by column; a pending pod uses nothing, and has no question mark. Without headers: rows alone."""
+    fleet, usage = fleet_of_cards(8)
+    lines = top_lines(fleet, usage, TopOptions(by="pod"), TextOutput(None))
+    rows = [line for line in lines if " pending " in line and "?" in line]
+    reasons = [line for line in lines if " ?: " in line]
+
+    assert [] == rows
+    assert any("?" in line for line in lines if line not in reasons)
+    assert ["COMPUTE"] == [line.partition(" ")[0] for line in reasons if "COMPUTE" in line]
+    assert all("no exporter reports" in line for line in reasons)
+    bare = top_lines(fleet, usage, TopOptions(by="pod"), TextOutput(None, headers=False))
+    assert [] == [line for line in bare if "no exporter" in line]
