@@ -15,7 +15,7 @@ MADE   := $(VENV)/.gpushare-made
 LIGHT  := $(VENV)/.gpushare-light
 READY  := $(VENV)/.gpushare-ready
 
-.PHONY: help up test test-all unit lint check one stage kubelet keda operators clients gpu tools controlplane bench version release dist clean
+.PHONY: help up test test-all unit lint check one stage kubelet keda operators clients gpu tools controlplane bench version release dist images clean
 
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -107,6 +107,9 @@ release:         ## write a new version everywhere it stands: make release V=1.2
 
 dist: $(READY)   ## build what a tagged release consists of: sdist, wheel, chart, SBOM, checksums (ARGS=--local keeps the wheel's linux tag)
 	@PYTHON=$(BIN)/python bash hack/release.sh $(ARGS)
+
+images:          ## build the images with docker or podman: make images REGISTRY=registry.example.com/team PLATFORMS=linux/amd64,linux/arm64 ARGS=--push
+	@bash images/build.sh $(ARGS)
 
 clean:           ## remove the virtual environment and all build output
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

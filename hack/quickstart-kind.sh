@@ -127,10 +127,8 @@ create_cluster() {
 
 load_images() {
   say "The three images, built and loaded (minutes the first time)"
-  local name
-  for name in node exporter controller; do
-    show docker build -q -f images/Containerfile --target "$name" -t "docker.io/library/gpushare-$name:$version" .
-  done
+  unset REGISTRY PLATFORMS # kind takes what docker has, by the names that the manifests have
+  show env BUILDER=docker bash images/build.sh node exporter controller
   show kind load docker-image --name "$cluster" "${images[@]}"
 }
 

@@ -1,17 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the three images and starts in each what its pods start: by the manifests' accounts, with nothing to write to
-# but /tmp, no capability and no network. Says how much each adds to the base. Needs podman or docker, no cluster and
-# no card. The images stay.
+# Builds the images (images/build.sh) and starts in each what its pods start, in the last one the demo: by the manifests'
+# accounts, with nothing to write to but /tmp, no capability and no network. Says how much each adds to the base. Needs
+# docker or podman, no cluster and no card. The images stay.
 #   bash images/check.sh          # on the Containerfile's base
 #   bash images/check.sh BASE     # on another, or by the name that a mirror gives it
-# BUILDER=docker chooses; BUILD and RUN are further options of `build` and `run`, as in BUILD="--network=host".
+# RUN has more options of `run`, as BUILD of `build`; images/build.sh says what else can be set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-builder="${BUILDER:-$(command -v podman || command -v docker)}" || { echo "podman or docker is needed" >&2; exit 1; }
-base="${1:-$(sed -n 's/^ARG PYTHON=//p' images/Containerfile)}"
-version="$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"
-read -ra build <<<"${BUILD:-}"
+builder="$(bash images/build.sh --which)"
+export BUILDER="$builder" BASE="${1:-$(sed -n 's/^ARG PYTHON=//p' images/Containerfile)}"
 read -ra run <<<"${RUN:-}"
 
 EVERY='
@@ -27,14 +25,25 @@ for room in sys.argv[1:]:
 CARDS='gpushare simgpu create /tmp/cards --model t4 --cards 2
 gpushare exporter --once --simgpu=/tmp/cards | grep card_info'
 SBOM='grep -q CycloneDX /opt/gpushare/sbom.cdx.json'
+STACK='
+import json, sys
+stack = json.load(sys.stdin)["stack"] or sys.exit("only the simulated cluster ran")
+down = [one for one in stack["processes"] if one["state"] != "up"]
+used = {one["name"]: one["used_bytes"] for one in stack["tenants"] if one["enforced"]}
+if down or not all(used.values()):
+    sys.exit(f"not up: {down}; used {used}")
+alerts = sorted({one["name"] for one in stack["alerts"]})
+print(len(used), "tenants measured; alerts:", *alerts)
+'
 ABSENT='! command -v pip && ! command -v gcc && ! touch /opt/gpushare/x 2>/dev/null'
 
 begin() { # <image>: what follows is of it
-  image="docker.io/library/gpushare-$1:$version" # as the kubelet calls it
+  image="$(bash images/build.sh "$1")"
   echo "== $image"
-  "$builder" build "${build[@]}" --build-arg "PYTHON=$base" -f images/Containerfile --target "$1" -t "$image" . >&2
-  "$builder" image inspect --format '{{.Size}}' "$image" "$base" | awk 'NR == 1 {all = $1}
-    NR == 2 {printf "%.0f MB, of them %.0f MB not the base\n", all / 1e6, (all - $1) / 1e6}'
+  local all base
+  all="$("$builder" image inspect --format '{{.Size}}' "$image")"
+  base="$("$builder" image inspect --format '{{.Size}}' "$BASE" 2>/dev/null || echo 0)" # BuildKit may not keep it
+  awk -v all="$all" -v base="$base" 'BEGIN {printf "%.0f MB%s\n", all / 1e6, base ? sprintf(", of them %.0f MB not the base", (all - base) / 1e6) : ""}'
 }
 
 inside() { # <user> <program> <arguments>
@@ -66,4 +75,8 @@ inside 65532:65532 gpushare autoscaler plan --help >/dev/null
 inside 65532:65532 gpushare sim --synthetic --fleet-scale 0.01 --seeds 1 --workers 1 --policy best-fit
 inside 65532:65532 sh -ec "$SBOM; $ABSENT"
 
-echo "all three build, and start as their pods start them"
+begin demo
+inside 65532:65532 sh -ec 'gpushare up --for 40 -o json 2>/dev/null | python -c "$1"' - "$STACK"
+inside 65532:65532 sh -ec "$SBOM; $ABSENT"
+
+echo "all of them build, and start as their pods start them"

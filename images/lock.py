@@ -27,6 +27,7 @@ IMAGES: Final = {
     "node": ("node", "doctor", "simgpu"),
     "controller": ("scheduler", "autoscaler"),
     "controller-ack": ("scheduler", "autoscaler", "ack"),
+    "demo": ("up", "exporter", "run"),
 }
 """Extras by file."""
 BESIDE: Final = ("boto3", "botocore", "jmespath", "s3transfer", "pip")

@@ -24,6 +24,8 @@ FILE = ROOT / "images" / "Containerfile"
 LOCK = runpy.run_path(str(ROOT / "images" / "lock.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TARGETS = ("exporter", "node", "controller")
+"""Of the manifests."""
+EVERY = (*TARGETS, "demo")
 PACKAGES = {
     "exporter": ["exporter", "isolation.contract"],
     "node": ["isolation.node", "isolation.doctor", "isolation.simgpu", "isolation.host"],
@@ -34,13 +36,19 @@ PACKAGES = {
         "autoscaler.apis.rpc",
         "autoscaler.apis.metrics",
     ],
+    "demo": ["autoscaler.demo", "exporter", "isolation.run", "isolation.simgpu", "dashboards.terminal"],
 }
 """Whose every module must be importable in the image."""
 CLUSTER_FORMATS = {
     f"isolation.contract.{name}" for name in ("codec", "dialects", "exposition", "provisioning", "reservation")
 }
 """Read and written by whoever talks to the API server, which the exporter never does."""
-APART = {"exporter": {"exporter.fleet"} | CLUSTER_FORMATS, "node": set(), "controller": set()}
+APART = {
+    "exporter": {"exporter.fleet"} | CLUSTER_FORMATS,
+    "node": set(),
+    "controller": set(),
+    "demo": {"exporter.fleet"},
+}
 """Modules that another process loads."""
 PROBE = """
 import importlib.util, json, pkgutil, sys
@@ -272,7 +280,7 @@ def test_a_build_sees_what_it_copies_and_nothing_made_of_it():
     assert {"**/__pycache__", "**/*.so", "**/*.so.1"} == {rule for rule in rules[1:] if not rule.startswith("!")}
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EVERY)
 def test_an_image_runs_as_nobody_and_starts_a_command_that_exists(target):
     """
     By the entry point that the project installs; without a compiler and without pip.
@@ -285,14 +293,14 @@ def test_an_image_runs_as_nobody_and_starts_a_command_that_exists(target):
     assert entry in PROJECT["project"]["scripts"]
     assert json.loads(own["CMD"])[0] in COMMANDS
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", runtime["USER"])
-    assert "USER" not in own
+    assert own.get("USER", runtime["USER"]) == runtime["USER"]  # the last one: the demo installs packages as root
     assert re.search(r"pip install --require-hashes -r .*pip install --no-deps --no-index /wheels/", installed)
     assert re.search(rf"python /sbom.py gpushare-{target} > /opt/gpushare/sbom.cdx.json$", installed)
     assert "uninstall -y pip" in installed
     assert "pip uninstall -y" in runtime["RUN"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EVERY)
 def test_an_image_has_the_extras_of_its_processes(target):
     """
     They exist, and one stands for each command that the image runs.
@@ -300,9 +308,12 @@ def test_an_image_has_the_extras_of_its_processes(target):
     known = PROJECT["project"]["optional-dependencies"]
 
     assert set(extras(target)) <= set(known)
-    assert {"exporter": {"exporter"}, "node": {"node", "doctor", "simgpu"}, "controller": {"scheduler", "autoscaler"}}[
-        target
-    ] == set(extras(target))
+    assert {
+        "exporter": {"exporter"},
+        "node": {"node", "doctor", "simgpu"},
+        "controller": {"scheduler", "autoscaler"},
+        "demo": {*re.search(r'-e "\.\[(.+)\]"', (ROOT / "Makefile").read_text())[1].split(",")},  # as of `make up`
+    }[target] == set(extras(target))
 
 
 @pytest.mark.processes
@@ -322,7 +333,7 @@ def test_images_and_manifests_agree():
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EVERY)
 def test_every_module_of_an_image_finds_its_packages(target):
     """
     With nothing importable but what pip installs for its extras.
@@ -342,4 +353,4 @@ def test_every_module_of_an_image_finds_its_packages(target):
     assert {} == missing
     assert "click" in found
     assert "pytest" not in found
-    assert ("kubernetes" in found) == (target != "exporter")
+    assert ("kubernetes" in found) == (target in {"node", "controller"})

@@ -58,13 +58,18 @@ FOREIGN = {
     "--config": "kube-scheduler",
     "--expander": "cluster-autoscaler",
     "--gpu-memory-utilization": "vLLM",
+    "--network": "podman and docker",
     "--no-deps": "pip",
     "--kube-version": "helm",
     "--now": "systemctl",
     "--previous": "kubectl",
+    "--read-only": "podman and docker",
+    "--rm": "podman and docker",
     "--server-side": "kubectl",
     "--set": "helm",
     "--set-timeslice": "nvidia-smi",
+    "--timestamp": "podman",
+    "--tmpfs": "podman and docker",
     "--type": "kubectl",
 }
 """Options of other programs that the docs speak of."""
@@ -148,7 +153,7 @@ def test_a_wrong_option_a_wrong_value_and_a_wrong_command_are_found():
 def test_options_that_stand_alone_exist(page):
     """As the first words of a table's row, or within a sentence."""
     benches = "".join(text for path, text in SOURCES.items() if path.is_relative_to(ROOT / "benchmarks"))
-    scripts = "".join(path.read_text() for path in (ROOT / "hack").glob("*.sh"))
+    scripts = "".join(path.read_text() for path in [*ROOT.glob("hack/*.sh"), *ROOT.glob("images/*.sh")])
     known = options() | set(FOREIGN) | set(re.findall(r'"(--[a-z][a-z-]+)"', benches))
     known |= set(re.findall(r"^ +(--[a-z]+)\)", scripts, re.MULTILINE))
     lines_found = {found for span in spans(page.text) for found in re.findall(r"(?:^|[ \[,|])(--[a-z][a-z-]+)", span)}

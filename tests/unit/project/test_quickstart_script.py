@@ -14,6 +14,8 @@ from support.waiting import PATIENCE_SECONDS
 
 SCRIPT = ROOT / "hack/quickstart-kind.sh"
 USED = ("bash", "dirname", "sed", "sort", "head", "grep", "rm", "mktemp", "tr", "sleep")
+BUILDS = ("cat", "date", "env", "git", "timeout")
+"""What images/build.sh needs too."""
 NODE = r"""#!/bin/sh
 case "$1" in
 --request-timeout=[1-9]*s) shift ;;
@@ -39,7 +41,7 @@ def machine(tmp_path):
     """A function that runs the script on a machine with these programs alone: its status, its words, its calls."""
 
     def run(*words, runtime="containerd://2.1.9", server="v1.36.4", doctor=NRI, **programs):
-        for name in USED:
+        for name in (*USED, *BUILDS):
             (tmp_path / name).unlink(missing_ok=True)
             (tmp_path / name).symlink_to(shutil.which(name))
         for name, text in programs.items():
@@ -197,7 +199,7 @@ def test_a_cluster_is_made_with_kind_and_gets_the_images(machine):
     [made] = [one for one in calls if one.startswith("kind create cluster ")]
     assert "--name gpushare-quickstart --image kindest/node:v1.36.4@sha256:" in made
     assert "--config hack/quickstart/kind.yaml" in made
-    assert names == [one.split()[-2] for one in calls if one.startswith("docker build ")]
+    assert names == [one.split()[-2] for one in calls if one.startswith("docker buildx build ")]
     assert [f"kind load docker-image --name gpushare-quickstart {' '.join(names)}"] == [
         one for one in calls if one.startswith("kind load ")
     ]

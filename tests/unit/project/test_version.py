@@ -21,7 +21,9 @@ WRITTEN = ("pyproject.toml", "manifests/images/kustomization.yaml", "charts/gpus
 """The files that `make release` changes."""
 IMAGES = {"gpushare-controller", "gpushare-exporter", "gpushare-node"}
 SOURCES = ("*.py", "*.[chS]", "*.sh", "*.yaml", "*.md", "*Containerfile", "Makefile")
-FIXED = re.compile(r"""gpushare-(?:controller|exporter|node):v?\d+\.\d|define \w*VERSION "\d|__version__ = ["']\d""")
+FIXED = re.compile(
+    r"""gpushare-(?:controller|demo|exporter|node):v?\d+\.\d|define \w*VERSION "\d|__version__ = ["']\d"""
+)
 """A version of ours, written where it would be forgotten."""
 
 
