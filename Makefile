@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 LOGS   := build/setup
 STEP   := bash tests/step.sh
 # They are written last: a set-up that was interrupted before is not taken for a whole one
-MADE   := $(VENV)/.gpushare-made
+MADE   := $(VENV)/.gpushare-k8s-made
 LIGHT  := $(VENV)/.gpushare-light
 READY  := $(VENV)/.gpushare-ready
 
@@ -26,7 +26,7 @@ $(MADE):
 	@command -v gcc >/dev/null || { echo "gcc is missing: run apt-get install gcc"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is required: set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "the Python module venv is missing: run apt-get install python3-venv"; exit 1; }
-	@rm -rf $(VENV)
+	@rm -rf $(VENV) gpushare.egg-info # the second: of an environment from before the distribution had its name
 	@$(STEP) "virtual environment in $(VENV)" $(LOGS)/venv.log $(PYTHON) -m venv $(VENV)
 	@touch $@
 
