@@ -145,12 +145,13 @@ def test_an_installation_of_somebody_else_is_not_touched(outputs):
 
 def test_what_the_script_made_is_removed_and_nothing_else(outputs):
     """
-    No object, label or annotation of gpushare is left, nodes take pods, and a label of somebody else's stays.
+    No object, label, annotation or resource of gpushare is left, nodes take pods, a label of somebody else's stays.
     """
     assert not re.findall("gpushare", outputs.objects["left"])
     assert not outputs.objects["pods"].strip()
     after = outputs.objects["after"]
     assert not re.findall(r"(?:gpushare\.dev|ack\.node|aliyun\.accelerator)/?\S*:", after)
+    assert {"gpu-mem"} >= set(re.findall(r"aliyun\.com/([\w.-]+)", after))  # the kubelet keeps the name
     assert "unschedulable: true" not in after
     assert "team: mine" in after
 
