@@ -16,29 +16,31 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.dialects import Offered, translate
+from isolation.contract.model import Card, Mode, Node
 from isolation.contract.names import CORE_STEPS
 from isolation.contract.quantity import GIB
+from isolation.placement.card_sizes import measure_cards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from isolation.contract.model import Rules
 
 ROUNDS: Final = 20_000
 BAR_MICROSECONDS: Final = 60.0
 
 
-def one_size(rules: Rules, *, compute: bool) -> frozenset[int]:
-    """A fleet of cards of 15 GiB."""
-    del rules, compute
-    return frozenset({15 * GIB})
-
-
-_ALL: Final = Offered(frozenset(CORE_STEPS), one_size)
+_NODES: Final = [
+    Node(mode.value, (Card(mode.value, 0, 15 * GIB),), mode, labels={"pool": mode.value})
+    for mode in (Mode.CGPU, Mode.CORE_MEM)
+]
+_ALL: Final = Offered(frozenset(CORE_STEPS), measure_cards(_NODES).of)
+_TOLERATIONS: Final = [
+    {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    for key in ("not-ready", "unreachable")
+]
 
 
 def build_pod(amounts: dict[str, str], annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    """A pod as the API server sends it: defaulted, the same amounts under limits and requests."""
+    """A pod as the API server sends it: defaulted, with tolerations, the same amounts under limits and requests."""
     resources = {
         "limits": {"cpu": "4", "memory": "16Gi", **amounts},
         "requests": {"cpu": "4", "memory": "16Gi", **amounts},
@@ -46,7 +48,8 @@ def build_pod(amounts: dict[str, str], annotations: dict[str, str] | None = None
     mounts = [{"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}]
     container = {"name": "main", "image": "i", "resources": resources, "volumeMounts": mounts, "env": [{"name": "A"}]}
     meta = {"name": "p", "namespace": "team", "labels": {"app": "a"}, "annotations": annotations or {}}
-    return {"metadata": meta, "spec": {"containers": [container], "schedulerName": "default-scheduler", **spec}}
+    base = {"containers": [container], "schedulerName": "default-scheduler", "tolerations": _TOLERATIONS}
+    return {"metadata": meta, "spec": {**base, **spec}}
 
 
 PODS: Final = {

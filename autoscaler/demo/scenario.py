@@ -88,7 +88,7 @@ def _tolerate_whole_cards(request: Request) -> Request:
     if not request.whole:
         return request
     tolerations = request.rules.tolerations | {Toleration(ACK.whole, exists=True)}
-    return replace(request, rules=replace(request.rules, tolerations=tolerations))
+    return replace(request, rules=request.rules._replace(tolerations=tolerations))
 
 
 def load_trace(nodes_csv: str, pods_csv: str, seed: int) -> Scenario:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from isolation.contract.quantity import GIB
 
@@ -111,8 +111,7 @@ class Taint:
     effect: str = "NoSchedule"
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
+class Toleration(NamedTuple):
     """A pod's toleration; empty `key` with `exists` tolerates everything, empty `effect` every effect."""
 
     key: str = ""
@@ -121,8 +120,7 @@ class Toleration:
     exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(NamedTuple):
     """One term of a node selector; `op` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
 
     key: str
@@ -135,8 +133,7 @@ def part_of_model(name: str) -> str:
     return name.upper().replace(" ", "-")
 
 
-@dataclass(frozen=True, slots=True)
-class CardRules:
+class CardRules(NamedTuple):
     """Which cards of a node a pod may use; empty: any. Models are parts of names, as `part_of_model` writes them."""
 
     models: frozenset[str] = frozenset()
@@ -162,9 +159,10 @@ class CardRules:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(NamedTuple):
     """Which nodes a pod may use, apart from room: hashable, so that pods alike share one answer."""
+
+    # A named tuple, like its parts: it is made and looked up for each pod, which takes a dataclass three times as long.
 
     terms: tuple[tuple[Requirement, ...], ...] = ()
     """Alternatives; within one, every requirement must hold. Empty: any node."""
@@ -224,7 +222,7 @@ class Request:
     """Exclusive cards: `cards` of them, nothing else on them."""
     cpu_milli: int = 0
     memory_bytes: int = 0
-    rules: Rules = Rules()
+    rules: Rules = Rules()  # noqa: RUF009 (a value)
     owner: str = ""
     """Controller that made the pod (`Kind/namespace/name`); replicas share it. Empty: a pod without a controller."""
     asks: tuple[Ask, ...] = ()

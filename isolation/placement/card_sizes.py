@@ -10,8 +10,7 @@ too narrow.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.model import NAME_FIELD, Card, Instance, Mode, Node, Taint
@@ -42,7 +41,6 @@ class CardKind:
     """Of a MIG instance its profile."""
 
 
-@lru_cache(4 * MOST_KINDS)
 def _node(kind: CardKind) -> Node:
     """The kind as a node with one card."""
     card = Card("", 0, kind.bytes, unit_bytes=kind.unit_bytes, model=kind.model, instance=kind.instance)
@@ -56,23 +54,32 @@ class CardSizes:
     kinds: tuple[CardKind, ...] = ()
     dropped: frozenset[str] = frozenset({NAME_FIELD})
     """Labels that are not known here."""
-    _answers: dict[tuple[Rules, RequestKind], frozenset[int]] = field(default_factory=dict, compare=False, repr=False)
+    _answers: dict[tuple[Rules, bool], frozenset[int]] = field(default_factory=dict, compare=False, repr=False)
+    _nodes: dict[int, list[Node]] = field(default_factory=dict, compare=False, repr=False)
+    """The kinds as nodes, by the size of their cards; made at the first question."""
 
     def of(self, rules: Rules, *, compute: bool) -> frozenset[int]:
         """Bytes that one card offers, of each size that a pod with such rules could get."""
-        kind = RequestKind.COMPUTE if compute else RequestKind.MEMORY
-        known = self._answers.get((rules, kind))
+        known = self._answers.get((rules, compute))
         if known is None:
             terms = tuple(tuple(need for need in term if need.key not in self.dropped) for term in rules.terms)
             free = any(not term for term in terms)
-            cards = replace(rules.cards, uuids=frozenset(), not_uuids=frozenset())
-            told = replace(rules, terms=() if free else terms, cards=cards)
-            fitting = (one for one in self.kinds if find_barrier(Needs(kind, told), _node(one)) is None)
-            known = frozenset(one.bytes for one in fitting)
+            cards = rules.cards._replace(uuids=frozenset(), not_uuids=frozenset())
+            told = rules._replace(terms=() if free else terms, cards=cards)
+            known = self._find(Needs(RequestKind.COMPUTE if compute else RequestKind.MEMORY, told))
             if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
-            self._answers[rules, kind] = known
+            self._answers[rules, compute] = known
         return known
+
+    def _find(self, needs: Needs) -> frozenset[int]:
+        """Sizes of which one kind at least takes such a pod."""
+        if not self._nodes:
+            for one in self.kinds:
+                self._nodes.setdefault(one.bytes, []).append(_node(one))
+        return frozenset(
+            size for size, nodes in self._nodes.items() if any(find_barrier(needs, node) is None for node in nodes)
+        )
 
 
 def measure_cards(nodes: Iterable[Node]) -> CardSizes:

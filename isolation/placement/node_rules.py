@@ -10,7 +10,6 @@ Source: Kubernetes documentation, "Assigning Pods to Nodes" and "Taints and Tole
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -113,7 +112,7 @@ class Needs(NamedTuple):
 
     def without_card_rules(self) -> Needs:
         """The same with any card, whoever asks."""
-        return self._replace(rules=replace(self.rules, cards=CardRules()), trust=None)
+        return self._replace(rules=self.rules._replace(cards=CardRules()), trust=None)
 
     def allow(self, card: Card) -> bool:
         """Whether it may use this card."""

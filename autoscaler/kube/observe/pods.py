@@ -277,4 +277,4 @@ def _host(node: Node) -> str:
 def _needing(request: Request, need: Requirement) -> Request:
     rules = request.rules
     terms = tuple((*term, need) for term in rules.terms) or ((need,),)
-    return replace(request, rules=replace(rules, terms=terms))
+    return replace(request, rules=rules._replace(terms=terms))

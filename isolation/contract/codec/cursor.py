@@ -171,8 +171,10 @@ class At:
 
     def text_at(self, key: str, default: str = "") -> str:
         """`self[key].text(default)`."""
-        value = self.mapping().get(key)
-        return value if type(value) is str else self[key].text(default)
+        value = (self.value if self._sound else self.mapping()).get(key)  # type: ignore[attr-defined]
+        if type(value) is str:
+            return value
+        return default if value is None else self[key].text(default)
 
     def flag_at(self, key: str) -> bool:
         """`self[key].flag()`."""

@@ -9,7 +9,6 @@ compute steps, init containers on several cards. Whether a node has room is plac
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.amounts import (
@@ -149,7 +148,7 @@ def _request(metadata: At, spec: At, dialect: Dialect, unit_bytes: int) -> Reque
 
 
 def _with_profile(rules: Rules, profile: str) -> Rules:
-    return replace(rules, cards=replace(rules.cards, profile=profile)) if profile else rules
+    return rules._replace(cards=rules.cards._replace(profile=profile)) if profile else rules
 
 
 def _compute(metadata: At, core: int, dialect: Dialect) -> Compute:

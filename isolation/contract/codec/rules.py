@@ -41,23 +41,31 @@ MOST_LISTED: Final = 64
 """Models or UUIDs in one annotation."""
 CARD_RULES: Final = (USE_MODELS, AVOID_MODELS, USE_UUIDS, AVOID_UUIDS)
 _NO_ANNOTATIONS: Final = At(None)
+_ANY_CARD: Final = CardRules()
+_ANY_NODE: Final = Rules()
+_RULES: Final = frozenset({"nodeSelector", "affinity", "tolerations"})
 
 
 def rules_of(spec: At, dialect: Dialect, annotations: At = _NO_ANNOTATIONS) -> Rules:
     """The hard rules of a pod; raises Unacceptable for what the API server would reject."""
-    said = spec.mapping()  # most pods have none of these
+    said = spec.mapping()
+    if said.keys().isdisjoint(_RULES):  # as of most pods
+        cards = card_rules(annotations)
+        return Rules(cards=cards) if cards else _ANY_NODE
     selector: tuple[Requirement, ...] = ()
     if "nodeSelector" in said:
         labels = spec["nodeSelector"].texts()
         selector = tuple([Requirement(key, "In", (value,)) for key, value in sorted(labels.items())])
     required = spec["affinity"]["nodeAffinity"][_REQUIRED] if "affinity" in said else None
-    terms = [selector + term for term in _terms(required)] if required else [selector]
-    terms = [term for term in terms if term]
-    tolerations = spec["tolerations"].items() if "tolerations" in said else ()
+    terms = [selector + term for term in _terms(required)] if required else [selector] if selector else []
+    tolerations = frozenset([_toleration(item) for item in spec["tolerations"].items()])
+    if not terms:
+        return Rules(tolerations=tolerations, cards=card_rules(annotations))
+    under_mps = Requirement(dialect.mode_label, "In", (Mode.MPS.value,))
     return Rules(
-        mps=bool(terms) and all(Requirement(dialect.mode_label, "In", (Mode.MPS.value,)) in term for term in terms),
+        mps=all(under_mps in term for term in terms),
         terms=tuple(terms),
-        tolerations=frozenset([_toleration(item) for item in tolerations]),
+        tolerations=tolerations,
         models=_models(terms, dialect),
         cards=card_rules(annotations),
     )
@@ -66,8 +74,8 @@ def rules_of(spec: At, dialect: Dialect, annotations: At = _NO_ANNOTATIONS) -> R
 def card_rules(annotations: At) -> CardRules:
     """Which cards the pod's annotations allow; looked up by name, however many annotations there are."""
     said = annotations.mapping()
-    if not any(key in said for key in CARD_RULES):
-        return CardRules()
+    if said.keys().isdisjoint(CARD_RULES):
+        return _ANY_CARD
     models, not_models, uuids, not_uuids = (_listed(annotations[key], key) for key in CARD_RULES)
     return CardRules(frozenset(map(part_of_model, models)), frozenset(map(part_of_model, not_models)), uuids, not_uuids)
 
@@ -124,8 +132,8 @@ def _requirement(key: str, op: str, values: tuple[str, ...]) -> Requirement:
 
 
 def _toleration(item: At) -> Toleration:
-    key, value = item["key"].text(), item["value"].text()
-    op, effect = item["operator"].text("Equal") or "Equal", item["effect"].text()
+    key, value = item.text_at("key"), item.text_at("value")
+    op, effect = item.text_at("operator", "Equal") or "Equal", item.text_at("effect")
     if op not in ("Equal", "Exists"):
         raise Unacceptable(f"toleration of {show(key)}: operator {show(op)} is not supported; use Equal or Exists")
     if effect not in _EFFECTS:

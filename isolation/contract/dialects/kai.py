@@ -33,11 +33,11 @@ FRACTION: Final = "gpu-fraction"
 MEMORY: Final = "gpu-memory"
 DEVICES: Final = "gpu-fraction-num-devices"
 CONTAINER: Final = "gpu-fraction-container-name"
-_REQUEST: Final = "nvidia.com/container.{}.gpu-memory.request"
-_LIMIT: Final = "nvidia.com/container.{}.gpu-memory.limit"
-_COMPUTE: Final = "nvidia.com/container.{}.gpu-compute.mode"
-_DEVICES: Final = "nvidia.com/container.{}.gpus.devices"
-_SPLIT: Final = [key.split("{}") for key in (_REQUEST, _LIMIT, _COMPUTE, _DEVICES)]
+_PREFIX: Final = "nvidia.com/container."
+_REQUEST: Final = ".gpu-memory.request"
+_LIMIT: Final = ".gpu-memory.limit"
+_COMPUTE: Final = ".gpu-compute.mode"
+_DEVICES: Final = ".gpus.devices"
 _LIMITS: Final = "gpushare promises no memory that it might have to take back"
 _COMPUTE_LIMIT: Final = "the annotation gpushare.dev/core-limit and the node pool's compute policy decide"
 _NO_EFFECT: Final = {
@@ -55,14 +55,18 @@ _COUNT_TEXT: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def _read(pod: ForeignPod) -> dict[str, Want]:
-    if queue := pod.metadata["labels"].mapping().get(QUEUE):
+    if queue := pod.labels.get(QUEUE):
         pod.warnings.append(
             f"label {QUEUE} {show(queue)} has no effect: gpushare has no queues; a namespace's quota is its annotation "
             "gpushare.dev/gpu-memory-quota"
         )
     if pod.says(_NO_EFFECT.keys()):
         pod.warn(_NO_EFFECT)
-    by_container = {one.name: want for one in pod.containers if (want := _container(pod, one)) is not None}
+    by_container: dict[str, Want] = {}
+    for one in pod.containers:
+        want = _container(pod, one)
+        if want is not None:
+            by_container[one.name] = want
     legacy = _legacy(pod)
     if by_container and legacy:
         raise Unacceptable("annotations of the pod and of its containers both ask for GPU memory; keep one form")
@@ -114,13 +118,14 @@ def _part(text: str) -> Fraction | None:
 
 
 def _container(pod: ForeignPod, container: ForeignContainer) -> Want | None:
-    request, limit, mode, devices = [start + container.name + end for start, end in _SPLIT]
-    written = pod.written
-    if written.get(devices) is not None:
+    start, written = _PREFIX + container.name, pod.written
+    if written.get(devices := start + _DEVICES) is not None:
         raise Unacceptable(f"annotation {devices} is the scheduler's to write; remove it")
-    booked = next((key for key in (request, limit) if written.get(key) is not None), "")
-    if not booked:
+    request, limit = start + _REQUEST, start + _LIMIT
+    booked = request if written.get(request) is not None else limit
+    if written.get(booked) is None:
         return None
+    mode = start + _COMPUTE
     if pod.annotation(mode) == _SM_SHARING:
         pod.selector[ACK.mode_label] = Mode.MPS.value
     elif pod.annotation(mode) not in {"", "time-slicing"}:
@@ -147,7 +152,7 @@ SYSTEM: Final = System(
     words=Words(f"annotation {MEMORY}", MIB, count=f"annotation {DEVICES}"),
     better=f"annotation {MEMORY} (MiB)",
     annotations=(FRACTION, MEMORY, DEVICES),
-    container_annotations=(_REQUEST, _LIMIT),
+    container_annotations=(f"{_PREFIX}{{}}{_REQUEST}", f"{_PREFIX}{{}}{_LIMIT}"),
     also_removed=(CONTAINER,),
     schedulers=("kai-scheduler",),
     webhooks=("kai.scheduler", "run.ai"),

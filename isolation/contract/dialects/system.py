@@ -122,16 +122,35 @@ class ForeignContainer:
 class ForeignPod:
     """What a dialect reads of a pod, and what it has to say about it besides amounts."""
 
-    __slots__ = ("annotations", "containers", "metadata", "selector", "slices", "spec", "warnings", "written")
+    __slots__ = (
+        "annotations",
+        "containers",
+        "labels",
+        "metadata",
+        "noted",
+        "selector",
+        "slices",
+        "spec",
+        "warnings",
+        "written",
+    )
 
-    def __init__(self, metadata: At, spec: At, containers: tuple[ForeignContainer, ...], slices: str = "") -> None:
-        """Raises CodecError."""
-        self.metadata, self.spec = metadata, spec
+    def __init__(
+        self,
+        metadata: At,
+        spec: At,
+        containers: tuple[ForeignContainer, ...],
+        labels: Mapping[str, object],
+        slices: str = "",
+    ) -> None:
+        """`labels`: of its metadata. Raises CodecError."""
+        self.metadata, self.spec, self.labels = metadata, spec, labels
         self.containers = containers
         """Init containers first."""
         self.slices = slices
         """Of its namespace: into how many slices `nvidia.com/gpu` divides a card; empty: it says nothing."""
-        self.written: Mapping[str, object] = metadata["annotations"].mapping()
+        self.noted = metadata["annotations"]
+        self.written: Mapping[str, object] = self.noted.mapping()
         """The pod's own annotations."""
         self.annotations: dict[str, str] = {}
         """To be added: canonical ones."""
@@ -142,7 +161,7 @@ class ForeignPod:
     def annotation(self, name: str) -> str:
         """The value; empty where there is none."""
         value = self.written.get(name)
-        return "" if value is None else value if type(value) is str else self.metadata["annotations"][name].text()
+        return "" if value is None else value if type(value) is str else self.noted[name].text()
 
     def says(self, names: AbstractSet[str]) -> bool:
         """Whether it has any of these annotations; by looking up the fewer ones, however many it has."""

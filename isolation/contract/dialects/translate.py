@@ -90,8 +90,7 @@ def spoken(metadata: At, spec: At, *, sliced: bool = False) -> tuple[System, ...
 def _spoken(metadata: At, spec: At, *, sliced: bool) -> tuple[tuple[System, ...], bool]:
     """Likewise, and whether a container asks in our words."""
     own = spec.value if isinstance(spec.value, dict) else {}
-    containers = [one for kind in _KINDS for one in _listed_in(own, kind) if isinstance(one, dict)]
-    named = [part for one in containers if "resources" in one for part in _limits_and_requests(one["resources"])]
+    containers, named = _resources_in(own)
     found: dict[str, System] = {}
     ours = False
     for part in [*named, *_limits_and_requests(own["resources"])] if "resources" in own else named:
@@ -100,16 +99,34 @@ def _spoken(metadata: At, spec: At, *, sliced: bool) -> tuple[tuple[System, ...]
                 found[_BY_RESOURCE[name].name] = _BY_RESOURCE[name]
             elif name in _OWN:
                 ours = True
-    selector = own.get("nodeSelector")
-    if not found and (sliced or selector):  # HAMi's form of the same resource goes before
+    if not found and (sliced or own.get("nodeSelector")):  # HAMi's form of the same resource goes before
         for one in _BY_SELECTOR:
-            tied = sliced or (isinstance(selector, dict) and one.selector in selector)
-            if tied and any(name in part for part in named for name in one.selected):
+            if _is_tied(one, own, sliced=sliced) and any(name in part for part in named for name in one.selected):
                 found[one.name] = one
     annotations = metadata.value.get("annotations") if isinstance(metadata.value, dict) else None
     if isinstance(annotations, dict) and annotations:
-        found.update((one.name, one) for one in _annotated(annotations, containers))
+        for one in _annotated(annotations, containers):
+            found[one.name] = one
     return tuple(found.values()), ours
+
+
+def _resources_in(spec: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, object]]]:
+    """The containers, and what they name under limits and under requests."""
+    containers: list[dict[str, Any]] = []
+    named: list[dict[str, object]] = []
+    for kind in _KINDS:
+        for one in _listed_in(spec, kind):
+            if isinstance(one, dict):
+                containers.append(one)
+                if "resources" in one:
+                    named += _limits_and_requests(one["resources"])
+    return containers, named
+
+
+def _is_tied(system: System, spec: Mapping[str, object], *, sliced: bool) -> bool:
+    """Whether the pod is one of the nodes of a system that is known by a label of nodes."""
+    selector = spec.get("nodeSelector")
+    return sliced or (isinstance(selector, dict) and system.selector in selector)
 
 
 def _annotated(annotations: dict[str, object], containers: list[dict[str, Any]]) -> Iterator[System]:
@@ -118,8 +135,9 @@ def _annotated(annotations: dict[str, object], containers: list[dict[str, Any]])
         if name in annotations:
             yield one
     for container in containers:
+        called = container.get("name")
         for before, after, one in _BY_CONTAINER:
-            if f"{before}{container.get('name')}{after}" in annotations:
+            if f"{before}{called}{after}" in annotations:
                 yield one
 
 
@@ -139,8 +157,8 @@ def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") 
     if offered.left and all((one.name, namespace) in offered.left for one in found):
         return Translation(metadata, spec)
     try:
-        _check_mixture(metadata, spec, found, ours=ours)
-        return _translate(metadata, spec, found[0], offered)
+        labels = _check_mixture(metadata, spec, found, ours=ours)
+        return _translate(metadata, spec, labels, found[0], offered)
     except Unacceptable as exc:
         return Translation(metadata, spec, on[0].name, refusal=Refusal(Why.INVALID, f"{on[0].title}: {exc}"))
 
@@ -154,31 +172,35 @@ def explain_off(system: System) -> str:
     )
 
 
-def _translate(metadata: At, spec: At, system: System, offered: Offered) -> Translation:
+def _translate(metadata: At, spec: At, labels: Mapping[str, object], system: System, offered: Offered) -> Translation:
     if shown := offered.owned.get(system.name):
         raise Unacceptable(
             f"{system.title} itself serves such pods in this cluster ({shown}), and gpushare does not take them over; "
             f"an administrator must remove it, or set --leave-to {system.name}=NAMESPACE,..."
         )
     (slices,) = offered.slices if offered.slices is not None and len(offered.slices) == 1 else ("",)
-    pod = ForeignPod(metadata, spec, _containers(spec), slices)
-    labels, before = metadata["labels"].mapping(), spec.mapping()
+    before = spec.mapping()
+    pod = ForeignPod(metadata, spec, _containers(spec, before), labels, slices)
     if group := explain_group(pod.written, labels, before):
         raise Unacceptable(group)
     wants = system.read(pod)
-    cards, whole, parts = _one_set(wants, system)
-    card_bytes = _card_size(wants, pod, system, offered) if parts else 0
+    cards, whole, parts, compute = _one_set(wants, system)
+    card_bytes = _card_size(pod, system, offered, compute=compute) if parts else 0
     units = _Units(cards, card_bytes, offered.unit_bytes, _REMOVED[system.name])
     lines: list[Callable[[], Line]] = []
     asked: dict[str, dict[str, str]] = {}
-    made = [_container(one, wants.get(one.name), units, asked, lines) for one in pod.containers]
+    listed = [_container(one, wants.get(one.name), units, asked, lines) for one in pod.containers]
     if not wants and not asked:
         raise Unacceptable(
             f"no container asks for a card; request {system.better}, or remove what is left of the request"
         )
     new = dict(before)
-    first = len(_listed_in(new, _KINDS[0]))
-    new.update({kind: part for kind, part in zip(_KINDS, (made[:first], made[first:]), strict=True) if part})
+    init, containers = _KINDS
+    first = len(_listed_in(new, init))
+    if first:
+        new[init] = listed[:first]
+    if len(listed) > first:
+        new[containers] = listed[first:]
     said: dict[str, Any] = {"containers": asked}
     if pod.selector:
         selector = spec["nodeSelector"].mapping()
@@ -198,31 +220,48 @@ def _translate(metadata: At, spec: At, system: System, offered: Offered) -> Tran
         meta["labels"] = {**labels, ACK.card_count: str(cards)}
         spread = "cards over which the memory is spread, the same on each"
         lines.append(lambda: Line("", f"label {ACK.card_count}: {cards}", spread))
-    return Translation(
+    made = Translation(
         At(meta, metadata.path), At(new, spec.path), system.name, text, tuple(lines), tuple(pod.warnings)
     )
+    _check_canonical(made, sliced=offered.slices is not None)
+    return made
 
 
-def _check_mixture(metadata: At, spec: At, found: tuple[System, ...], *, ours: bool) -> None:
-    """A pod speaks one dialect: two readings of one pod would be two promises."""
+def _check_mixture(metadata: At, spec: At, found: tuple[System, ...], *, ours: bool) -> Mapping[str, object]:
+    """A pod speaks one dialect: two readings of one pod would be two promises. Returns its labels."""
     resources = spec.mapping().get("resources")
     for part in _PARTS if isinstance(resources, dict) else ():
         for name in spec["resources"][part].mapping():
             if name in _BY_RESOURCE:
                 raise Unacceptable(f"{name} is set under pod-level resources.{part}; move it to a container")
-    ours = ours or ACK.card_count in metadata["labels"].mapping()
+    labels = metadata["labels"].mapping() if not ours else {}
+    ours = ours or ACK.card_count in labels
     if ours or len(found) > 1:
         titles = [one.title for one in found] + (["ACK"] if ours else [])
         raise Unacceptable(f"the pod asks for GPUs in the words of {' and '.join(titles)}; use those of one of them")
+    return labels
 
 
-def _one_set(wants: Mapping[str, Want], system: System) -> tuple[int, bool, bool]:
-    """All containers share one set of cards: how many, whether they are whole, and whether parts are asked for."""
-    cards, whole, parts, first = 1, False, False, ""
+def _check_canonical(made: Translation, *, sliced: bool) -> None:
+    """What is whole cards now must not be time slices for whoever reads the pod next."""
+    spec = made.spec.mapping()
+    if any(_is_tied(one, spec, sliced=sliced) for one in _BY_SELECTOR):
+        left = spoken(made.metadata, made.spec, sliced=sliced)
+        if left:
+            raise Unacceptable(
+                f"the pod asks for {ACK.whole} where that is {left[0].title} (by its namespace, or nodeSelector "
+                f"{left[0].selector}); request a share of a card, or use nodes and a namespace without {left[0].title}"
+            )
+
+
+def _one_set(wants: Mapping[str, Want], system: System) -> tuple[int, bool, bool, bool]:
+    """All containers share one set of cards: how many, whether whole, and whether parts and compute are asked for."""
+    cards, whole, parts, compute, first = 1, False, False, False, ""
     for name, want in wants.items():
         if not first:
             first, cards, whole = name, want.cards, want.whole
         parts = parts or want.part is not None
+        compute = compute or want.core > 0
         if want.whole != whole:
             raise Unacceptable(
                 f"container {show(first)} and container {show(name)} ask for a share and for whole cards; a pod gets "
@@ -237,18 +276,17 @@ def _one_set(wants: Mapping[str, Want], system: System) -> tuple[int, bool, bool
             raise Unacceptable(f"no machine has that many cards ({system.title}); request at most {MOST_CARDS}")
         if want.core > FULL_CORE:
             raise Unacceptable(f"{want.core} percent of a card's compute; request at most {FULL_CORE}")
-    return cards, whole, parts
+    return cards, whole, parts, compute
 
 
-def _card_size(wants: Mapping[str, Want], pod: ForeignPod, system: System, offered: Offered) -> int:
+def _card_size(pod: ForeignPod, system: System, offered: Offered, *, compute: bool) -> int:
     """Bytes that one card offers, where a part of one is asked for."""
-    compute = any(want.core for want in wants.values())
     spec = pod.spec
     if pod.selector:
         selector = {**spec["nodeSelector"].mapping(), **pod.selector}
         spec = At({**spec.mapping(), "nodeSelector": selector}, spec.path)
-    written = {**pod.written, **pod.annotations} if pod.annotations else pod.written
-    rules = rules_of(spec, ACK, At(written))
+    written = At({**pod.written, **pod.annotations}) if pod.annotations else pod.noted
+    rules = rules_of(spec, ACK, written)
     sizes = offered.card_sizes(rules, compute=compute)
     if sizes is None or not sizes:
         what = "it is not known yet which nodes there are" if sizes is None else "no node with cards could take the pod"
@@ -283,11 +321,12 @@ def _container(
     """One container with canonical amounts in the place of foreign ones; `said` gets what they were."""
     words: dict[str, str] = {}
     amounts = _amounts(want, units) if want is not None else {}
-    new: dict[str, dict[str, object]] = {}
+    new: dict[str, object] = {}
+    removed = units.removed
     for part, before in (("requests", one.requests), ("limits", one.limits)):
         kept: dict[str, object] = {}
         for name, value in before.items():
-            if name not in units.removed:
+            if name not in removed:
                 kept[name] = value
             elif name not in words:
                 words[name] = _plain(value)
@@ -358,6 +397,10 @@ def _explain_amounts(want: Want | None, units: _Units) -> str:
     return f"{why}; {want.core} % of the compute of each card" if want.core else why
 
 
+def _explain_removed(key: str, value: str) -> Line:
+    return Line(f"annotation {key}: {value}", "", _BOOKED)
+
+
 def _added(system: System, key: str, value: str) -> Line:
     return Line("", f"annotation {key}: {value}", f"as {system.title} has it")
 
@@ -372,21 +415,26 @@ def _annotations(
         gone = [key for key in (*system.annotations, *system.also_removed) if key in before]
         for start, end, owner in _BY_CONTAINER:
             if owner is system:
-                gone += [key for one in pod.containers if (key := start + one.name + end) in before]
-        said["annotations"] = {key: _plain(kept.pop(key)) for key in gone}
-        lines += [partial(Line, f"annotation {key}: {said['annotations'][key]}", "", _BOOKED) for key in gone]
+                for one in pod.containers:
+                    key = start + one.name + end
+                    if key in before:
+                        gone.append(key)
+        words = said["annotations"] = {}
+        for key in gone:
+            words[key] = _plain(kept.pop(key))
+            lines.append(partial(_explain_removed, key, words[key]))
     if pod.annotations:
         lines += [partial(_added, system, key, value) for key, value in pod.annotations.items()]
         kept.update(pod.annotations)
     return kept
 
 
-def _containers(spec: At) -> tuple[ForeignContainer, ...]:
+def _containers(spec: At, said: Mapping[str, object]) -> tuple[ForeignContainer, ...]:
     """Init containers first; raises CodecError, Unacceptable."""
     found: list[ForeignContainer] = []
     for kind in _KINDS:
-        if listed := spec.mapping().get(kind):
-            at = spec[kind]
+        if listed := said.get(kind):
+            at = At(listed, spec, kind)
             values = listed if type(listed) is list else at.items()
             found += [ForeignContainer(at, i, value) for i, value in enumerate(values)]
     if len(found) > 1 and len({one.name for one in found}) < len(found):

@@ -75,6 +75,23 @@ def test_nothing_foreign_is_left_and_twice_is_once(name):
     assert "kai-scheduler" != made["spec"]["schedulerName"]
 
 
+@pytest.mark.parametrize(
+    "pod",
+    [
+        asking({f"{KOORD}": "200"}, spec(nodeSelector={TIME_SLICES: "4"})),
+        asking({f"{QGPU}memory": "4", WHOLE: "1"}, spec(nodeSelector={TIME_SLICES: "4"})),
+    ],
+)
+def test_what_would_be_time_slices_to_the_next_reader_is_refused(pod):
+    """Two whole cards are not two slices: the webhook is called again after others have changed the pod."""
+    refusal = translate(pod, offered(15)).refusal
+    assert refusal is not None
+    assert "where that is time slices" in refusal.reason
+    tied = asking({KOORD: "200"})
+    assert translate(tied, offered(15)).refusal is None
+    assert translate(tied, offered(15, slices=frozenset({"4"}))).refusal is not None
+
+
 REFUSED = {
     "two-dialects": (
         hami(lambda p: main_of(p)["resources"]["limits"].update({"volcano.sh/vgpu-number": "1"})),
