@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from support.device_runtime import StartedBox
+    from support.nri_runtime import Container
 
 _WAITING = "import sys\nsys.stdin.readline()\n"
 
@@ -77,7 +78,9 @@ class ProcessRuntime(Runtime):
     def run(self, uid: str, started: StartedBox) -> None:
         """Its process starts; StartError."""
         assert started.container is not None
-        process = self._create(uid, started)
+        process = self._create(uid, started, started.container)
+        assert process.stdin is not None
+        assert process.stdout is not None
         group = self._group(uid, started)
         try:
             group.mkdir(parents=True)
@@ -86,7 +89,7 @@ class ProcessRuntime(Runtime):
                 threading.Timer(self.strikes.pop(uid), process.kill).start()
             process.stdout.readline()  # its mounts are made
             for hook in started.hooks:
-                self._call_guard(started, process.pid, hook)
+                self._call_guard(started.container, process.pid, hook)
             self.on_start(uid, group)
             with contextlib.suppress(OSError):  # killed meanwhile
                 process.stdin.write("go\n")
@@ -106,8 +109,8 @@ class ProcessRuntime(Runtime):
         self._clear(self.processes.pop(uid), self._group(uid, started))
         self.nri.exit(started.container)
 
-    def _create(self, uid: str, started: StartedBox) -> subprocess.Popen[str]:
-        mounts = started.container.adjustment.mounts if started.container.adjustment is not None else ()
+    def _create(self, uid: str, started: StartedBox, made: Container) -> subprocess.Popen[str]:
+        mounts = made.adjustment.mounts if made.adjustment is not None else ()
         lines = [f"mount --rbind /{name} {self._root}/{name}" for name in ("dev", "proc", "tmp")]
         for one in mounts:
             target = shlex.quote(f"{self._root}{one.destination}")
@@ -125,8 +128,7 @@ class ProcessRuntime(Runtime):
             [*command, _WAITING + CLIENT + self._code], text=True, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
         )
 
-    def _call_guard(self, started: StartedBox, pid: int, hook: tuple[str, ...]) -> None:
-        made = started.container
+    def _call_guard(self, made: Container, pid: int, hook: tuple[str, ...]) -> None:
         bundle = self._bundles / made.id
         bundle.mkdir(parents=True)
         spec = {"ociVersion": "1.2.0", "root": {"path": str(self._root)}, "annotations": made.annotations}
@@ -146,7 +148,8 @@ class ProcessRuntime(Runtime):
         process.wait()
         for pipe in (process.stdin, process.stdout):
             with contextlib.suppress(OSError):  # a word that nobody read
-                pipe.close()
+                if pipe is not None:
+                    pipe.close()
         if group.is_dir():
             remove(group)
         with contextlib.suppress(OSError):
