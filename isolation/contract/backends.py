@@ -225,12 +225,12 @@ class Choice:
     """Why there is none, or why a better one is not used; empty: the best there is."""
 
 
-def choose(wanted: str, need: Need, unavailable: Mapping[str, str]) -> Choice:
+def choose(wanted: str, need: Need, found: Mapping[str, str]) -> Choice:
     """
     What a node uses.
 
-    `wanted`: a name or `AUTO`; `unavailable`: why a backend does not work here, by name; empty text or no entry: it
-    does. A backend that was named is never replaced by another one.
+    `wanted`: a name or `AUTO`; `found`: why a backend does not work here, by name; empty: it does; no entry: nobody
+    looked, so it holds nothing. A named backend is never replaced by another one.
     """
     if need.only and wanted == AUTO:
         wanted = need.only
@@ -238,7 +238,7 @@ def choose(wanted: str, need: Need, unavailable: Mapping[str, str]) -> Choice:
         named = BACKENDS.get(wanted)
         if named is None:
             return Choice(None, f"backend {wanted[:63]!r} is unknown: use one of {AUTO}, {', '.join(BACKENDS)}")
-        why = _mismatch(named, need) or unavailable.get(wanted, "") or named.abilities.lacks(need)
+        why = _mismatch(named, need) or _obstacle(named, found) or named.abilities.lacks(need)
         return Choice(None, f"backend {wanted} cannot be used here: {why}") if why else Choice(named)
     if need == Need():
         return Choice(NONE)
@@ -246,11 +246,16 @@ def choose(wanted: str, need: Need, unavailable: Mapping[str, str]) -> Choice:
     for one in BACKENDS.values():
         if not one.automatic:
             continue
-        why = unavailable.get(one.name, "") or one.abilities.lacks(need)
+        why = _obstacle(one, found) or one.abilities.lacks(need)
         if not why:
             return Choice(one, "; ".join(passed))
         passed.append(f"{one.name}: {why}")
     return Choice(None, f"nothing here holds what the node's mode promises ({'; '.join(passed)})")
+
+
+def _obstacle(one: Backend, found: Mapping[str, str]) -> str:
+    """Why it does not work here; empty: it does, which somebody has to have seen unless it does nothing."""
+    return found.get(one.name, "" if one is NONE else "whether it works here is not known")
 
 
 def _mismatch(named: Backend, need: Need) -> str:

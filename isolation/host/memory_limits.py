@@ -16,6 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.host.machine import MachineError
+from isolation.host.process import read_living
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,8 @@ OLDEST: Final = 615
 """Major version of the first driver that has them."""
 UNLIMITED: Final = 2**64 - 1
 """NVML_DEVICE_MEMORY_LIMIT_MAX."""
-_PROBE: Final = "gpushare-probe"
+_PROBE: Final = "gpushare-probe-"
+"""Before a number of a process, in the name of a group that it tries limits with."""
 
 
 class MemoryLimitError(Exception):
@@ -70,8 +72,9 @@ class MemoryLimits:
             return f"cgroup version 2 is not mounted at {cgroup}"
         if not uuids:
             return "no cards"
-        probe = cgroup / f"{_PROBE}-{os.getpid()}"
+        probe = cgroup / f"{_PROBE}{os.getpid()}"
         try:
+            _sweep(cgroup)
             probe.mkdir(exist_ok=True)
             self.set(uuids[0], probe, 1 << 30)
             found = self.get(uuids[0], probe)
@@ -110,6 +113,15 @@ _WHY: Final = {
     6: "not a group of cgroup version 2, or one without the dmem controller",
 }
 """By nvmlReturn_t."""
+
+
+def _sweep(cgroup: Path) -> None:
+    """Remove groups that were left, with their limits, by processes that were killed while they tried."""
+    for one in cgroup.glob(f"{_PROBE}*"):
+        pid = one.name.removeprefix(_PROBE)
+        if pid.isdecimal() and read_living(int(pid)) is None:
+            with contextlib.suppress(OSError):
+                one.rmdir()
 
 
 def _text(exc: Exception) -> str:

@@ -284,14 +284,15 @@ def _be_called(name: str) -> None:
 def _serve_clients(uid: int) -> int:
     """A server: it has a context on each device that it sees, until its daemon ends."""
     _be_called("nvidia-cuda-mps-server")
+    driver = ctypes.CDLL(str(LIBRARIES / "libcuda.so.1"))
+    count, context = ctypes.c_int(), ctypes.c_void_p()
+    # As root: devices are everybody's, but the file that stands for them may lie in a folder of root's.
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return 1
     if os.geteuid() == 0 and uid:
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
-    driver = ctypes.CDLL(str(LIBRARIES / "libcuda.so.1"))
-    count, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return 1
     for device in range(count.value):
         if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
             return 1

@@ -37,6 +37,7 @@ STORIES: dict[str, tuple[str, ...]] = {
         "test_a_deployment_follows_what_its_pods_use_up_and_down",
         "test_a_deployment_follows_what_its_namespace_waits_for_up_and_down",
     ),
+    "test_node_kernel": (),
     "test_node_pods": (),
     "test_node_process": ("test_the_node_says_what_it_has", "test_a_second_agent_on_the_node_refuses"),
     "test_scheduler_admission": (),

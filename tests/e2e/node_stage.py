@@ -15,6 +15,7 @@ from e2e.apiclient import connected
 from e2e.managed_node import ManagedNode
 from e2e.node_process import NodeProcess, cards
 from support.device_manager import DeviceManager
+from support.device_runtime import Runtime
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract import abi
@@ -94,10 +95,21 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def stage(
-    plane, tmp_path, name, *, mode="cgpu", number=2, pace=0.05, model="t4", watching=True, machine=None, **labels
+    plane,
+    tmp_path,
+    name,
+    *,
+    mode="cgpu",
+    number=2,
+    pace=0.05,
+    model="t4",
+    watching=True,
+    machine=None,
+    runtime=Runtime,
+    **labels,
 ):
     """Everything up and ready; without `watching` the test tells the kubelet of pods. `machine`: its cards, if made."""
-    with DeviceManager(pace=pace, seed=3) as kubelet:
+    with DeviceManager(pace=pace, seed=3, runtime=runtime) as kubelet:
         async with (
             connected(plane) as client,
             ManagedNode(client, name, kubelet, mode, watching=watching, **labels).alive() as node,

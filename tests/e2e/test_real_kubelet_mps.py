@@ -18,10 +18,11 @@ from realkubelet.pods import GIB, PODS, container, facts, pod_of
 from realkubelet.stage import play, real_stage
 
 from isolation.contract.names import ALLOCATION, MPS_ENDED
-from isolation.node.mps.exchange import folder_of
+from isolation.node.mps.exchange import MpsExchange, folder_of
 
 RECOVERY_SECONDS = 30.0
 TAKE = ("512", "900")
+LIVE = 1
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="daemons run as root")
 
@@ -33,21 +34,27 @@ def stage(plane, tmp_path_factory):
         yield made
 
 
-def test_containers_join_their_server_and_run_again_after_it_died(stage, record_property):
+@pytest.mark.parametrize("user", [0, 1000])
+def test_containers_join_their_users_server_and_run_again_after_it_died(stage, user, record_property):
     """The limits hold, /dev/shm is the server's alone, and each pod's Event says why its container ended."""
     names = ("a", "b")
 
     async def story(client):
         for name in names:
-            pod = pod_of(name, container("main", 1, *TAKE), securityContext={"runAsUser": 0})
+            pod = pod_of(name, container("main", 1, *TAKE), securityContext={"runAsUser": user})
             await stage.place(client, pod, 0)
         pods = [await stage.running_pod(client, name) for name in names]
         reports = [facts(stage.said(pod)) for pod in pods]
         box = stage.node.containers(pods[0]["metadata"]["uid"])["main"]
         env = stage.node.execute(box, "/bin/env")
         mounts = stage.node.execute(box, "/bin/cat", "/proc/self/mountinfo")
-        clients = [one for one in stage.box.clients(0) if not one.name.startswith(b"nvidia")]
+        written = stage.node.execute(
+            box, "/bin/sh", "-c", "echo $(id -u) > /dev/shm/u && cat /dev/shm/u && rm /dev/shm/u"
+        )
+        stage.box.settle()
+        clients = [one for one in stage.box.clients(0) if one.state == LIVE and not one.name.startswith(b"nvidia")]
         folder = folder_of(stage.node.machine.path("/var/lib/gpushare"), stage.cards[0])
+        serving = MpsExchange(stage.node.machine.path("/var/lib/gpushare"))._servers.read_text()
         daemon = int((folder / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
         began = time.monotonic()
         assert stage.node.machine.kill(daemon)
@@ -60,9 +67,17 @@ def test_containers_join_their_server_and_run_again_after_it_died(stage, record_
             EVENTS,
             fieldSelector=f"reason={MPS_ENDED}",
         )
-        return reports, env, mounts, clients, took, again, [one["note"] for one in events["items"]]
+        return (
+            reports,
+            env,
+            (mounts, written),
+            (clients, json.loads(serving)),
+            took,
+            again,
+            [one["note"] for one in events["items"]],
+        )
 
-    reports, env, mounts, clients, took, again, notes = play(stage, story)
+    reports, env, (mounts, written), (clients, serving), took, again, notes = play(stage, story)
     for said in reports:
         assert (["0", "2"], [str(GIB)]) == (said["take"], said["total"])
     for said in again:
@@ -71,6 +86,7 @@ def test_containers_join_their_server_and_run_again_after_it_died(stage, record_
     [shared] = [line for line in mounts.splitlines() if " /dev/shm " in line]
     assert "size=1048576k" in shared
     assert len(clients) == len(names)
+    assert (written.strip(), serving[stage.cards[0]]["uid"]) == (str(user), user)
     assert all("the MPS daemon died" in note for note in notes)
     assert took < RECOVERY_SECONDS
     record_property("seconds", round(took, 1))

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 from support.simcontainers import CLIENT
 from support.waiting import PATIENCE_SECONDS
 
+from isolation.contract.names import PRELOAD
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -42,6 +44,17 @@ def namespaces() -> tuple[str, ...]:
         [*command, "mount", "-t", "tmpfs", "none", "/run"], capture_output=True, check=False, timeout=300
     )
     return command if done.returncode == 0 else ()
+
+
+def own_loader(folder: Path) -> Path:
+    """A copy of the dynamic loader that reads no list of libraries to preload."""
+    source = next(
+        path for path in (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/ld-linux-aarch64.so.1")) if path.exists()
+    )
+    made = folder / "loader"
+    made.write_bytes(source.read_bytes().replace(PRELOAD.encode(), b"/etc/ld.so.nothing"))
+    made.chmod(0o755)
+    return made
 
 
 class Boxed:

@@ -90,14 +90,21 @@ class ManagedPod:
 class DeviceManager:
     """See the module."""
 
-    def __init__(self, *, resource: str = ACK.memory, seed: int = 0, pace: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        resource: str = ACK.memory,
+        seed: int = 0,
+        pace: float = 1.0,
+        runtime: Callable[[Path], Runtime] = Runtime,
+    ) -> None:
         # Short: a Unix socket's path ends at 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="kubelet-", dir="/tmp"))
         self.resource, self.linger = resource, 0.0
         self.on_change: Callable[[ManagedPod], object] = lambda _: None
         self.plugins = self.folder / "device-plugins"
         self.plugins.mkdir()
-        self.runtime = Runtime(self.folder)
+        self.runtime = runtime(self.folder)
         self.cdi, self.cgroups = self.runtime.cdi, self.runtime.cgroups
         self.state = DeviceState(random.Random(seed))  # noqa: S311 (chance, no secret)
         self.known: dict[str, ManagedPod] = {}

@@ -45,6 +45,10 @@ def under_mps(card: Card) -> Card:
 
 
 def context_bytes(model: str) -> int:
-    """Bytes of one context on such a card; 0: not known, the library's own estimate holds."""
-    fitting = [name for name in CONTEXT_MIB if model.startswith(name)]
+    """
+    Bytes of one context on such a card; 0: not known, the library's own estimate holds.
+
+    `model`: as NVML names it, or as node labels do, with dashes for blanks.
+    """
+    fitting = [name for name in CONTEXT_MIB if model.replace("-", " ").startswith(name)]
     return CONTEXT_MIB[max(fitting, key=len)] * MIB if fitting else 0

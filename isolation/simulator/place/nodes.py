@@ -28,6 +28,7 @@ from isolation.contract.model import (
     Pod,
 )
 from isolation.contract.names import ACK, COMPUTE_POLICY, POOL
+from isolation.host.core.context_memory import under_mps
 from isolation.placement.node_rules import whole_cards
 from isolation.simulator.place.manifests import ManifestError, ManifestSource, iterate_objects
 
@@ -87,9 +88,17 @@ def parse_nodes(text: str, unit_bytes: int) -> tuple[Node, ...]:
         raise NodeSpecError(
             f"gib={fields['gib']} is less than one unit of {quantity.show_bytes(unit_bytes)}; increase it"
         )
+    made = [Card("", i, int(gib * quantity.GIB), 0, unit_bytes, fields.get("model", "")) for i in range(cards)]
+    if mode == Mode.MPS:
+        made = list(map(under_mps, made))
+        if made and not made[0].allocatable_bytes:
+            raise NodeSpecError(
+                f"gib={fields['gib']} is less than one unit of {quantity.show_bytes(unit_bytes)} and the "
+                f"{quantity.show_bytes(made[0].reserved_bytes)} of an MPS server; increase it"
+            )
     mold = Node(
         name="",
-        cards=tuple(Card("", i, int(gib * quantity.GIB), 0, unit_bytes, fields.get("model", "")) for i in range(cards)),
+        cards=tuple(made),
         mode=Mode(mode) if cards else Mode.NONE,
         choice=CardChoice(_parse_choice(fields, "placement", _CHOICES, CardChoice.BINPACK.value)),
         cpu_milli=int(_parse_decimal(fields, "cpu", 1 << 40) * 1000) if "cpu" in fields else PLENTY_CPU_MILLI,

@@ -44,6 +44,9 @@ def test_without_a_limit_nothing_has_to_be_passed() -> None:
     assert (ABILITIES[Part.LIBRARY] + NONE.abilities) == ABILITIES[Part.LIBRARY]
 
 
+ALL_WORK = dict.fromkeys(BACKENDS, "")
+
+
 def test_faults_are_shared_where_one_part_shares_them() -> None:
     assert MPS.abilities.faults is Faults.SHARED
     assert {one.name for one in BACKENDS.values() if one.abilities.faults is Faults.SHARED} == {"mps"}
@@ -69,7 +72,7 @@ def test_a_mode_asks_for_abilities(mode: Mode, backend: object, lacks: str) -> N
 
 
 def test_the_best_that_works_is_used_and_the_reason_against_a_better_one_is_kept() -> None:
-    gone = {"mig": "no card is divided"}
+    gone = ALL_WORK | {"mig": "no card is divided"}
     assert choose(AUTO, need_of(Mode.CORE_MEM), gone).backend is KERNEL
     old = choose(AUTO, need_of(Mode.CORE_MEM), gone | {"kernel": "driver 595.45 is older than 615"})
     assert old.backend is LIBRARY
@@ -77,12 +80,21 @@ def test_the_best_that_works_is_used_and_the_reason_against_a_better_one_is_kept
 
 
 def test_what_was_named_is_used_or_refused_and_never_replaced() -> None:
-    assert choose("library", need_of(Mode.CGPU), {}).backend is LIBRARY
+    assert choose("library", need_of(Mode.CGPU), ALL_WORK).backend is LIBRARY
     no = choose("kernel", need_of(Mode.CGPU), {"kernel": "no dmem controller"})
     assert no.backend is None
     assert "no dmem controller" in no.reason
     assert choose("none", need_of(Mode.CGPU), {}).backend is None
     assert choose("none", need_of(Mode.SHARE), {}).backend is NONE
+
+
+@pytest.mark.parametrize("wanted", [AUTO, *BACKENDS])
+@pytest.mark.parametrize("mode", [Mode.CGPU, Mode.CORE_MEM, Mode.MPS])
+def test_what_nobody_looked_at_holds_nothing(wanted: str, mode: Mode) -> None:
+    no = choose(wanted, need_of(mode), {})
+    assert no.backend is None
+    assert no.reason
+    assert choose(AUTO, need_of(mode), {one: "" for one in BACKENDS if one != "kernel"}).backend is not KERNEL
 
 
 def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
@@ -99,14 +111,14 @@ def test_nothing_is_promised_where_nothing_holds_it() -> None:
 def test_mps_is_used_only_where_an_operator_says_so() -> None:
     gone = {"kernel": "old driver", "library": "not built", "mig": "not divided"}
     assert choose(AUTO, need_of(Mode.CGPU), gone).backend is None
-    assert choose(AUTO, need_of(Mode.MPS), {}).backend is MPS
-    assert choose("mps", need_of(Mode.MPS), gone).backend is MPS
+    assert choose(AUTO, need_of(Mode.MPS), ALL_WORK).backend is MPS
+    assert choose("mps", need_of(Mode.MPS), ALL_WORK | gone).backend is MPS
 
 
 @pytest.mark.parametrize(("wanted", "mode"), [("mps", Mode.CGPU), ("mps", Mode.SHARE), ("library", Mode.MPS)])
 def test_the_mode_and_the_backend_mps_go_with_nothing_else(wanted: str, mode: Mode) -> None:
     """Placement keeps groups and users apart in that mode alone."""
-    no = choose(wanted, need_of(mode), {})
+    no = choose(wanted, need_of(mode), ALL_WORK)
     assert no.backend is None
     assert "mps alone" in no.reason
 

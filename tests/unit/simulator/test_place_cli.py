@@ -9,12 +9,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from gpushare import main
+from isolation.contract.model import Card, Mode
+from isolation.contract.quantity import GIB
+from isolation.node.inventory import NodeInventory, Terms
 
 SAMPLES = Path(__file__).resolve().parents[3].parent / "shared" / "samples"
 COUNT = "aliyun.com/gpu-count"
@@ -210,6 +214,30 @@ def test_cpu_and_memory_that_nobody_stated_are_no_reason():
 def test_a_card_offers_whole_units(gib, amount, status):
     """The rest of a GiB is nobody's."""
     assert status == place(pod(mem=amount), node=f"name=n1,cards=1,gib={gib}")[0]
+
+
+@pytest.mark.parametrize("model", ["Tesla V100-SXM2-16GB", "Tesla-V100-SXM2-16GB", "Tesla-T4", "NVIDIA-X1", ""])
+@pytest.mark.parametrize("gib", ["16", "15.25"])
+@pytest.mark.parametrize("mode", ["mps", "cgpu"])
+def test_a_card_offers_what_its_agent_will_state(tmp_path, model, gib, mode):
+    """Under MPS without what the card's server has."""
+    nvml = model.replace("-", " ") if "V100" not in model else "Tesla V100-SXM2-16GB"
+    card = Card("GPU-0", 0, int(float(gib) * GIB), model=nvml)
+    inventory = NodeInventory(SimpleNamespace(cards=lambda: (card,)), Terms(GIB), tmp_path / "cards.json")
+    inventory.refresh()
+    inventory.serves(Mode(mode), whole=False)
+    [stated] = inventory.cards()
+    spec = f"name=n1,cards=1,gib={gib},mode={mode}{model and f',model={model}'}"
+    offered = stated.allocatable_bytes // GIB
+    wants = {"nodeSelector": {"ack.node.gpu.schedule": mode}, "securityContext": {"runAsUser": 1000}}
+    for amount, status in ((offered, 0), (offered + 1, 1)):
+        assert status == place(pod(mem=amount, spec=wants), node=spec)[0]
+
+
+def test_a_card_without_room_for_a_unit_under_mps_is_bad_input():
+    found = gpushare("-f", "-", "--node", "name=n1,cards=1,gib=1.5,mode=mps", stdin="{}")
+    assert found.exit_code == 2
+    assert "640 MiB of an MPS server" in found.stderr
 
 
 def test_a_unit_of_256_mib_makes_quarters():
