@@ -15,7 +15,7 @@ MADE   := $(VENV)/.gpushare-k8s-made
 LIGHT  := $(VENV)/.gpushare-light
 READY  := $(VENV)/.gpushare-ready
 
-.PHONY: help up test test-all unit lint check one stage kubelet keda operators clients gpu tools controlplane bench version release dist images clean
+.PHONY: help up test test-all unit lint check one stage kubelet keda operators clients gpu tools controlplane bench version set-version dist images clean
 
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -96,8 +96,8 @@ bench: $(READY)  ## measure packing and speed, and compare them with published r
 version:         ## print the version, which pyproject.toml has
 	@sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml
 
-release:         ## write a new version everywhere it stands: make release V=1.2.3 (CONTRIBUTING.md says what comes next)
-	@echo "$(V)" | grep -Eqx '[0-9]+\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?' || { echo "V is no version: write make release V=1.2.3 or V=1.2.3rc1"; exit 2; }
+set-version:     ## write a new version everywhere it stands: make set-version V=1.2.3 (CONTRIBUTING.md says what comes next)
+	@echo "$(V)" | grep -Eqx '[0-9]+\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?' || { echo "V is no version: write make set-version V=1.2.3 or V=1.2.3rc1"; exit 2; }
 	@sed -i 's/^version = ".*"$$/version = "$(V)"/' pyproject.toml
 	@sed -i 's/newTag: ".*"/newTag: "$(V)"/' manifests/images/kustomization.yaml
 	@sed -i 's/^appVersion: .*/appVersion: $(V)/' charts/gpushare/Chart.yaml

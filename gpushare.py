@@ -125,7 +125,7 @@ def load(where: str, extra: str) -> Any:
 
 
 def _missing(exc: ModuleNotFoundError, extra: str) -> click.ClickException:
-    command = load("isolation.release:install_command", "")(*filter(None, [extra]))
+    command = load("isolation.distribution:install_command", "")(*filter(None, [extra]))
     return click.ClickException(f"Python module {exc.name} is not installed: run {command}")
 
 
@@ -185,7 +185,7 @@ class LazyCommands(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 (click's signature)
     if value and not ctx.resilient_parsing:
-        click.echo(f"{_NAME}, version {load('isolation.release:release', '')()}")
+        click.echo(f"{_NAME}, version {load('isolation.distribution:release', '')()}")
         ctx.exit()
 
 

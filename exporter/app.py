@@ -29,10 +29,10 @@ from exporter.sources.nvml.health import CardHealth
 from exporter.sources.nvml.source import NvmlSource
 from exporter.sources.promises import PromiseSource, default_stores
 from isolation.contract import metrics
+from isolation.distribution import release
 from isolation.host import process
 from isolation.host.backend_record import read_backend
 from isolation.host.health_record import RECORD
-from isolation.release import release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from exporter.http.pages import Exposition
 from exporter.http.server import MetricsServer
 from exporter.pipeline.families import card_families, container_families
-from isolation.release import release
+from isolation.distribution import release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -27,10 +27,10 @@ $changed"
 tags="$(git tag --points-at HEAD)"
 if ! grep -Fqx "v$version" <<<"$tags"; then
   other="$(grep '^v[0-9]' <<<"$tags" | paste -sd ' ' || true)"
-  [ -z "$other" ] || fail "tag $other is not the version $version of pyproject.toml: run make release V=${other#v}, commit and tag again, or delete the tag with git tag -d $other"
+  [ -z "$other" ] || fail "tag $other is not the version $version of pyproject.toml: run make set-version V=${other#v}, commit and tag again, or delete the tag with git tag -d $other"
   fail "no tag v$version at this commit: run git tag -a v$version -m v$version"
 fi
-grep -q "^## \[$version\] - [0-9]" CHANGELOG.md || fail "CHANGELOG.md has no dated section [$version]: run make release V=$version, commit and tag again"
+grep -q "^## \[$version\] - [0-9]" CHANGELOG.md || fail "CHANGELOG.md has no dated section [$version]: run make set-version V=$version, commit and tag again"
 [ ! -e "$out" ] || fail "$out exists: remove it, or name another folder"
 [ -x "$(command -v "$python")" ] || fail "$python is missing: run make unit, or set PYTHON"
 python="$(cd "$(dirname "$(command -v "$python")")" && pwd)/$(basename "$python")"

@@ -17,7 +17,7 @@ import uuid
 from importlib.metadata import Distribution, distributions
 from typing import Any
 
-from isolation.release import DISTRIBUTION
+from isolation.distribution import DISTRIBUTION
 
 
 def plain(name: str) -> str:

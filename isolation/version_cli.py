@@ -14,8 +14,8 @@ from typing import Final
 import click
 
 from isolation import options
+from isolation.distribution import release
 from isolation.lib import native
-from isolation.release import release
 
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 """Written by NVIDIA's kernel module: read without NVML, which may hang where the driver does."""

@@ -42,8 +42,8 @@ from dashboards.terminal.read.source import (
 )
 from dashboards.terminal.table import BAD, sentence
 from dashboards.terminal.top_view import BY, SORTS, TopOptions, top_lines
+from isolation.distribution import DISTRIBUTION
 from isolation.kube.options import NumberType
-from isolation.release import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable

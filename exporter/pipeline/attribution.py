@@ -27,7 +27,7 @@ from exporter.pipeline.owners import bound_label, list_departed, list_owners
 from exporter.pipeline.process_binding import Binding, BoundProcess, CardBinding, Visibility, bind_processes, used_bytes
 from isolation.contract.quantity import GIB
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading
-from isolation.host.core.health import APPLICATION, FATAL
+from isolation.host.core.card_health import APPLICATION, FATAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from isolation.contract.names import RUN_DIR
+from isolation.distribution import release
 from isolation.doctor import view
 from isolation.doctor.canary_pod import canary_manifest
 from isolation.doctor.checks.finding import exit_status
 from isolation.options import output
-from isolation.release import release
 
 if TYPE_CHECKING:
     from isolation.doctor.checks.finding import Finding

@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.files import replace_file
-from isolation.host.core.health import Illness, Reason
+from isolation.host.core.card_health import Illness, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from isolation.host.core.health import Ill
+    from isolation.host.core.card_health import Ill
 
 log = logging.getLogger(__name__)
 RECORD: Final = "unhealthy-cards.json"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from isolation.contract.model import Card, Instance
-from isolation.release import install_command
+from isolation.distribution import install_command
 from isolation.simgpu.hardware import find_fault
 
 if TYPE_CHECKING:

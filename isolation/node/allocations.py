@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from isolation.node.core.judge import Given, InForce
+from isolation.node.core.container_check import Given, InForce
 from isolation.node.delivery import promise_id
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.metrics import node as catalogue
 from isolation.contract.names import ACK, NODE_AGENT, TIME_SLICE
-from isolation.host.core.health import Reason
+from isolation.host.core.card_health import Reason
 from isolation.host.machine import NvmlMachine
 from isolation.host.memory_limits import MemoryLimits
 from isolation.kube.access import Access
@@ -31,7 +31,7 @@ from isolation.node.allocations import Allocations
 from isolation.node.cgroups import KernelCgroups
 from isolation.node.checkpoint import Checkpoint
 from isolation.node.containers import Containers, Parts
-from isolation.node.core.judge import offers_shares
+from isolation.node.core.container_check import offers_shares
 from isolation.node.core.units import foreign_ids, offer
 from isolation.node.delivery import Delivery
 from isolation.node.device_plugin.exchange import Exchange, Offer

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Card, Mode, Slice
     from isolation.host.memory_limits import MemoryLimits
-    from isolation.node.core.judge import Given
+    from isolation.node.core.container_check import Given
 
 _log: Final = logging.getLogger(__name__)
 

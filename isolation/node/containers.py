@@ -23,12 +23,12 @@ from isolation.contract.model import Mode
 from isolation.contract.names import ACK, START_NONCE
 from isolation.contract.nri_api import VOID, State
 from isolation.node.backend import UndeliverableError
-from isolation.node.core.judge import (
+from isolation.node.core.container_check import (
     Given,
     NodeFacts,
+    check_other,
     check_room,
-    judge_other,
-    judge_share,
+    check_share,
     may_see_cards,
     record_of,
     share_of,
@@ -173,7 +173,7 @@ class Containers:
         record, guarded = self._record(sandbox), self._gate.is_guarded(container.hooks)
         node = self._node()
         if not guarded and share_of(container, record) is None:
-            closes = node.shares and judge_other(container, node.exempt)
+            closes = node.shares and check_other(container, node.exempt)
             return Adjustment(env={ACK.env_visible: VOID}) if closes else None
         if not _UID.fullmatch(sandbox.uid) or not _NAME.fullmatch(container.name):
             raise RefusedError(f"{container.key}: the container runtime names the pod by an invalid UID or container")
@@ -299,7 +299,7 @@ class Containers:
         others = self._allocations.in_force(but=promise_id(_tenant(container)))
         older = self._older is None or container.sandbox.id in self._older
         if not older or self._pods.synced() or self._pods.get(container.sandbox.uid) is not None:
-            given = judge_share(container, record, node, had, others)
+            given = check_share(container, record, node, had, others)
             pod = self._pods.get(container.sandbox.uid)
             if had is None or pod is None or self._may_have(pod, had.slices, given.slices):
                 return given

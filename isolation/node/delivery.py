@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Card, Compute, Slice
     from isolation.node.backend import Backend
-    from isolation.node.core.judge import Given
+    from isolation.node.core.container_check import Given
     from isolation.node.hardware import Hardware
 
 _log: Final = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Slice
     from isolation.node.allocations import Allocation, Allocations
     from isolation.node.bound import Bound
-    from isolation.node.core.judge import Given
+    from isolation.node.core.container_check import Given
     from isolation.node.core.units import Device
 
 GONE_SECONDS: Final = 60.0

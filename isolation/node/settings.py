@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.backends import AUTO
 from isolation.contract.quantity import GIB
-from isolation.host.core.health import WELL_AFTER_SECONDS, HealthTerms
+from isolation.host.core.card_health import WELL_AFTER_SECONDS, HealthTerms
 from isolation.node.containers import REFUSE
 from isolation.node.inventory import Terms
 from isolation.node.overlimit import OverLimit

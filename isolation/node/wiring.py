@@ -19,7 +19,6 @@ from isolation.host.backend_record import write_backend
 from isolation.host.card_events import NvmlAlarms
 from isolation.host.health_record import RECORD
 from isolation.host.machine import NvmlMachine
-from isolation.node.alarms import AlarmWatch
 from isolation.node.backend import KernelBackend, LibraryBackend, MigBackend, NoBackend, NodeBackends
 from isolation.node.delivery import ALLOC
 from isolation.node.feeding import Feeding
@@ -28,6 +27,7 @@ from isolation.node.memory_limits import SOCKET
 from isolation.node.mps.backend import MpsBackend
 from isolation.node.mps.exchange import MpsExchange
 from isolation.node.time_slices import NvidiaDriver, SimulatedDriver, TimeSlices
+from isolation.node.unhealthy_cards import HealthWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +107,6 @@ def slices_of(settings: Settings) -> TimeSlices:
     return TimeSlices(NvidiaDriver() if settings.simgpu is None else SimulatedDriver(settings.simgpu))
 
 
-def alarms_of(settings: Settings) -> AlarmWatch:
+def alarms_of(settings: Settings) -> HealthWatch:
     """Whoever hears of cards in trouble."""
-    return AlarmWatch(NvmlAlarms(settings.simgpu), settings.health, settings.run_dir / RECORD, process.boot())
+    return HealthWatch(NvmlAlarms(settings.simgpu), settings.health, settings.run_dir / RECORD, process.boot())

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.handover import Ours
 from isolation.contract.metrics import scheduler as catalogue
+from isolation.distribution import release
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, server_context
 from isolation.kube.access import Access
 from isolation.kube.background import Background
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.store import Store
 from isolation.kube.writes import LeaseClient, Writer
-from isolation.release import release
 from isolation.scheduler.admission.supervise import AdmissionProcess, ClusterFeed
 from isolation.scheduler.adoption import Adoption
 from isolation.scheduler.binder import Binder

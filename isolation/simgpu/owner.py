@@ -21,6 +21,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +39,9 @@ NO_LIMIT: Final = 2**64 - 1
 _CHARGE, _REFUND, _ROOM, _SET, _GET = range(1, 6)
 _QUESTION: Final = struct.Struct("=QQQQ")
 _ANSWER: Final = struct.Struct("=qQQQ")
+_BREATH_SECONDS: Final = 0.05
+_RELEASE_SECONDS: Final = 1.0
+"""A child that holds its ended parent's connection keeps the memory, and makes others wait no longer than this."""
 _SO_PEERPIDFD: Final = 77
 _SYS_ADMIN: Final = 1 << 21
 SHOW: Final = b"show"
@@ -79,6 +83,8 @@ class Owner:
     def __init__(self, box: Box, cgroup: Path) -> None:
         self._box, self._cgroup = box, cgroup
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
+        self._closed = False
         self._clients: set[int] = set()
         self._known: dict[int, _Client] = {}
         self._limits: dict[tuple[int, int], _Limit] = {}
@@ -101,11 +107,15 @@ class Owner:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return
+                if self._closed:
+                    return
+                time.sleep(_BREATH_SECONDS)  # no file descriptor is left, for one: those who hold them will end
+                continue
             threading.Thread(target=self._client, args=(connection,), daemon=True).start()
 
     def close(self) -> None:
         """Nothing more is granted."""
+        self._closed = True
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._path.unlink(missing_ok=True)
@@ -123,8 +133,9 @@ class Owner:
             except OSError:
                 pass
             finally:
-                with self._lock:
+                with self._ended:
                     del self._known[client.pidfd]
+                    self._ended.notify_all()
                 os.close(client.pidfd)
 
     def _identify(self, connection: socket.socket) -> _Client:
@@ -162,12 +173,22 @@ class Owner:
                     continue
                 if len(data) != _QUESTION.size:
                     return
-                with self._lock:
+                with self._ended:
+                    self._ended.wait_for(lambda: not self._leaving(client), _RELEASE_SECONDS)
                     answer = self._answer(client, _QUESTION.unpack(data), fds)
                 connection.send(_ANSWER.pack(*answer))
             finally:
                 for fd in fds:
                     os.close(fd)
+
+    def _leaving(self, client: _Client) -> bool:
+        """
+        Whether another has ended and still holds memory.
+
+        With a driver a process has not ended before its memory is free; here its thread may still have to hear of it.
+        """
+        others = (one for one in self._known.values() if one is not client)
+        return any(any(one.bytes.values()) and _is_dead(one.pidfd) for one in others)
 
     def _answer(self, client: _Client, question: tuple[int, ...], fds: list[int]) -> tuple[int, int, int, int]:
         what, card, x, y = question

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isolation.release import DISTRIBUTION
+from isolation.distribution import DISTRIBUTION
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]

@@ -162,7 +162,7 @@ def test_what_is_not_a_release_is_refused_before_anything_is_built(clone, tmp_pa
     git(clone, "tag", "-d", f"v{VERSION}")
     assert f"run git tag -a v{VERSION}" in refused()
     git(clone, "tag", "v9.9.9")
-    assert f"tag v9.9.9 is not the version {VERSION} of pyproject.toml: run make release V=9.9.9" in refused()
+    assert f"tag v9.9.9 is not the version {VERSION} of pyproject.toml: run make set-version V=9.9.9" in refused()
     git(clone, "tag", f"v{VERSION}")
 
     out.mkdir()
@@ -173,7 +173,7 @@ def test_what_is_not_a_release_is_refused_before_anything_is_built(clone, tmp_pa
     notes.write_text(re.sub(rf"(?m)^(## \[{re.escape(VERSION)}\] - ).*$", r"\1unreleased", notes.read_text()))
     git(clone, "commit", "-qam", "notes")
     git(clone, "tag", "-f", f"v{VERSION}")
-    assert f"no dated section [{VERSION}]: run make release V={VERSION}" in refused()
+    assert f"no dated section [{VERSION}]: run make set-version V={VERSION}" in refused()
     git(clone, "reset", "-q", "--hard", "HEAD~1")
     git(clone, "tag", "-f", f"v{VERSION}")
     assert "helm is missing: run bash tests/e2e/get_helm.sh" in release(clone, out, HELM="/nowhere").stderr

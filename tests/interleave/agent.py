@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.host_allocation import HostAllocation, Tenant
     from isolation.contract.model import Applied, Card
-    from isolation.node.core.judge import Given
+    from isolation.node.core.container_check import Given
 
 TICK_SECONDS = 1.0
 UNSEEN_SECONDS = 5.0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from realkubelet.oci import FOLDERS, archive, with_libraries
 
-from isolation.release import DISTRIBUTION
+from isolation.distribution import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -22,7 +22,7 @@ from isolation.contract.names import AVOID_MODELS, AVOID_UUIDS, CORE_STEPS, ONLI
 from isolation.contract.quantity import GIB
 from isolation.host.core.compute_rates import TRICKLE_PPM
 from isolation.node.backend import LibraryBackend
-from isolation.node.core.judge import Given
+from isolation.node.core.container_check import Given
 from isolation.node.delivery import Delivery
 from isolation.node.hardware import SimulatedHardware
 from isolation.placement.place import place

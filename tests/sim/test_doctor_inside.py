@@ -20,7 +20,7 @@ from isolation.contract.host_allocation import Tenant
 from isolation.contract.model import Card, Slice
 from isolation.contract.quantity import GIB
 from isolation.node.backend import LibraryBackend, NoBackend
-from isolation.node.core.judge import Given
+from isolation.node.core.container_check import Given
 from isolation.node.delivery import Delivery
 from isolation.node.hardware import SimulatedHardware
 

@@ -15,9 +15,9 @@ from support.node_world import node_world
 from exporter.sources.nvml.health import AGENT_SECONDS, CardHealth
 from exporter.sources.nvml.source import NvmlSource
 from isolation.host.card_events import NvmlAlarms
-from isolation.host.core.health import HealthTerms
+from isolation.host.core.card_health import HealthTerms
 from isolation.host.health_record import RECORD, Record, load, save
-from isolation.node.alarms import AlarmWatch
+from isolation.node.unhealthy_cards import HealthWatch
 from isolation.simgpu.report import card_uuid
 
 
@@ -128,7 +128,7 @@ def test_the_agents_word_decides_while_it_is_there(exporter):
 def test_exporter_and_agent_hear_the_same(exporter, box):
     """Both listen to one driver: the same cards, for the same reason; the agent ends, the exporter goes on."""
     alarms = NvmlAlarms(box.path)
-    watch = AlarmWatch(alarms, HealthTerms(), exporter.agent, "b")
+    watch = HealthWatch(alarms, HealthTerms(), exporter.agent, "b")
     watch.turn(exporter.now)
     box.inject(0, "xid", 95)
     deadline = time.monotonic() + 20

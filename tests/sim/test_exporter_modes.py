@@ -16,9 +16,9 @@ from support.waiting import until
 
 from exporter.cycle import CycleClock
 from isolation.host.card_events import NvmlAlarms
-from isolation.host.core.health import HealthTerms
+from isolation.host.core.card_health import HealthTerms
 from isolation.host.health_record import RECORD
-from isolation.node.alarms import AlarmWatch
+from isolation.node.unhealthy_cards import HealthWatch
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_exporter_and_agent_on_one_node(tmp_path):
     """
     with node_world("t4", "t4", health_dir=tmp_path / "own") as world:
         alarms = NvmlAlarms(world.box.path)
-        agent = AlarmWatch(alarms, HealthTerms(), world.run_dir / RECORD, "boot-of-the-tree")
+        agent = HealthWatch(alarms, HealthTerms(), world.run_dir / RECORD, "boot-of-the-tree")
 
         def health():
             page = world.samples()

@@ -24,7 +24,7 @@ from isolation.contract.names import CARDS
 from isolation.contract.quantity import GIB
 from isolation.host.machine import NvmlMachine
 from isolation.node.backend import LibraryBackend
-from isolation.node.core.judge import Given
+from isolation.node.core.container_check import Given
 from isolation.node.delivery import Delivery
 from isolation.node.hardware import SimulatedHardware
 from isolation.node.inventory import NodeInventory, Terms

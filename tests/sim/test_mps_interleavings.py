@@ -30,7 +30,7 @@ from support.waiting import PATIENCE_SECONDS, until
 from isolation.contract.host_allocation import Tenant
 from isolation.contract.model import Compute, Mode, Slice, Trust
 from isolation.node.backend import UndeliverableError
-from isolation.node.core.judge import Given, NodeFacts, judge_share
+from isolation.node.core.container_check import Given, NodeFacts, check_share
 from isolation.node.delivery import promise_id
 from isolation.node.mps.exchange import MpsExchange
 from isolation.node.nri.model import RefusedError
@@ -95,7 +95,7 @@ class Interleaving:
         known = self.agent.known
         strangers = [one for one in known.in_force() if one.trust != trust]
         try:
-            given = judge_share(*asked(tenant, part, trust), facts(self.node), None, known.in_force())
+            given = check_share(*asked(tenant, part, trust), facts(self.node), None, known.in_force())
         except RefusedError:
             assert strangers or known.bytes_by_card().get(part.uuid, 0) + size > 15 * GIB
             self.happened["refused"] += 1

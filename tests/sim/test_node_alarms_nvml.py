@@ -15,11 +15,11 @@ import pynvml
 
 from isolation.contract.quantity import GIB
 from isolation.host.card_events import Alarm, AlarmKind, NvmlAlarms
-from isolation.host.core.health import HealthTerms
+from isolation.host.core.card_health import HealthTerms
 from isolation.host.machine import MachineError, NvmlMachine
 from isolation.kube.background import Background
-from isolation.node.alarms import LOOK_SECONDS, AlarmWatch
 from isolation.node.inventory import NodeInventory, Terms
+from isolation.node.unhealthy_cards import LOOK_SECONDS, HealthWatch
 
 
 @pytest.fixture
@@ -162,9 +162,9 @@ def test_a_wait_that_fails_is_started_again_with_the_next_look(box, alarms, monk
 @pytest.fixture
 def node(box, tmp_path, monkeypatch):
     """A watch and the inventory that asks it, as the agent joins them."""
-    monkeypatch.setattr("isolation.node.alarms.WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("isolation.node.unhealthy_cards.WAIT_SECONDS", 0.05)
     alarms, machine = NvmlAlarms(box.path), NvmlMachine(box.path)
-    watch = AlarmWatch(alarms, HealthTerms(well_after=600.0), tmp_path / "unhealthy-cards.json", "b")
+    watch = HealthWatch(alarms, HealthTerms(well_after=600.0), tmp_path / "unhealthy-cards.json", "b")
     yield watch, NodeInventory(machine, Terms(GIB), tmp_path / "node.json", watch.sick)
     box.set("nvml_hang", 0)
     alarms.close()

@@ -25,7 +25,7 @@ from isolation.contract.quantity import GIB
 from isolation.host import process
 from isolation.lib import files
 from isolation.node.backend import LibraryBackend, UndeliverableError
-from isolation.node.core.judge import Given
+from isolation.node.core.container_check import Given
 from isolation.node.delivery import Delivery, promise_id
 from isolation.node.hardware import SimulatedHardware
 

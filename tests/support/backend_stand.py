@@ -35,7 +35,7 @@ from isolation.contract.model import Card, Slice, Trust
 from isolation.host.machine import NvmlMachine
 from isolation.host.memory_limits import MemoryLimits
 from isolation.node.backend import KernelBackend, LibraryBackend, UndeliverableError
-from isolation.node.core.judge import Given
+from isolation.node.core.container_check import Given
 from isolation.node.core.mps import Wish
 from isolation.node.delivery import ALLOC, CLIENT, Delivery, promise_id
 from isolation.node.gate import Gate

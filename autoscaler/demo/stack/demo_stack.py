@@ -29,7 +29,7 @@ from autoscaler.demo.stack.addresses import HOST, Addresses, Ports, Tools, build
 from autoscaler.demo.stack.reports import read_alerts, read_page
 from autoscaler.demo.stack.supervisor import ISOLATED_PYTHON, ManagedCommand, StackSupervisor, build_environment
 from isolation.contract.stack import PENDING, STARTING, UP, ProcessStatus, StackStatus, TenantStatus
-from isolation.release import install_command
+from isolation.distribution import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

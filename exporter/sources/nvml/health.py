@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which cards are unhealthy: by the one definition there is (`isolation.host.core.health`), over restarts too.
+Which cards are unhealthy: by the one definition there is (`isolation.host.core.card_health`), over restarts too.
 
 Where a node agent keeps a record of its own, its word decides, since the operator tells it which errors to ignore; one
 that it has not renewed for a while is only added to what we have heard ourselves. Our own record is a file as well.
@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from isolation.host.core.health import HealthTerms, alarmed, looked
+from isolation.host.core.card_health import HealthTerms, alarmed, looked
 from isolation.host.health_record import Record, load, save
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from isolation.host.card_events import Alarm, Board
-    from isolation.host.core.health import Ill
+    from isolation.host.core.card_health import Ill
 
 _log: Final = logging.getLogger(__name__)
 AGENT_SECONDS: Final = 180.0

@@ -23,7 +23,7 @@ from typing import Any, Final
 import isolation.contract
 from exporter.pipeline.busy_time import BusySample, Load
 from exporter.sources.errors import SourceError
-from isolation.release import install_command
+from isolation.distribution import install_command
 
 SIMGPU: Final = "GPUSHARE_SIMGPU"
 """Environment variable by which the simulated driver finds its hardware file."""

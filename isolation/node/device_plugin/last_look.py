@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract import nri_api as api
 from isolation.contract.names import ACK, START_NONCE
-from isolation.node.core.judge import judge_other, record_of, share_of
+from isolation.node.core.container_check import check_other, record_of, share_of
 from isolation.node.nri.model import Adjustment, RefusedError
 from isolation.node.nri.session import Subscription
 
@@ -52,7 +52,7 @@ class LastLook:
                 f"{container.key}: the node agent did not answer: it is restarting, or too slow; the kubelet will retry"
             )
         offer = self._offer()
-        closes = offer.shares and judge_other(container, offer.exempt)
+        closes = offer.shares and check_other(container, offer.exempt)
         return Adjustment(env={ACK.env_visible: api.VOID}) if closes else None
 
     def synchronize(self, sandboxes: Sequence[Sandbox], containers: Sequence[Container]) -> None:

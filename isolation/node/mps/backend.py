@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from isolation.contract.host_allocation import Tenant
     from isolation.contract.model import Card, Slice
     from isolation.node.allocations import Allocation, Allocations
-    from isolation.node.core.judge import Given
+    from isolation.node.core.container_check import Given
     from isolation.node.mps.exchange import Server
 
 _log: Final = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from e2e.manifest_build import BUILDS, objects, templates
 from support.waiting import PATIENCE_SECONDS
 
 from gpushare import COMMANDS
-from isolation.release import DISTRIBUTION, release
+from isolation.distribution import DISTRIBUTION, release
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "images" / "Containerfile"

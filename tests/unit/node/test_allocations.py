@@ -12,7 +12,7 @@ from isolation.contract.model import Slice
 from isolation.contract.nri_api import State
 from isolation.contract.quantity import GIB
 from isolation.node.allocations import Allocations
-from isolation.node.core.judge import Given
+from isolation.node.core.container_check import Given
 from isolation.node.nri.model import Container, Sandbox
 
 MAIN = Tenant("ml", "train", "uid-1", "main")

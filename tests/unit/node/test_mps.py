@@ -14,7 +14,7 @@ from isolation.contract.names import RUN_DIR
 from isolation.node.allocations import Allocations
 from isolation.node.cdi import Edits, Mount
 from isolation.node.containers import Containers, Parts
-from isolation.node.core.judge import Given
+from isolation.node.core.container_check import Given
 from isolation.node.core.mps import Observed, Served, Step, Wish, decide
 from isolation.node.delivery import CLIENT
 from isolation.node.inventory import NodeInventory, Terms

@@ -15,7 +15,7 @@ from isolation.contract.names import MPS_ENDED
 from isolation.kube.core.errors import UnreachableError
 from isolation.kube.writes import Outcome, WriteResult
 from isolation.node.allocations import Allocations
-from isolation.node.core.judge import Given
+from isolation.node.core.container_check import Given
 from isolation.node.delivery import CLIENT
 from isolation.node.events import MOST, PodEvents
 from isolation.node.lock import _locked, _opened

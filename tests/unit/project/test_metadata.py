@@ -13,7 +13,7 @@ import yaml
 from trove_classifiers import classifiers
 
 from gpushare import COMMANDS
-from isolation.release import DISTRIBUTION, install_command
+from isolation.distribution import DISTRIBUTION, install_command
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -18,7 +18,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from isolation.release import DISTRIBUTION
+from isolation.distribution import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("isolation", "exporter", "autoscaler", "dashboards")

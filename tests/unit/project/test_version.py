@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One version: pyproject.toml has it, everything else is built from it, or written with it by `make release`."""
+"""One version: pyproject.toml has it, everything else is built from it, or written with it by `make set-version`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 import yaml
 from support.waiting import PATIENCE_SECONDS
 
+from isolation.distribution import release
 from isolation.lib import native
-from isolation.release import release
 
 ROOT = Path(__file__).resolve().parents[3]
 WRITTEN = ("pyproject.toml", "manifests/images/kustomization.yaml", "charts/gpushare/Chart.yaml", "CHANGELOG.md")
-"""The files that `make release` changes."""
+"""The files that `make set-version` changes."""
 IMAGES = {"gpushare-controller", "gpushare-exporter", "gpushare-node"}
 SOURCES = ("*.py", "*.[chS]", "*.sh", "*.yaml", "*.md", "*Containerfile", "Makefile")
 FIXED = re.compile(
@@ -55,8 +55,8 @@ def headings(root=ROOT):
 
 
 def made(root, version):
-    """`make release` in a tree."""
-    command = ["make", "-C", root, "release", f"V={version}"]
+    """`make set-version` in a tree."""
+    command = ["make", "-C", root, "set-version", f"V={version}"]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
 
@@ -70,7 +70,7 @@ def tree(tmp_path):
 
 
 def test_manifests_and_changelog_have_the_version_of_the_project():
-    """If not: `make release V=...` writes all of them."""
+    """If not: `make set-version V=...` writes all of them."""
     assert tags() == dict.fromkeys(IMAGES, source())
     assert {source(), semver(source())} == chart()
     assert [("Unreleased", ""), source()] == [headings()[0], headings()[1][0]]

@@ -21,6 +21,7 @@ enum { LONGEST_SECONDS = 5 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int owner = -1;
 static pid_t asker; /* a fork does not ask on its parent's connection */
+static char asked[sizeof((struct sockaddr_un *)0)->sun_path]; /* of which hardware; another may be used later */
 
 /* 1 where memory is to be had from an owner only. */
 int hw_owned(const struct hw *hw)
@@ -79,11 +80,12 @@ int hw_ask(const struct hw *hw, const struct hw_card *card, enum hw_question wha
     int tries = what == HW_SET_LIMIT || what == HW_GET_LIMIT ? 2 : 1, status = -EIO; /* these have no memory */
     pthread_mutex_lock(&lock);
     for (; tries > 0 && status == -EIO; tries--) {
-        if (asker != getpid()) {
+        if (asker != getpid() || strcmp(asked, hw->path)) {
             if (owner >= 0)
                 close(owner);
             owner = dial(hw);
             asker = getpid();
+            snprintf(asked, sizeof asked, "%s", hw->path);
         }
         status = owner < 0 ? -EIO : exchange(question, fd, answer);
         if (status == -EIO && (what == HW_SET_LIMIT || what == HW_GET_LIMIT))

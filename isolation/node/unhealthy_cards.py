@@ -2,7 +2,7 @@
 """
 Listens for cards in trouble, in a thread of its own, and remembers the sick ones over a restart of the agent.
 
-Decides when to look and what is said; what makes a card sick is `health`'s. Where NVML cannot tell, nothing is
+Decides when to look and what is said; what makes a card sick is `card_health`'s. Where NVML cannot tell, nothing is
 known, and the cards stay as they were. The memory is a file: whoever removes it declares the cards well.
 """
 
@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from isolation.host.core.health import Reason, alarmed, critical, looked, remembered
+from isolation.host.core.card_health import Reason, alarmed, critical, looked, remembered
 from isolation.host.health_record import Record, load, save
 from isolation.host.machine import MachineError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from isolation.host.card_events import Alarm, Alarms, Board
-    from isolation.host.core.health import HealthTerms, Ill
+    from isolation.host.core.card_health import HealthTerms, Ill
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 5.0
@@ -33,7 +33,7 @@ RENEW_SECONDS: Final = 60.0
 _MOST_TOLD: Final = 64
 
 
-class AlarmWatch:
+class HealthWatch:
     """See the module. `cycle` is for the thread; the rest may be asked from any other."""
 
     def __init__(self, alarms: Alarms, terms: HealthTerms, file: Path, boot: str) -> None:

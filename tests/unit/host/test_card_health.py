@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from isolation.host.card_events import Alarm, AlarmKind, Board
-from isolation.host.core.health import (
+from isolation.host.core.card_health import (
     APPLICATION,
     FATAL,
     NEVER,

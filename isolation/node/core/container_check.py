@@ -101,7 +101,7 @@ def share_of(container: Container, record: Allocation | None) -> tuple[Slice, ..
     return next((part.slices for part in parts if part.container == container.name), None)
 
 
-def judge_share(
+def check_share(
     container: Container,
     record: Allocation | None,
     node: NodeFacts,
@@ -185,7 +185,7 @@ def _asks(container: Container) -> bool:
     return container.env.get(ACK.env_visible, "") not in _NO_CARDS
 
 
-def judge_other(container: Container, exempt: frozenset[str] | None) -> bool:
+def check_other(container: Container, exempt: frozenset[str] | None) -> bool:
     """
     Whether a container without a share must be closed to NVIDIA's runtimes, on a node that offers shares.
 

@@ -13,7 +13,15 @@ from isolation.contract.codec import Allocation
 from isolation.contract.model import Card, Compute, ComputePolicy, Mode, Part, Slice, Trust
 from isolation.contract.names import ACK
 from isolation.contract.quantity import GIB
-from isolation.node.core.judge import Given, InForce, NodeFacts, judge_other, judge_share, offers_shares, share_of
+from isolation.node.core.container_check import (
+    Given,
+    InForce,
+    NodeFacts,
+    check_other,
+    check_share,
+    offers_shares,
+    share_of,
+)
 from isolation.node.nri.model import Container, RefusedError, Sandbox
 
 UID = "11111111-2222-3333-4444-555555555555"
@@ -26,7 +34,7 @@ NODE = NodeFacts(Mode.CGPU, whole=False, cards={"GPU-1": CARD, "GPU-2": Card("GP
 
 def judged(container=MAIN, record=RECORD, node=NODE, before=None, in_force=()):
     """With one thing that is different."""
-    return judge_share(container, record, node, before, in_force)
+    return check_share(container, record, node, before, in_force)
 
 
 def changed(**more):
@@ -172,10 +180,10 @@ def test_a_container_without_a_share_is_closed_left_alone_or_refused(env, device
     """Closed is no harm where nothing asks, so nobody waits for the namespaces then."""
     container = replace(MAIN, env=env, devices=devices)
     if isinstance(answer, bool):
-        assert answer is judge_other(container, exempt)
+        assert answer is check_other(container, exempt)
     else:
         with pytest.raises(RefusedError, match=f"ml/train/main: .*{answer}"):
-            judge_other(container, exempt)
+            check_other(container, exempt)
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -16,13 +16,13 @@ from isolation.contract.model import Card, Mode
 from isolation.contract.names import SICK
 from isolation.contract.quantity import GIB
 from isolation.host.card_events import Alarm, AlarmKind, Board
-from isolation.host.core.health import HealthTerms, Reason
+from isolation.host.core.card_health import HealthTerms, Reason
 from isolation.host.machine import MachineError
 from isolation.kube.background import Background
-from isolation.node.alarms import LOOK_SECONDS, AlarmWatch
 from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.settings import Settings
 from isolation.node.status import Said, amiss, wish
+from isolation.node.unhealthy_cards import LOOK_SECONDS, HealthWatch
 
 TERMS = HealthTerms(well_after=600.0)
 
@@ -59,7 +59,7 @@ class Driver:
 @pytest.fixture
 def watch(tmp_path):
     """Makes watches that share one memory."""
-    return lambda driver, terms=TERMS, boot="b": AlarmWatch(
+    return lambda driver, terms=TERMS, boot="b": HealthWatch(
         driver, terms, tmp_path / "run" / "unhealthy-cards.json", boot
     )
 
