@@ -85,7 +85,8 @@ int hw_ask(const struct hw *hw, const struct hw_card *card, enum hw_question wha
                 close(owner);
             owner = dial(hw);
             asker = getpid();
-            snprintf(asked, sizeof asked, "%s", hw->path);
+            if (snprintf(asked, sizeof asked, "%s", hw->path) >= (int)sizeof asked)
+                asked[0] = 0; /* nor was it dialled */
         }
         status = owner < 0 ? -EIO : exchange(question, fd, answer);
         if (status == -EIO && (what == HW_SET_LIMIT || what == HW_GET_LIMIT))
