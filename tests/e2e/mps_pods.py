@@ -6,12 +6,8 @@ as the agent's adjustment says.
 
 from __future__ import annotations
 
-import os
-
-import pytest
 from e2e.kubelets import share_pod
-from support.backend_stand import LIBRARIES
-from support.cdi_process import Boxed, namespaces
+from support.cdi_process import Boxed
 
 from isolation.contract.names import MPS_ENDED, SHARED, TRUST_GROUP
 from isolation.node.cdi import Edits, Mount
@@ -25,10 +21,6 @@ sms = c_int(); cu.cuDeviceGetAttribute(byref(sms), 16, 0)
 say([rc, got, sms.value])
 """
 WAIT = f"{FILL}sys.stdin.readline()\n"
-MPS_RUNS = pytest.mark.skipif(
-    not (LIBRARIES / "libcuda.so.1").is_file() or not namespaces() or os.geteuid() != 0,
-    reason="daemons run as root, in mount namespaces, beside the simulated driver that `make develop` builds",
-)
 
 
 def client_pod(name, units, core=0, uid=0):

@@ -28,11 +28,11 @@ from e2e.kubelets import share_pod
 from e2e.managed_node import MODE, ManagedNode
 from e2e.manifest_files import BASE, Cluster, documents
 from e2e.manifest_installation import running
-from e2e.mps_pods import MPS_RUNS, Programs, event_of
+from e2e.mps_pods import Programs, event_of
 from e2e.node_process import NodeProcess, cards
 from e2e.node_stage import PODS, Stage, right
 from e2e.own_plane import asked_by, audited
-from support.backend_stand import keeper_of, shared_mount
+from support.backend_stand import MPS_RUNS, keeper_of, shared_mount
 from support.device_manager import DeviceManager
 from support.ports import free_port
 from support.waiting import PATIENCE_SECONDS

@@ -12,14 +12,17 @@ import os
 import shutil
 import subprocess
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from support.cdi_process import own_loader
 from support.cgroups import groups, unified
 
-from isolation.contract.names import PRELOAD
 from isolation.host.machine import MachineError, NvmlMachine
 from isolation.host.memory_limits import UNLIMITED, MemoryLimits
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GIB, MIB = 1 << 30, 1 << 20
 PROMISE = 2 * GIB
@@ -83,22 +86,11 @@ def _compile(folder: Path, *flags: str, compiler: str = "gcc") -> Path:
     return target
 
 
-def _loader(folder: Path) -> Path:
-    """The dynamic loader without its list of libraries to preload."""
-    source = next(
-        one for one in (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/ld-linux-aarch64.so.1")) if one.exists()
-    )
-    made = folder / "loader"
-    made.write_bytes(source.read_bytes().replace(PRELOAD.encode(), b"/etc/ld.so.nothing"))
-    made.chmod(0o755)
-    return made
-
-
 def _commands(folder: Path, who: str) -> list[str]:
     if who == "static":
         return [str(_compile(folder, "-static"))]
     if who == "own loader":
-        return [str(_loader(folder)), str(_compile(folder))]
+        return [str(own_loader(folder)), str(_compile(folder))]
     compiler = shutil.which("musl-gcc")
     if compiler is None:
         pytest.skip("musl-gcc is not installed")
@@ -106,7 +98,7 @@ def _commands(folder: Path, who: str) -> list[str]:
     launcher, target = folder / "launch.c", folder / "launch"
     launcher.write_text("#include <unistd.h>\nint main(int n, char **a) { (void)n; return execv(a[1], a + 1); }\n")
     subprocess.run([compiler, "-static", "-o", str(target), str(launcher)], check=True, capture_output=True)
-    return [str(target), str(_loader(folder)), str(_compile(folder))]
+    return [str(target), str(own_loader(folder)), str(_compile(folder))]
 
 
 @pytest.mark.parametrize("who", ["static", "musl", "own loader"])

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.backend_stand import GIB, LIBRARIES, keeper_of, stand
-from support.cdi_process import namespaces
+from support.backend_stand import GIB, MPS_RUNS, keeper_of, stand
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.model import Mode
@@ -73,10 +72,7 @@ os.close(to_them)
 say([begun, heard()])
 sys.stdin.readline()
 """
-pytestmark = [
-    pytest.mark.skipif(not (LIBRARIES / "libcuda.so.1").is_file(), reason="the simulated driver was not built"),
-    pytest.mark.skipif(not namespaces() or os.geteuid() != 0, reason="daemons run as root, in mount namespaces"),
-]
+pytestmark = MPS_RUNS
 
 
 @pytest.fixture

@@ -22,9 +22,8 @@ from types import SimpleNamespace
 
 import pytest
 from sim.test_mps_backend import LIVE, Agent, clients, daemon, server, serving
-from support.backend_stand import GIB, LIBRARIES, keeper_of, stand
+from support.backend_stand import GIB, MPS_RUNS, keeper_of, stand
 from support.budget import examples
-from support.cdi_process import namespaces
 from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.contract.host_allocation import Tenant
@@ -59,10 +58,7 @@ while True:
     else:
         break
 """
-pytestmark = [
-    pytest.mark.skipif(not (LIBRARIES / "libcuda.so.1").is_file(), reason="the simulated driver was not built"),
-    pytest.mark.skipif(not namespaces() or os.geteuid() != 0, reason="daemons run as root, in mount namespaces"),
-]
+pytestmark = MPS_RUNS
 
 
 class Interleaving:

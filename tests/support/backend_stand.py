@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from support.cdi_process import Boxed
+import pytest
+from support.cdi_process import Boxed, namespaces
 from support.cgroups import groups, remove, unified
 from support.simbox import boxes
 from support.waiting import PATIENCE_SECONDS
@@ -57,6 +58,11 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ROOT / "isolation" / "simgpu" / "lib"
 GIB = 1 << 30
 WAITING = "import sys\nsys.stdin.readline()\n"
+MPS_RUNS = pytest.mark.skipif(
+    not (LIBRARIES / "libcuda.so.1").is_file() or not namespaces() or os.geteuid() != 0,
+    reason="daemons run as root, in mount namespaces, beside the simulated driver",
+)
+"""Mark of a test that runs MPS daemons."""
 
 
 def kernel_here() -> bool:
