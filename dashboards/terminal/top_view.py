@@ -61,8 +61,6 @@ def top_lines(fleet: Fleet, usage: Usage, choice: TopOptions, output: TextOutput
     if not output.headers:
         return body
     foot = _key(fleet, cards, output) if choice.by in ("card", "node") and cards else []
-    if choice.by == "pod":
-        foot = _unknown_reasons(_pod_sums(fleet, usage, choice), output)
     notes = [line for note in fleet.notes for line in sentence(output, f"note: {note}", WARN)]
     return [*_head(fleet, cards, usage, output), *body, *foot, *notes]
 
@@ -103,14 +101,13 @@ def _promised(cards: Sequence[CardSummary]) -> tuple[int | None, bool]:
 def _unknown_reasons(pods: Sequence[PodSummary], output: TextOutput) -> list[str]:
     """Why there is a `?`, once for each column that has one. A pod that is pending has no figures to know."""
     bound = [one for one in pods if one.pod.node]
-    missing = {
-        "USED": sum(1 for one in bound if one.used is None),
-        "COMPUTE": sum(1 for one in bound if one.core_used is None),
-    }
-    what = {"USED": "memory", "COMPUTE": "compute"}
+    missing = (
+        ("USED", "memory", sum(one.used is None for one in bound)),
+        ("COMPUTE", "compute", sum(one.core_used is None for one in bound)),
+    )
     lines = [
-        f"{title} ?: no exporter reports the {what[title]} used by {count(number, 'pod')}"
-        for title, number in missing.items()
+        f"{title} ?: no exporter reports the {what} used by {count(number, 'pod')}"
+        for title, what, number in missing
         if number
     ]
     return [each for line in lines for each in sentence(output, line, DIM)]
@@ -230,7 +227,7 @@ def _pods(fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOptio
     del cards
     columns = [Column("POD", cut=True), Column("NODE", cut=True), Column("CARDS"), Column("ALLOC", right=True)]
     columns += [Column("USED", right=True), Column("USED%", right=True), Column("COMPUTE", right=True)]
-    sums = _pod_sums(fleet, usage, choice)
+    sums = [one for one in summarize_pods(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
 
     def row(one: PodSummary) -> list[Cell]:
         part = None if one.used is None or not one.promised else one.used / one.promised
@@ -246,11 +243,8 @@ def _pods(fleet: Fleet, usage: Usage, cards: list[CardSummary], choice: TopOptio
             return [one.pod.key, where, cards, allocated, "-", "-", "-"]
         return [one.pod.key, where, cards, allocated, used, percent(part), compute]
 
-    return _listed(_order(sums, _POD_SORTS, choice), choice, output, _Table("pod", columns, row))
-
-
-def _pod_sums(fleet: Fleet, usage: Usage, choice: TopOptions) -> list[PodSummary]:
-    return [one for one in summarize_pods(fleet, usage) if choice.namespace in ("", one.pod.namespace)]
+    reasons = _unknown_reasons(sums, output) if output.headers else []
+    return [*_listed(_order(sums, _POD_SORTS, choice), choice, output, _Table("pod", columns, row)), *reasons]
 
 
 def _namespaces(
