@@ -157,7 +157,8 @@ def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") 
     if offered.left and all((one.name, namespace) in offered.left for one in found):
         return Translation(metadata, spec)
     try:
-        labels = _check_mixture(metadata, spec, found, ours=ours)
+        labels = metadata["labels"].mapping()
+        _check_mixture(spec, found, ours=ours or ACK.card_count in labels)
         return _translate(metadata, spec, labels, found[0], offered)
     except Unacceptable as exc:
         return Translation(metadata, spec, on[0].name, refusal=Refusal(Why.INVALID, f"{on[0].title}: {exc}"))
@@ -227,19 +228,16 @@ def _translate(metadata: At, spec: At, labels: Mapping[str, object], system: Sys
     return made
 
 
-def _check_mixture(metadata: At, spec: At, found: tuple[System, ...], *, ours: bool) -> Mapping[str, object]:
-    """A pod speaks one dialect: two readings of one pod would be two promises. Returns its labels."""
+def _check_mixture(spec: At, found: tuple[System, ...], *, ours: bool) -> None:
+    """A pod speaks one dialect: two readings of one pod would be two promises."""
     resources = spec.mapping().get("resources")
     for part in _PARTS if isinstance(resources, dict) else ():
         for name in spec["resources"][part].mapping():
             if name in _BY_RESOURCE:
                 raise Unacceptable(f"{name} is set under pod-level resources.{part}; move it to a container")
-    labels = metadata["labels"].mapping() if not ours else {}
-    ours = ours or ACK.card_count in labels
     if ours or len(found) > 1:
         titles = [one.title for one in found] + (["ACK"] if ours else [])
         raise Unacceptable(f"the pod asks for GPUs in the words of {' and '.join(titles)}; use those of one of them")
-    return labels
 
 
 def _check_canonical(made: Translation, *, sliced: bool) -> None:
