@@ -254,7 +254,7 @@ def choose(wanted: str, need: Need, found: Mapping[str, str]) -> Choice:
 
 
 def _obstacle(one: Backend, found: Mapping[str, str]) -> str:
-    """Why it does not work here; empty: it does, which somebody has to have seen unless it does nothing."""
+    """Why it does not work here; empty: it does. One that was not looked at does not, unless it does nothing."""
     return found.get(one.name, "" if one is NONE else "whether it works here is not known")
 
 

@@ -65,8 +65,8 @@ class CardSizes:
             terms = tuple(tuple(need for need in term if need.key not in self.dropped) for term in rules.terms)
             free = any(not term for term in terms)
             cards = rules.cards._replace(uuids=frozenset(), not_uuids=frozenset())
-            told = rules._replace(terms=() if free else terms, cards=cards)
-            known = self._find(Needs(RequestKind.COMPUTE if compute else RequestKind.MEMORY, told))
+            checked = rules._replace(terms=() if free else terms, cards=cards)
+            known = self._find(Needs(RequestKind.COMPUTE if compute else RequestKind.MEMORY, checked))
             if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
             self._answers[rules, compute] = known

@@ -85,7 +85,6 @@ class Owner:
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._closed = False
-        self._clients: set[int] = set()
         self._known: dict[int, _Client] = {}
         self._limits: dict[tuple[int, int], _Limit] = {}
         models = [card.model for card in box.cards()]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LivePod:
-    """One container of a running pod whose owner allows that it is resized; amounts of each of its cards."""
+    """One container of a running pod that its owner allows to be resized; amounts of each of its cards."""
 
     uid: str
     container: str

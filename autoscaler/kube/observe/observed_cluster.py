@@ -58,9 +58,9 @@ class ObservedCluster:
     state: ControllerState
     fleet: ObservedMachines
     targets: Mapping[str, int]
-    """Machines that each pool's provider was asked for; a pool whose provider does not answer is absent."""
+    """Machines that each pool's provider was asked for; a pool is absent while its provider does not answer."""
     silent: Mapping[str, str]
-    """By pool whose provider does not answer, why."""
+    """Why a pool's provider does not answer, by pool."""
     names: Mapping[str, str]
     """Of the reservation that is each moving pod's home, by UID."""
     over: tuple[str, ...]
