@@ -20,7 +20,7 @@ from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import Fence
 from isolation.kube.writes import Outcome, PodLocation, WriteResult
 from isolation.node.containers import Containers
-from isolation.node.core import judge
+from isolation.node.core import container_check
 from isolation.node.device_plugin.last_look import LastLook
 from isolation.node.nri.model import RefusedError
 from isolation.scheduler.binder import Binder
@@ -241,7 +241,7 @@ VARIANTS: Final = {
     "no_fence": Variant(BOOKED, Parts(leadership=Unfenced), extra=frozenset({"two_kube_schedulers"})),
     "room_kept": Variant(frozenset({"lost"}), Parts(cache=Hoarder)),
     "no_cgroup_check": Variant(TWICE, make=_blind),
-    "no_look_at_the_card": Variant(TWICE, patched=(judge, "_fits", lambda *_: None)),
+    "no_look_at_the_card": Variant(TWICE, patched=(container_check, "_fits", lambda *_: None)),
     "pods_by_name": Variant(WRONG, make=_by_name),
     "records_not_followed": Variant(WRONG, make=lambda _, parts: Stubborn(parts), extra=frozenset({"record_changed"})),
     "no_guard": Variant(BARE, opens=_open, extra=STORM, patched=NO_LAST_LOOK),
