@@ -55,7 +55,7 @@ def clone(tmp_path):
         timeout=300,
     )
     subprocess.run(
-        ["make", "-C", tmp_path / "clone", "release", f"V={VERSION}"], check=True, timeout=300, capture_output=True
+        ["make", "-C", tmp_path / "clone", "set-version", f"V={VERSION}"], check=True, timeout=300, capture_output=True
     )
     git(tmp_path / "clone", "commit", "-qam", f"release: {VERSION}", "--allow-empty")
     git(tmp_path / "clone", "tag", f"v{VERSION}")
