@@ -164,6 +164,7 @@ def test_a_resize_that_mps_does_not_pass_on_waits_for_the_restart_and_says_so(pl
             programs.end()
             at.kubelet.crash(pod, "main")
             await has(at, pod, 6)
+            await at.until(lambda: pod.boxes["main"].container)  # its first starts can be too early for the new server
             _, said = await asyncio.to_thread(programs.run, pod, GROWN)
             await wants(at, "grows", 3)
             await has(at, pod, 3)

@@ -31,6 +31,12 @@ PRINTED = ROOT / "build/quickstart.txt"
 FIRST_POD_SECONDS = 300
 """From applied manifests to running pods with shares: what the page promises."""
 _SECONDS = 900.0
+STATE = """
+kubectl get nodes,pods -A -o wide; kubectl get events -A --sort-by=.lastTimestamp | tail -n 60
+for one in $(kubectl get pods -n gpushare-system -o name); do echo "== $one"
+kubectl logs -n gpushare-system "$one" --all-containers --tail=60; done 2>&1
+"""
+"""What a failure needs to be understood: the cluster is gone after it."""
 MEMORY_ALONE = """
 kubectl kustomize hack/quickstart/own | sed '/gpu-core/d; s/name: own/name: alone/' | kubectl apply -f -
 """
@@ -76,8 +82,13 @@ class Operator:
             timeout=_SECONDS,
             check=False,
         )
-        assert status == done.returncode, done.stdout
+        assert status == done.returncode, f"{done.stdout}\n{self._state()}"
         return done.stdout
+
+    def _state(self) -> str:
+        """Of the cluster, as far as it answers."""
+        asked = ("timeout", "120", "bash", "-c", STATE)
+        return subprocess.run(asked, env=self._env, capture_output=True, text=True, check=False).stdout
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +110,7 @@ def outputs(tmp_path_factory):
         result.objects["cards"] = we.run("kubectl", "get", "nodes", "-o", "yaml")
         result.again = we.run(*quickstart, "--existing", "--node", "node-1", "--spare", "node-2")
         we.run("kubectl", "apply", "-k", "hack/quickstart/own")
-        we.run("kubectl", "wait", "--for=condition=Ready", "pod/own", "--timeout=120s")
+        we.run("kubectl", "wait", "--for=condition=Ready", "pod/own", f"--timeout={FIRST_POD_SECONDS}s")
         result.own = we.run("gpushare", "explain", "own")
         result.refused = we.run("bash", "-c", MEMORY_ALONE, status=1)
         we.run("kubectl", "delete", "-k", "hack/quickstart/own")
