@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import random
+from collections import Counter
 
 import pytest
 from e2e.chart_build import combined, keyed, render, rendered, sets_of
@@ -241,16 +243,30 @@ def test_a_value_changes_what_it_says_and_nothing_else(path):
     assert expected() != helm(path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", CASES)
-def test_each_pair_of_values_changes_both(path):
-    """
-    With every value that stands behind it in the table.
-    """
-    order = list(CASES)
-    others = [one for one in order[order.index(path) + 1 :] if {path, one} not in CONTRADICTING]
+def halves(times):
+    """Random halves of the values, until each pair was set together, and each of it without the other, so often."""
+    chance, seen, found = random.Random(0), Counter(), []  # noqa: S311
+    wanted = [pair for pair in itertools.permutations(CASES, 2) if set(pair) not in CONTRADICTING]
+    while any(min(seen[one, other, True], seen[one, other, False]) < times for one, other in wanted):
+        half = {path for path in CASES if chance.random() < 0.5}
+        for pair in CONTRADICTING:
+            if pair <= half:
+                half.remove(chance.choice(sorted(pair)))
+        seen.update((one, other, other in half) for one in half for other in CASES)
+        found.append(half)
+    return found
 
-    assert [] == [one for one in others if expected(path, one) != helm(path, one)]
+
+HALVES = halves(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paths", HALVES, ids=map(str, range(len(HALVES))))
+def test_values_together_change_what_each_of_them_changes(paths):
+    """
+    Every pair three times at least, each time with other values around it.
+    """
+    assert expected(*paths) == helm(*paths)
 
 
 @pytest.mark.slow
@@ -260,8 +276,9 @@ def test_each_value_goes_with_each_switch(name):
     Whatever it changes, it is schema and sense to helm: nothing fails, and the same objects are there.
     """
     there = set(combined(name))
-    for path, (value, _) in CASES.items():
-        assert there == set(rendered(sets_of(name) | {path: value})), path
+    assert set(CASES) == set().union(*HALVES[:8])
+    for paths in HALVES[:8]:
+        assert there == set(rendered(sets_of(name) | {path: CASES[path][0] for path in paths})), paths
 
 
 def test_limits_of_ack_hold_whatever_is_given():
