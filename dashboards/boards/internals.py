@@ -240,7 +240,7 @@ AGENT: Final = Section(
                 "Unhealthy cards",
                 "Cards that get no new allocations, by reason. xid: an XID error; ecc: an uncorrected ECC error; "
                 "driver: the driver requests an action on the card; lost: NVML no longer reports the card.",
-                (Query(total(SCOPE(n.SICK), "reason"), "{{reason}}"),),
+                (Query(total(SCOPE(n.UNHEALTHY_CARDS), "reason"), "{{reason}}"),),
                 stacked=True,
                 steps=TROUBLE,
             ),

@@ -107,7 +107,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareNodeAgentCardsUnhealthy",
-            f"min_over_time({of(node.SICK)}[2m]) > 0",
+            f"min_over_time({of(node.UNHEALTHY_CARDS)}[2m]) > 0",
             Severity.WARNING,
             f"The node agent at {TARGET} has taken cards out of service ({{{{ $labels.reason }}}})",
             f"Unhealthy cards at {TARGET} with reason {{{{ $labels.reason }}}}: {COUNT}. They get no new containers "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Alerts about cards: ill ones, lost ones, hot ones, and those of which too much was promised.
+Alerts about cards: unhealthy ones, lost ones, hot ones, and those of which too much was promised.
 
 Pure. All of it from the exporters, so that it also speaks where nothing of ours schedules.
 """

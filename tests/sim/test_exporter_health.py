@@ -14,7 +14,7 @@ from support.node_world import node_world
 
 from exporter.sources.nvml.health import AGENT_SECONDS, CardHealth
 from exporter.sources.nvml.source import NvmlSource
-from isolation.host.card_events import NvmlAlarms
+from isolation.host.card_events import NvmlCardEvents
 from isolation.host.core.card_health import HealthTerms
 from isolation.host.health_record import RECORD, Record, load, save
 from isolation.node.unhealthy_cards import HealthWatch
@@ -127,19 +127,19 @@ def test_the_agents_word_decides_while_it_is_there(exporter):
 
 def test_exporter_and_agent_hear_the_same(exporter, box):
     """Both listen to one driver: the same cards, for the same reason; the agent ends, the exporter goes on."""
-    alarms = NvmlAlarms(box.path)
-    watch = HealthWatch(alarms, HealthTerms(), exporter.agent, "b")
+    events = NvmlCardEvents(box.path)
+    watch = HealthWatch(events, HealthTerms(), exporter.agent, "b")
     watch.turn(exporter.now)
     box.inject(0, "xid", 95)
     deadline = time.monotonic() + 20
     while not watch.reasons() and time.monotonic() < deadline:
         watch.turn(exporter.now)
-    alarms.close()
+    events.close()
 
     theirs = {uuid: reason.value for uuid, reason in watch.reasons().items()}
     assert {card_uuid(box.cards()[0]): "xid"} == theirs
     assert {0: "xid"} == exporter.why()
-    assert load(exporter.agent, "b").ill.keys() == load(exporter.own, "b").ill.keys()
+    assert load(exporter.agent, "b").unhealthy.keys() == load(exporter.own, "b").unhealthy.keys()
     exporter.agent.unlink()
     exporter.restart()
     assert {0: "xid"} == exporter.why()

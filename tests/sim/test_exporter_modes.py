@@ -15,7 +15,7 @@ from support.node_world import GIB, node_world
 from support.waiting import until
 
 from exporter.cycle import CycleClock
-from isolation.host.card_events import NvmlAlarms
+from isolation.host.card_events import NvmlCardEvents
 from isolation.host.core.card_health import HealthTerms
 from isolation.host.health_record import RECORD
 from isolation.node.unhealthy_cards import HealthWatch
@@ -115,8 +115,8 @@ def test_exporter_and_agent_on_one_node(tmp_path):
     series as long as it lives, and the card is unhealthy, for the same reason, until somebody says so.
     """
     with node_world("t4", "t4", health_dir=tmp_path / "own") as world:
-        alarms = NvmlAlarms(world.box.path)
-        agent = HealthWatch(alarms, HealthTerms(), world.run_dir / RECORD, "boot-of-the-tree")
+        events = NvmlCardEvents(world.box.path)
+        agent = HealthWatch(events, HealthTerms(), world.run_dir / RECORD, "boot-of-the-tree")
 
         def health():
             page = world.samples()
@@ -137,7 +137,7 @@ def test_exporter_and_agent_on_one_node(tmp_path):
         assert ({"web-0": ("shared", 5)}, {"0": "xid"}) == (allocated(world), health())
 
         world.end(first)  # the mode changes: the agent is taken away, the vendor's plugin comes
-        alarms.close()
+        events.close()
         (world.run_dir / RECORD).unlink()
         second = world.whole("web-0", [1])
         assert ({"web-0": ("exclusive", 15)}, {"0": "xid"}) == (allocated(world), health())

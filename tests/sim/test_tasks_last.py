@@ -95,7 +95,7 @@ def agent(folder):
         # What ends with the agent's process does not end with this one, and other tests have other cards.
         until(lambda: not THREADS & {thread.name for thread in threading.enumerate()})
         for made in agents:
-            for nvml in (made._alarms._alarms, made.inventory._machine, made._feeding._machine):
+            for nvml in (made._health._events, made.inventory._machine, made._feeding._machine):
                 nvml.close()
 
 

@@ -92,7 +92,7 @@ CONNECTIONS: Final = _agent(
     "Connections with the container runtime since the agent started.",
     kind=Kind.COUNTER,
 )
-SICK: Final = _agent(
+UNHEALTHY_CARDS: Final = _agent(
     "unhealthy_cards", Unit.NONE, "Unhealthy cards, which get no new allocations, by reason.", "reason"
 )
 LISTENED: Final = _agent(
@@ -133,7 +133,7 @@ CATALOGUE: Final = MappingProxyType(
             HOLDERS,
             CONNECTED,
             CONNECTIONS,
-            SICK,
+            UNHEALTHY_CARDS,
             LISTENED,
             MPS_FAILED,
             WRITES,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Sick cards as the simulated driver's real event sets tell of them, up to the cards that the node offers.
+Unhealthy cards as the simulated driver's real event sets tell of them, up to the cards that the node offers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ pytest.importorskip("pynvml")
 import pynvml
 
 from isolation.contract.quantity import GIB
-from isolation.host.card_events import Alarm, AlarmKind, NvmlAlarms
+from isolation.host.card_events import CardEvent, CardEventKind, NvmlCardEvents
 from isolation.host.core.card_health import HealthTerms
 from isolation.host.machine import MachineError, NvmlMachine
 from isolation.kube.background import Background
@@ -23,51 +23,62 @@ from isolation.node.unhealthy_cards import LOOK_SECONDS, HealthWatch
 
 
 @pytest.fixture
-def alarms(box):
-    """The driver's alarms, listened to."""
-    made = NvmlAlarms(box.path)
+def events(box):
+    """The driver's events, listened to."""
+    made = NvmlCardEvents(box.path)
     made.boards()
     yield made
     made.close()
 
 
-def drain(alarms):
+def drain(events):
     """All that there is."""
     found = []
-    while (alarm := alarms.wait(0.05)) is not None:
-        found.append(alarm)
+    while (event := events.wait(0.05)) is not None:
+        found.append(event)
     return found
 
 
-def test_xids_and_ecc_errors_are_told_of_the_card_that_had_them(box, alarms):
+def test_xids_and_ecc_errors_are_told_of_the_card_that_had_them(box, events):
     """
     In their order; what could be corrected is not reported, and nothing is told twice.
     """
-    first, second = (board.uuid for board in alarms.boards())
+    first, second = (board.uuid for board in events.boards())
     for card, what, value in ((1, "xid", 79), (1, "xid", 13), (0, "ecc-corrected", 3), (0, "ecc-uncorrected", 2)):
         box.inject(card, what, value)
-    found = drain(alarms)
-    expected = {Alarm(second, AlarmKind.XID, 79), Alarm(second, AlarmKind.XID, 13), Alarm(first, AlarmKind.ECC)}
-    assert (expected, 3, []) == (set(found), len(found), drain(alarms))
-    assert (2, "", [None, None]) == (alarms.heard(), alarms.deaf(), [board.action for board in alarms.boards()])
+    found = drain(events)
+    expected = {
+        CardEvent(second, CardEventKind.XID, 79),
+        CardEvent(second, CardEventKind.XID, 13),
+        CardEvent(first, CardEventKind.ECC),
+    }
+    assert (expected, 3, []) == (set(found), len(found), drain(events))
+    assert (2, "", [None, None]) == (
+        events.monitored(),
+        events.unmonitored(),
+        [board.action for board in events.boards()],
+    )
 
 
-def test_a_card_that_was_lost_is_listened_to_again(box, alarms):
+def test_a_card_that_was_lost_is_listened_to_again(box, events):
     """
     Meanwhile the others are, and it is not among the boards.
     """
-    first, second = (board.uuid for board in alarms.boards())
+    first, second = (board.uuid for board in events.boards())
     box.inject(0, "lost", 1)
-    without = [board.uuid for board in alarms.boards()]
-    lost, listened = drain(alarms), alarms.heard()
+    without = [board.uuid for board in events.boards()]
+    lost, listened = drain(events), events.monitored()
     box.inject(1, "xid", 74)
-    meanwhile = drain(alarms)
+    meanwhile = drain(events)
     box.inject(0, "lost", 0)
-    back = [board.uuid for board in alarms.boards()]
-    assert (1, 2) == (listened, alarms.heard())
+    back = [board.uuid for board in events.boards()]
+    assert (1, 2) == (listened, events.monitored())
     box.inject(0, "xid", 48)
-    assert ([second], [first, second], [Alarm(first, AlarmKind.XID, 79)]) == (without, back, lost)
-    assert ([Alarm(second, AlarmKind.XID, 74)], [Alarm(first, AlarmKind.XID, 48)]) == (meanwhile, drain(alarms))
+    assert ([second], [first, second], [CardEvent(first, CardEventKind.XID, 79)]) == (without, back, lost)
+    assert ([CardEvent(second, CardEventKind.XID, 74)], [CardEvent(first, CardEventKind.XID, 48)]) == (
+        meanwhile,
+        drain(events),
+    )
 
 
 def divided():
@@ -78,14 +89,14 @@ def divided():
 
 
 @pytest.mark.parametrize("box", [[divided()]], indirect=True, ids=["mig"])
-def test_a_divided_card_is_one_board_with_its_instances(box, alarms):
+def test_a_divided_card_is_one_board_with_its_instances(box, events):
     """
     Its events are its own; every instance is concerned.
     """
-    board = alarms.boards()[0]
+    board = events.boards()[0]
     box.inject(0, "xid", 95)
-    shared = {card.uuid for card in NvmlMachine.cards(alarms)}
-    assert [Alarm(board.uuid, AlarmKind.XID, 95)] == drain(alarms)
+    shared = {card.uuid for card in NvmlMachine.cards(events)}
+    assert [CardEvent(board.uuid, CardEventKind.XID, 95)] == drain(events)
     assert (shared, False) == (set(board.cards), board.uuid in board.cards)
     assert len(board.cards) > 1
 
@@ -112,16 +123,16 @@ def field_of(kind, figure, value, status=0):
     ],
     ids=["uint", "ull", "double", "not-supported"],
 )
-def test_what_the_driver_wants_done_is_read_from_its_field(alarms, monkeypatch, answer, action):
+def test_what_the_driver_wants_done_is_read_from_its_field(events, monkeypatch, answer, action):
     """
     None where it does not tell, or not as a number.
     """
     monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", answer)
-    assert [action, action] == [board.action for board in alarms.boards()]
+    assert [action, action] == [board.action for board in events.boards()]
 
 
 @pytest.mark.parametrize("call", ["nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
-def test_a_driver_without_events_is_deaf_and_its_cards_are_there(box, monkeypatch, call):
+def test_a_driver_without_events_is_named_and_its_cards_are_there(box, monkeypatch, call):
     """
     With the reason; to wait for its events is an error at once.
     """
@@ -130,17 +141,17 @@ def test_a_driver_without_events_is_deaf_and_its_cards_are_there(box, monkeypatc
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     monkeypatch.setattr(pynvml, call, refuse)
-    alarms = NvmlAlarms(box.path)
+    events = NvmlCardEvents(box.path)
     try:
-        assert (2, 0) == (len(alarms.boards()), alarms.heard())
-        assert 2 == alarms.deaf().count("Not Supported")
+        assert (2, 0) == (len(events.boards()), events.monitored())
+        assert 2 == events.unmonitored().count("Not Supported")
         with pytest.raises(MachineError, match="Not Supported"):
-            alarms.wait(5.0)
+            events.wait(5.0)
     finally:
-        alarms.close()
+        events.close()
 
 
-def test_a_wait_that_fails_is_started_again_with_the_next_look(box, alarms, monkeypatch):
+def test_a_wait_that_fails_is_started_again_with_the_next_look(box, events, monkeypatch):
     """
     NVML's wait ends at once, with an error, when a card falls off the bus.
     """
@@ -151,27 +162,27 @@ def test_a_wait_that_fails_is_started_again_with_the_next_look(box, alarms, monk
     with monkeypatch.context() as patch:
         patch.setattr(pynvml, "nvmlEventSetWait_v2", lost)
         with pytest.raises(MachineError, match="cannot read NVML events"):
-            alarms.wait(5.0)
+            events.wait(5.0)
         with pytest.raises(MachineError, match="no card reports error events"):
-            alarms.wait(5.0)
-    uuid = alarms.boards()[0].uuid
+            events.wait(5.0)
+    uuid = events.boards()[0].uuid
     box.inject(0, "xid", 62)
-    assert ([Alarm(uuid, AlarmKind.XID, 62)], 2) == (drain(alarms), alarms.heard())
+    assert ([CardEvent(uuid, CardEventKind.XID, 62)], 2) == (drain(events), events.monitored())
 
 
 @pytest.fixture
 def node(box, tmp_path, monkeypatch):
     """A watch and the inventory that asks it, as the agent joins them."""
     monkeypatch.setattr("isolation.node.unhealthy_cards.WAIT_SECONDS", 0.05)
-    alarms, machine = NvmlAlarms(box.path), NvmlMachine(box.path)
-    watch = HealthWatch(alarms, HealthTerms(well_after=600.0), tmp_path / "unhealthy-cards.json", "b")
-    yield watch, NodeInventory(machine, Terms(GIB), tmp_path / "node.json", watch.sick)
+    events, machine = NvmlCardEvents(box.path), NvmlMachine(box.path)
+    watch = HealthWatch(events, HealthTerms(healthy_after=600.0), tmp_path / "unhealthy-cards.json", "b")
+    yield watch, NodeInventory(machine, Terms(GIB), tmp_path / "node.json", watch.unhealthy)
     box.set("nvml_hang", 0)
-    alarms.close()
+    events.close()
     machine.close()
 
 
-def test_a_sick_card_is_offered_to_nobody_until_it_is_gone_and_back(box, node):
+def test_an_unhealthy_card_is_offered_to_nobody_until_it_is_gone_and_back(box, node):
     """
     From the driver's event to the node's cards; a program's XID on the other one changes nothing.
     """
@@ -187,7 +198,7 @@ def test_a_sick_card_is_offered_to_nobody_until_it_is_gone_and_back(box, node):
         kept.refresh()
         seen.append([card.healthy for card in kept.cards()])
     assert [[False, True], [False, True], [False, True], [True, True]] == seen
-    assert (2, {}) == (watch.heard, watch.sick())
+    assert (2, {}) == (watch.monitored, watch.unhealthy())
 
 
 def test_a_driver_that_hangs_holds_up_the_watch_alone(box, node):
@@ -200,11 +211,11 @@ def test_a_driver_that_hangs_holds_up_the_watch_alone(box, node):
     try:
         with Background().thread("card-events", lambda: watch.cycle(news.set)):
             assert not news.wait(0.3)
-            assert (None, {}, {}) == (watch.heard, watch.sick(), watch.reasons())
+            assert (None, {}, {}) == (watch.monitored, watch.unhealthy(), watch.reasons())
             box.set("nvml_hang", 0)
-            until(lambda: watch.heard is not None)
+            until(lambda: watch.monitored is not None)
             box.inject(0, "xid", 79)
             assert news.wait(PATIENCE_SECONDS)
-            assert ["XID 79"] == list(watch.sick().values())
+            assert ["XID 79"] == list(watch.unhealthy().values())
     finally:
         box.set("nvml_hang", 0)
