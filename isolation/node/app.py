@@ -142,7 +142,7 @@ class NodeAgent:
         self._unregistered = self._unseen = time.monotonic()
         self._leaving = False
         self.metrics.watch(self._rows)
-        self.metrics.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
+        self.metrics.watch(lambda: self.background.rows(catalogue.TASK_FAILURES, catalogue.TASK_HEALTHY))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop."""
@@ -353,17 +353,17 @@ class NodeAgent:
         alone: dict[MetricSpec, float | None] = {
             catalogue.READY: not self.not_ready(),
             catalogue.DEVICE_PLUGIN: report is not None,
-            catalogue.REGISTERED: report is not None and report.registered,
-            catalogue.REGISTRATIONS: None if report is None else report.registrations,
-            catalogue.UNPREPARED: None if report is None else report.refused,
-            catalogue.HELD: len(self._checkpoint.used()),
-            catalogue.HOLDERS: len(self.allocations),
-            catalogue.CONNECTED: self.session.in_force,
-            catalogue.CONNECTIONS: self.session.times,
-            catalogue.LISTENED: self._health.monitored,
-            catalogue.MPS_FAILED: self._mps.failed,
-            catalogue.WRITES: self.status.writes,
-            catalogue.SILENCE: None if heard is None else time.monotonic() - heard,
+            catalogue.KUBELET_REGISTERED: report is not None and report.registered,
+            catalogue.KUBELET_REGISTRATIONS: None if report is None else report.registrations,
+            catalogue.UNPREPARED_CONTAINERS: None if report is None else report.refused,
+            catalogue.ALLOCATED_DEVICES: len(self._checkpoint.used()),
+            catalogue.ALLOCATIONS: len(self.allocations),
+            catalogue.RUNTIME_CONNECTED: self.session.in_force,
+            catalogue.RUNTIME_CONNECTIONS: self.session.times,
+            catalogue.HEALTH_MONITORED_CARDS: self._health.monitored,
+            catalogue.MPS_FAILED_CONTAINERS: self._mps.failed,
+            catalogue.NODE_UPDATES: self.status.writes,
+            catalogue.WATCH_STALENESS: None if heard is None else time.monotonic() - heard,
         }
         rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
             spec: {(): float(value)} for spec, value in alone.items() if value is not None

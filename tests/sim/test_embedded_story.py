@@ -151,15 +151,15 @@ def test_readings_fill_what_dashboards_ask_of_every_card():
     families = {family.spec: len(tuple(family.samples)) for family in card_families(nodes)}
 
     figures = (
-        metrics.CARD_LARGEST_FREE,
-        metrics.CARD_HOLDERS,
+        metrics.CARD_MEMORY_LARGEST_FREE,
+        metrics.CARD_CONTAINERS,
         metrics.CARD_EXCLUSIVE,
-        metrics.CARD_ATTRIBUTABLE,
-        metrics.BREACHED,
+        metrics.CARD_USAGE_ATTRIBUTABLE,
+        metrics.BREACHES_OPEN,
     )
     assert cards > 2
-    assert dict.fromkeys((*figures, metrics.BREACHED), cards) == {
-        spec: families[spec] for spec in (*figures, metrics.BREACHED)
+    assert dict.fromkeys((*figures, metrics.BREACHES_OPEN), cards) == {
+        spec: families[spec] for spec in (*figures, metrics.BREACHES_OPEN)
     }
     assert sum(bool(reading.cards) for reading in nodes) == families[metrics.BREACHES]
 

@@ -11,7 +11,12 @@ from support.prometheus_stand import configured
 from autoscaler.core.observation import observe_cluster
 from autoscaler.kube.right_sizing import RightSizing
 from autoscaler.kube.usage_http import Prometheus
-from isolation.contract.metrics import CONTAINER_ALLOCATED, CONTAINER_COMPUTE_SECONDS, CONTAINER_USED, DENIED
+from isolation.contract.metrics import (
+    CONTAINER_COMPUTE_SECONDS,
+    CONTAINER_MEMORY_ALLOCATED,
+    CONTAINER_MEMORY_USED,
+    DENIED_ALLOCATIONS,
+)
 from isolation.contract.model import Ask, Card, Cluster, Mode, Node, Placement, Pod, Request, Slice
 from isolation.contract.quantity import GIB
 
@@ -27,9 +32,9 @@ def past(now):
     times = range(begin, int(now) - STEP, STEP)
     used = [(at, (3 if at // STEP % 24 == 0 else 2) * GIB) for at in times]
     series = {
-        CONTAINER_USED: used,
-        CONTAINER_ALLOCATED: [(at, 12 * GIB) for at in times],
-        DENIED: [(at, 0) for at in times],
+        CONTAINER_MEMORY_USED: used,
+        CONTAINER_MEMORY_ALLOCATED: [(at, 12 * GIB) for at in times],
+        DENIED_ALLOCATIONS: [(at, 0) for at in times],
         CONTAINER_COMPUTE_SECONDS: [(at, (at - begin) / 2) for at in times],
     }
     lines = []

@@ -26,7 +26,7 @@ from support.views_stage import (
 )
 from support.waiting import PATIENCE_SECONDS
 
-from isolation.contract.metrics import DENIED
+from isolation.contract.metrics import DENIED_ALLOCATIONS
 from isolation.simgpu.hardware import create
 
 GIB = 1 << 30
@@ -117,7 +117,7 @@ def used_by(url, name):
 def counted(url):
     """Whether the exporter knows how often a tenant was denied: only what comes after is a breach."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 (loopback)
-        return any(line.startswith(f"{DENIED.name}{{") for line in answer.read().decode().splitlines())
+        return any(line.startswith(f"{DENIED_ALLOCATIONS.name}{{") for line in answer.read().decode().splitlines())
 
 
 def finished(process):
