@@ -20,7 +20,7 @@ READY  := $(VENV)/.gpushare-ready
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/* isolation/simgpu/runtime/* isolation/node/guard/*.[ch])
+C_PARTS := $(wildcard isolation/placement/native/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/* isolation/simgpu/runtime/* isolation/node/guard/*.[ch])
 
 $(MADE):
 	@command -v gcc >/dev/null || { echo "gcc is missing: run apt-get install gcc"; exit 1; }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Request
 
-KERNEL_WHYS: Final = (
+NATIVE_WHYS: Final = (
     None,  # GS_NO_GROUP: Groups knows which
     Why.TOO_FEW_CARDS,
     Why.CARD_TOO_SMALL,

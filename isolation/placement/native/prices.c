@@ -7,7 +7,7 @@
  * programming approach to the cutting-stock problem", Operations Research 9, 1961): a dense
  * revised simplex over the sizes, an unbounded knapsack as the pricing problem.
  */
-#include "kernel.h"
+#include "placement.h"
 
 #define SIZES 32
 #define ROUNDS 400 /* far above what 32 sizes need; a bound against cycling, not a target */

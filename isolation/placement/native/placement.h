@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The placement kernel: which node and cards a pod takes, over plain arrays.
+/* Native placement: which node and cards a pod takes, over plain arrays.
  *
- * The caller owns every array; the kernel allocates nothing, keeps no state of its own and
+ * The caller owns every array; this code allocates nothing, keeps no state of its own and
  * never fails: out-of-range input is the caller's bug and is checked in Python
  * (isolation/placement/native.py mirrors these structs field by field).
  *
  * Units: CPU in milli-cores, memory in bytes, compute in percent of a card, and every "share"
  * or "need" a fraction 0..1 of one card (the larger of its memory and its compute fraction).
  */
-#ifndef GPUSHARE_KERNEL_H
-#define GPUSHARE_KERNEL_H
+#ifndef GPUSHARE_PLACEMENT_H
+#define GPUSHARE_PLACEMENT_H
 
 #include <stdint.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random fleets, mixes and pods through every entry point of the placement kernel, for the
+/* Random fleets, mixes and pods through every entry point of the native placement code, for the
  * sanitizers. Checks what must hold whatever the numbers: what is taken comes back, nothing is
- * over-committed, a refused pod is refused for a reason. Usage: kernel_fuzz SEED ROUNDS */
-#include "kernel.h"
+ * over-committed, a refused pod is refused for a reason. Usage: placement_fuzz SEED ROUNDS */
+#include "placement.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The books of the fleet: take room, give it back, and say why there is none. See kernel.h. */
+/* The books of the fleet: take room, give it back, and say why there is none. See placement.h. */
 #include "cards.h"
 
 /* Take the room: 0, or -1 with nothing taken when a card, CPU, memory or pod slot is short.

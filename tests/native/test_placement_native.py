@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The placement kernel under the compiler's own eyes: warnings as errors, ASan and UBSan."""
+"""The native placement code under the compiler's own eyes: warnings as errors, ASan and UBSan."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNEL = ROOT / "isolation" / "placement" / "kernel"
-STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wvla", "-I", str(KERNEL)]
+NATIVE = ROOT / "isolation" / "placement" / "native"
+STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wvla", "-I", str(NATIVE)]
 
 
 @pytest.mark.sanitizer
@@ -20,7 +20,7 @@ def test_random_fleets_stay_consistent_under_the_sanitizers(sanitizer, tmp_path)
     Every entry point with random fleets, mixes and pods: no finding, and what is taken comes back.
     """
     program = tmp_path / "fuzz"
-    sources = [*sorted(KERNEL.glob("*.c")), Path(__file__).with_name("kernel_fuzz.c")]
+    sources = [*sorted(NATIVE.glob("*.c")), Path(__file__).with_name("placement_fuzz.c")]
     flags = ["-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
     subprocess.run(["gcc", *STRICT, *flags, "-o", str(program), *map(str, sources), "-lm"], check=True)
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which node, which cards: scores by potential, one node at a time. See kernel.h.
+/* Which node, which cards: scores by potential, one node at a time. See placement.h.
  *
  * A pod goes where the potential PHI falls most. PHI of a node, in cards:
  *

@@ -3,7 +3,7 @@
 #ifndef GPUSHARE_CARDS_H
 #define GPUSHARE_CARDS_H
 
-#include "kernel.h"
+#include "placement.h"
 
 #include <math.h>
 
