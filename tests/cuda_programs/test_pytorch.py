@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 
 import pytest
-from clients.stand import CARD_MIB, SHARE, SHARE_MIB, python, python_home, showed
+from cuda_programs.stand import CARD_MIB, SHARE, SHARE_MIB, python, python_home, showed
 from support import waiting
 
 MIB = 1 << 20
-PROGRAM = Path(__file__).with_name("pytorch_client.py")
+PROGRAM = Path(__file__).with_name("pytorch_program.py")
 WHEELS = {"cuda12": "requirements-pytorch", "cuda13": "requirements-pytorch-cuda13"}
 ALLOCATORS = {
     "native": "backend:native",

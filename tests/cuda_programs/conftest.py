@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Every test here runs programs of others that `make clients` has fetched.
+Every test here runs programs of others that `make cuda-programs` has fetched.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from clients.stand import Machine
+from cuda_programs.stand import Machine
 from support.simbox import MEMORY
 
 
 def pytest_itemcollected(item):
-    """All of them belong to the stage `clients`."""
-    item.add_marker(pytest.mark.clients)
+    """All of them belong to the stage `cuda-programs`."""
+    item.add_marker(pytest.mark.cuda_programs)
 
 
 @pytest.fixture

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/clients.md: every pinned client stands in its table with the version that runs, and nothing else does."""
+"""docs/cuda-programs.md: every pinned program stands in its table with the version that runs, and nothing else does."""
 
 from __future__ import annotations
 
 import pytest
-from clients import get, pins, table
+from cuda_programs import get, pins, table
 
 PAGE = """# Title
 
 before
-<!-- clients: written by `make clients` -->
-| client | version | what is run | without the library | with it |
+<!-- programs: written by `make cuda-programs` -->
+| program | version | what is run | without the library | with it |
 | --- | --- | --- | --- | --- |
 | gone | 1.0 | x | y | z |
 | gpustat | 0.1 | x | y | z |
@@ -20,14 +20,14 @@ after
 
 
 def test_the_table_names_the_clients_and_versions_that_are_pinned():
-    """After a pin moved, `make clients` writes the row."""
-    assert pins.clients() == table.versions(table.PAGE.read_text())
+    """After a pin moved, `make cuda-programs` writes the row."""
+    assert pins.programs() == table.versions(table.PAGE.read_text())
 
 
 def test_a_result_replaces_its_row_and_a_client_that_was_not_run_keeps_it(monkeypatch):
     """One that is no longer pinned leaves the table; the text around it stays."""
-    monkeypatch.setattr(pins, "clients", lambda: {"gpustat": "0.1", "nvitop": "2.0"})
-    row = {"client": "nvitop", "version": "2.0", "what": "a", "plain": "b", "shared": "c"}
+    monkeypatch.setattr(pins, "programs", lambda: {"gpustat": "0.1", "nvitop": "2.0"})
+    row = {"program": "nvitop", "version": "2.0", "what": "a", "plain": "b", "shared": "c"}
 
     after = table.updated(PAGE, [row])
 
@@ -38,7 +38,7 @@ def test_a_result_replaces_its_row_and_a_client_that_was_not_run_keeps_it(monkey
 
 
 def test_a_pin_that_moves_moves_the_place_in_the_cache(monkeypatch, tmp_path):
-    """Another checkout with other pins keeps its own clients."""
+    """Another checkout with other pins keeps its own programs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     pinned = tmp_path / "requirements.txt"
     pinned.write_text("a==1\n")

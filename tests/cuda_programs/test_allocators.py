@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from clients.stand import CARD_MIB, SHARE_MIB, java_command, python, python_home, rust_program, showed
+from cuda_programs.stand import CARD_MIB, SHARE_MIB, java_command, python, python_home, rust_program, showed
 
 CUDA_CORE = """
 from cuda.core import Device
@@ -41,7 +41,7 @@ try:
 except RuntimeError as exc:
     print(1024 * len(held), "memory" in str(exc).lower())
 """
-CLIENTS = {
+PROGRAMS = {
     "cuda-core": ("pools and streams", 64, lambda _: (*python(python_home()), "-c", CUDA_CORE)),
     "cudarc": ("asynchronous allocations (Rust)", 64, lambda _: (rust_program("cudarc"),)),
     "drjit": ("its caching allocator", 64, lambda _: (*python(python_home()), "-c", DRJIT)),
@@ -50,15 +50,15 @@ CLIENTS = {
 }
 """What is tried, in blocks of how many MiB, by which command. Taichi fills what it gets, in this machine's memory."""
 OVERHEAD_MIB = 768
-"""Of context, modules and reserves, at most: what is lacking is not the client's."""
+"""Of context, modules and reserves, at most: what is lacking is not the program's."""
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_blocks_fill_the_promise_and_no_more(machine, client):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_blocks_fill_the_promise_and_no_more(machine, program):
     """
-    Until one is refused with the client's own error for it. The cards' records judge, not the client.
+    Until one is refused with the program's own error for it. The cards' records judge, not the program.
     """
-    what, block, command = CLIENTS[client]
+    what, block, command = PROGRAMS[program]
     shared, refused = machine.shared(*command(machine)).split()[-2:]
     peak = machine.peak_mib()
     plain, _ = machine.plain(*command(machine)).split()[-2:]
@@ -66,4 +66,4 @@ def test_blocks_fill_the_promise_and_no_more(machine, client):
     assert "True" == refused.capitalize()
     assert SHARE_MIB - OVERHEAD_MIB - block < int(shared) <= peak <= SHARE_MIB
     assert 2 * SHARE_MIB < int(plain) <= CARD_MIB
-    showed(client, f"{what}: blocks of {block} MiB", f"{int(plain):,} MiB", f"{int(shared):,} MiB, then out of memory")
+    showed(program, f"{what}: blocks of {block} MiB", f"{int(plain):,} MiB", f"{int(shared):,} MiB, then out of memory")

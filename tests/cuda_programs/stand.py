@@ -2,7 +2,7 @@
 """
 Programs of others, unmodified, on two simulated cards: as they are, and under `gpushare run` with a share of both.
 
-What a client showed becomes a row of docs/clients.md: a test says it with `showed` once it holds.
+What a program showed becomes a row of docs/cuda-programs.md: a test says it with `showed` once it holds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from clients import pins
+from cuda_programs import pins
 from support.run_command import words
 from support.simbox import Program
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = ROOT / "build" / "clients"
+ROWS = ROOT / "build" / "cuda-programs"
 LIMIT_SECONDS = 600
-"""Of one run of a client; it takes a tenth of this, on a busy machine more."""
+"""Of one run of a program; it takes a tenth of this, on a busy machine more."""
 MODEL, NAME, CARD_MIB = "a10", "NVIDIA A10", 23028
 SHARE_MIB = 5120
 SHARE = ("--gpu-mem", "10", "--gpu-count", "2")
@@ -37,7 +37,7 @@ SHARE = ("--gpu-mem", "10", "--gpu-count", "2")
 
 
 class Machine:
-    """Two cards, and a home folder for what clients keep of their own."""
+    """Two cards, and a home folder for what programs keep of their own."""
 
     def __init__(self, folder: Path, driver_version: str = DRIVER, **settings: int) -> None:
         self.folder = folder
@@ -49,7 +49,7 @@ class Machine:
         self.home.mkdir()
 
     def plain(self, *command: object, **options: object) -> str:
-        """What a client prints that has the cards to itself."""
+        """What a program prints that has the cards to itself."""
         return _output(*self.prepared(*command, **options))
 
     def shared(self, *command: object, **options: object) -> str:
@@ -110,12 +110,12 @@ def python_home(name: str = "requirements") -> Path:
     return _there(pins.python_place(pins.HERE / f"{name}.txt")) / "bin"
 
 
-def debian_home(client: str) -> Path:
+def debian_home(program: str) -> Path:
     """The folder of Debian's unpacked packages; a skip where it was not fetched or is no longer to be had."""
     _need("apt-get", "dpkg-deb")
     folder = _there(pins.debian_place())
-    if (folder / f"{client}.withdrawn").exists():
-        pytest.skip(f"withdrawn by Debian: {client} {pins.clients()[client]}")
+    if (folder / f"{program}.withdrawn").exists():
+        pytest.skip(f"withdrawn by Debian: {program} {pins.programs()[program]}")
     return folder
 
 
@@ -145,17 +145,17 @@ def _need(*programs: str) -> None:
 
 def _there(folder: Path) -> Path:
     if not pins.whole(folder):
-        pytest.skip(f"{folder.name} is not fetched: run `make clients`")
+        pytest.skip(f"{folder.name} is not fetched: run `make cuda-programs`")
     return folder
 
 
-def showed(client: str, what: str, plain: str, shared: str) -> None:
-    """A row of docs/clients.md: what was run, and what came out of it without the library and with it."""
+def showed(program: str, what: str, plain: str, shared: str) -> None:
+    """A row of docs/cuda-programs.md: what was run, and what came out of it without the library and with it."""
     ROWS.mkdir(parents=True, exist_ok=True)
-    row = {"client": client, "version": pins.clients()[client], "what": what, "plain": plain, "shared": shared}
-    (ROWS / f"{client}.json").write_text(json.dumps(row, indent=2) + "\n")
+    row = {"program": program, "version": pins.programs()[program], "what": what, "plain": plain, "shared": shared}
+    (ROWS / f"{program}.json").write_text(json.dumps(row, indent=2) + "\n")
 
 
 def python(home: Path) -> tuple[str, str]:
-    """A client's own interpreter, blind to this checkout."""
+    """A program's own interpreter, blind to this checkout."""
     return str(home / "python"), "-P"

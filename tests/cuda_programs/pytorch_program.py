@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What PyTorch does with memory of a card, one scenario a run: `python pytorch_client.py SCENARIO`, result as JSON.
+What PyTorch does with memory of a card, one scenario a run: `python pytorch_program.py SCENARIO`, result as JSON.
 
 Needs PyTorch alone. Kernels compute nothing here: nothing looks at what they would have computed.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The clients of `make clients` and their versions, as the files beside this one pin them, and where each is kept.
+The programs of `make cuda-programs` and their versions, as the files beside this one pin them, and where each is kept.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def requirement_files() -> list[Path]:
     return sorted(HERE.glob("requirements*.txt"))
 
 
-def python_clients() -> dict[str, str]:
-    """Version by name of what the requirement files pin (`1.0,2.0`: two do); a line with a comment is no client."""
+def python_programs() -> dict[str, str]:
+    """Version by name of what the requirement files pin (`1.0,2.0`: two do); a line with a comment is no program."""
     lines = [line for file in requirement_files() for line in file.read_text().splitlines() if "#" not in line]
     pinned: dict[str, set[str]] = {}
     for found in filter(None, (_REQUIREMENT.fullmatch(line.strip()) for line in lines)):
@@ -30,37 +30,37 @@ def python_clients() -> dict[str, str]:
     return {name: ",".join(sorted(versions)) for name, versions in pinned.items()}
 
 
-def debian_clients() -> dict[str, tuple[str, bool]]:
+def debian_programs() -> dict[str, tuple[str, bool]]:
     """(Version, whether it is unpacked without its dependencies) by name."""
     lines = [line.split() for line in (HERE / "debian.txt").read_text().splitlines() if not line.startswith("#")]
     return {name: (version, rest == ["alone"]) for name, version, *rest in filter(None, lines)}
 
 
-def rust_clients() -> dict[str, str]:
+def rust_programs() -> dict[str, str]:
     """Version by name of the crates."""
     wanted = tomllib.loads((HERE / "rust" / "Cargo.toml").read_text())["dependencies"]
     return {name: (one if isinstance(one, str) else one["version"]).lstrip("=") for name, one in wanted.items()}
 
 
-def java_clients() -> dict[str, str]:
+def java_programs() -> dict[str, str]:
     """Version by name of the artifacts that `java/pom.xml` depends on."""
     return dict(_ARTIFACT.findall((HERE / "java" / "pom.xml").read_text().partition("<build>")[0]))
 
 
-def clients() -> dict[str, str]:
-    """Every client and its version, by name."""
-    debian = {name: version for name, (version, _) in debian_clients().items()}
-    return dict(sorted((python_clients() | debian | rust_clients() | java_clients()).items()))
+def programs() -> dict[str, str]:
+    """Every program and its version, by name."""
+    debian = {name: version for name, (version, _) in debian_programs().items()}
+    return dict(sorted((python_programs() | debian | rust_programs() | java_programs()).items()))
 
 
 def cache() -> Path:
     """The folder that `get.py` fills, and outside of which it writes nothing."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "gpushare" / "clients"
+    return Path(root) / "gpushare" / "clients"  # the name that filled caches have
 
 
 def place(name: str, *files: Path) -> Path:
-    """Where a set of clients with these pins is kept: other pins, another place."""
+    """Where a set of programs with these pins is kept: other pins, another place."""
     said = b"\0".join(file.read_bytes() for file in files)
     return cache() / f"{name}-{hashlib.sha256(said).hexdigest()[:12]}"
 

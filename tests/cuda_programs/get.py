@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Fetches the clients of `make clients` from their registries into the cache; what is there already stays.
+Fetches the programs of `make cuda-programs` from their registries into the cache; what is there already stays.
 
-    python tests/clients/get.py [NAME...]      all sets, or these: python, python-pytorch, debian, rust, java
+    python tests/cuda_programs/get.py [NAME...]      all sets, or these: python, python-pytorch, debian, rust, java
 
 Writes nothing outside the cache. A set whose toolchain is missing is left out, and the line says which; its tests
 are skipped with the same words. Exit status 1: a set could not be fetched.
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from clients import pins
+from cuda_programs import pins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,11 +78,11 @@ def debian(folder: Path) -> None:
     }
     options = ["-qq", *(word for name, value in places.items() for word in ("-o", f"{name}={value}"))]
     do("apt-get", *options, "update", retry=True)
-    for name, (version, alone) in pins.debian_clients().items():
+    for name, (version, alone) in pins.debian_programs().items():
         package = f"{name}={version}"
         if not offered(package, options):
             (folder / f"{name}.withdrawn").touch()
-            say(f"{name}: Debian no longer has {version}: move the pin in tests/clients/debian.txt")
+            say(f"{name}: Debian no longer has {version}: move the pin in tests/cuda_programs/debian.txt")
         elif alone:
             do("apt-get", *options, "download", package, cwd=apt / "archives", retry=True)
         else:
@@ -100,7 +100,7 @@ def offered(package: str, options: list[str]) -> bool:
 
 
 def with_components(text: str, suffix: str) -> str:
-    """Apt's sources with the components beside `main` that clients come from: contrib and non-free."""
+    """Apt's sources with the components beside `main` that programs come from: contrib and non-free."""
     lines = []
     for line in text.splitlines():
         named = line.startswith("Components:") if suffix == ".sources" else line.startswith("deb ")

@@ -9,8 +9,8 @@ import re
 import select
 import signal
 
-from clients import pins
-from clients.stand import (
+from cuda_programs import pins
+from cuda_programs.stand import (
     CARD_MIB,
     LIMIT_SECONDS,
     NAME,
@@ -42,11 +42,11 @@ for card in Device.all():
 """
 
 
-def showed_cards(client: str, what: str, plain: list[tuple[str, int]], shared: list[tuple[str, int]]) -> None:
+def showed_cards(program: str, what: str, plain: list[tuple[str, int]], shared: list[tuple[str, int]]) -> None:
     """Both cards, whole without the library and as large as the promise with it: (name, MiB) of each."""
     assert [(NAME, CARD_MIB)] * 2 == plain
     assert [(NAME, SHARE_MIB)] * 2 == shared
-    showed(client, what, *(f"{len(cards)} cards of {cards[0][1]:,} MiB" for cards in (plain, shared)))
+    showed(program, what, *(f"{len(cards)} cards of {cards[0][1]:,} MiB" for cards in (plain, shared)))
 
 
 def lines(text: str) -> list[tuple[str, int]]:
@@ -83,7 +83,7 @@ def test_nvml_wrapper(machine):
 
 def test_nvidia_smi(make_machine):
     """The vendor's own tool: its table, and what it is asked for by name. It wants a driver of its own version."""
-    machine = make_machine(driver_version=pins.clients()["nvidia-smi"].partition("-")[0])
+    machine = make_machine(driver_version=pins.programs()["nvidia-smi"].partition("-")[0])
     tool = debian_home("nvidia-smi") / "usr" / "lib" / "nvidia" / "current" / "nvidia-smi"
     table, small = machine.both(tool)
     query = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
