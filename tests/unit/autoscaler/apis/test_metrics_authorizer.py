@@ -8,9 +8,9 @@ import json
 
 import pytest
 
+from autoscaler.apis.metrics.authorizer import MOST_KEPT, Authorizer, build_review, parse_review
 from autoscaler.apis.metrics.core.request import ResourceAttributes
 from autoscaler.apis.metrics.front_proxy import User
-from autoscaler.apis.metrics.rights import MOST_KEPT, Authorizer, build_review, parse_review
 from isolation.kube.core.errors import MalformedError, UnreachableError
 
 EVE = User("eve", "u1", ("a", "b"), (("scope", ("x", "y")),))
