@@ -56,7 +56,7 @@ lint: $(READY)   ## run ruff, mypy --strict and the import contracts; one minute
 	@$(BIN)/python tests/stages.py lint
 
 check: lint      ## run lint, and build and test the C parts with warnings as errors and sanitizers; 2 minutes
-	@$(BIN)/pytest -q -n 2 -m sanitizer tests/abi tests/native tests/sim_driver $(ARGS)
+	@$(BIN)/pytest -q -n 2 -m sanitizer tests/abi tests/native tests/simgpu $(ARGS)
 
 one: $(READY)    ## run one test or file: make one T=tests/unit/placement/test_engine.py::test_name (ARGS are options of pytest)
 	@test -n "$(T)" || { echo "T is not set: write make one T=path[::name]"; exit 2; }

@@ -21,7 +21,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from sim.test_mps_backend import LIVE, Agent, clients, daemon, server, serving
+from simulated_cards.test_mps_backend import LIVE, Agent, clients, daemon, server, serving
 from support.backend_stand import GIB, MPS_RUNS, keeper_of, stand
 from support.budget import examples
 from support.waiting import PATIENCE_SECONDS, until
