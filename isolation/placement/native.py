@@ -94,7 +94,7 @@ class BestStruct(Structure):
     """`struct gs_best`."""
 
     _fields_: ClassVar[list[tuple[str, Any]]] = [
-        (name, c_int64) for name in ("card", "free", "core", "cards", "untouched", "cpu", "memory")
+        (name, c_int64) for name in ("card_bytes", "free_bytes", "core", "cards", "untouched", "cpu", "memory")
     ]
 
 

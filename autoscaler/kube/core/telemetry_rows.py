@@ -63,7 +63,7 @@ def rows_of(reading: TelemetryReading) -> Rows:
 
 
 def _pools(reading: TelemetryReading) -> Rows:
-    seen, rests = reading.seen, reading.memory.closed
+    seen, rests = reading.seen, reading.memory.backoffs
     states = Counter((machine.pool, machine.state) for machine in seen.machines.values() if machine.pool)
     names = sorted(seen.pools)
     known = {**dict.fromkeys(names, 1.0), **dict.fromkeys(reading.unknown, 0.0)}

@@ -65,8 +65,8 @@ static int32_t why_cards(const struct gs_fleet *f, const struct gs_ask *a, int32
         bytes += f->free[cell] > 0 ? f->free[cell] : 0;
         core += f->core[cell] > 0 ? f->core[cell] : 0;
         untouched += f->offered[cell] > 0 && f->free[cell] == f->offered[cell] && f->core[cell] == 100;
-        best_of(&best->card, f->offered[cell]);
-        best_of(&best->free, f->free[cell]);
+        best_of(&best->card_bytes, f->offered[cell]);
+        best_of(&best->free_bytes, f->free[cell]);
         best_of(&best->core, f->core[cell]);
     }
     best_of(&best->cards, cards);

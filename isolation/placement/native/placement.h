@@ -107,13 +107,13 @@ enum gs_no {
 
 /* The best there is on the nodes that the pod may use, for advice; fill with zeros first. */
 struct gs_best {
-    int64_t card;      /* bytes the largest card offers when empty */
-    int64_t free;      /* bytes free on the card with most room */
-    int64_t core;      /* percent free on the card with most */
-    int64_t cards;     /* cards of the largest node */
-    int64_t untouched; /* empty cards of one node */
-    int64_t cpu;       /* free milli-cores where the cards would do */
-    int64_t memory;    /* free bytes there */
+    int64_t card_bytes; /* what the largest card offers when empty */
+    int64_t free_bytes; /* free on the card with most room */
+    int64_t core;       /* percent free on the card with most */
+    int64_t cards;      /* cards of the largest node */
+    int64_t untouched;  /* empty cards of one node */
+    int64_t cpu;        /* free milli-cores where the cards would do */
+    int64_t memory;     /* free bytes there */
 };
 
 GS_API int32_t gs_pick(const struct gs_fleet *, const struct gs_mix *, const struct gs_policy *,

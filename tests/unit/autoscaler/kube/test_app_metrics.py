@@ -124,7 +124,7 @@ def test_one_reading_as_gauges():
     Sizes by state with their zeros, what each waiting pod was reported, back-off left, what is lost.
     """
     turn = seen_with(waiting=(8, 8, 20))
-    _, memory = decide(turn, Limits(), AutoscalerState(closed={POOL: Backoff(turn.at + 40, 300.0)}))
+    _, memory = decide(turn, Limits(), AutoscalerState(backoffs={POOL: Backoff(turn.at + 40, 300.0)}))
     picture = MetricsSnapshot(0.0, {}, summarize_pools(turn), list_pending(turn))
     rows = rows_of(TelemetryReading(turn, memory, Limits(), picture, targets={POOL: 3}, left=7))
     by_name = {spec.name: values for spec, values in rows.items()}
