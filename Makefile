@@ -15,12 +15,12 @@ MADE   := $(VENV)/.gpushare-k8s-made
 LIGHT  := $(VENV)/.gpushare-light
 READY  := $(VENV)/.gpushare-ready
 
-.PHONY: help up test test-all unit lint check one stage kubelet keda operators clients gpu tools controlplane bench version set-version dist images clean
+.PHONY: help up test test-all unit lint check one stage kubelet keda operators cuda-programs gpu tools controlplane bench version set-version dist images clean
 
 help:            ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
-C_PARTS := $(wildcard isolation/placement/kernel/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/* isolation/simgpu/runtime/* isolation/node/guard/*.[ch])
+C_PARTS := $(wildcard isolation/placement/native/* isolation/lib/src/* isolation/lib/include/* isolation/simgpu/driver/*/* isolation/simgpu/runtime/* isolation/node/guard/*.[ch])
 
 $(MADE):
 	@command -v gcc >/dev/null || { echo "gcc is missing: run apt-get install gcc"; exit 1; }
@@ -56,13 +56,13 @@ lint: $(READY)   ## run ruff, mypy --strict and the import contracts; one minute
 	@$(BIN)/python tests/stages.py lint
 
 check: lint      ## run lint, and build and test the C parts with warnings as errors and sanitizers; 2 minutes
-	@$(BIN)/pytest -q -n 2 -m sanitizer tests/abi tests/native tests/sim_driver $(ARGS)
+	@$(BIN)/pytest -q -n 2 -m sanitizer tests/abi tests/native tests/simgpu $(ARGS)
 
 one: $(READY)    ## run one test or file: make one T=tests/unit/placement/test_engine.py::test_name (ARGS are options of pytest)
 	@test -n "$(T)" || { echo "T is not set: write make one T=path[::name]"; exit 2; }
 	@$(BIN)/pytest '$(T)' $(ARGS)
 
-stage: tools     ## run one test stage: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet|keda|operators|clients
+stage: tools     ## run one test stage: make stage S=lint|tests|cluster|slow-tests|slow-cluster|kubelet|keda|operators|cuda-programs
 	@$(BIN)/python tests/stages.py $(S) --budget $(BUDGET)
 
 kubelet: tools   ## test the node agent and the quick start under a real kubelet and containerd, as root; 17 minutes, plus 11 for the first build
@@ -74,8 +74,8 @@ keda: tools      ## follow docs/keda.md with the real KEDA, as root; 5 minutes, 
 operators: tools ## install for the real cert-manager and the real Prometheus operator; 4 minutes, plus 5 for the first build
 	@$(BIN)/python tests/stages.py operators
 
-clients: $(READY) ## run programs of others (PyTorch, numba, nvidia-smi, ...) on simulated cards, with and without the library; 15 minutes, plus 15 to fetch 10 GiB once
-	@$(BIN)/python tests/stages.py clients
+cuda-programs: $(READY) ## run programs of others (PyTorch, numba, nvidia-smi, ...) on simulated cards, with and without the library; 15 minutes, plus 15 to fetch 10 GiB once
+	@$(BIN)/python tests/stages.py cuda-programs
 
 gpu:             ## ask a real card what simulated ones cannot tell; no network, 20 minutes at most (PYTHON=python that has PyTorch)
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) tests/gpu/first_hour.py --python $(PYTHON) $(ARGS)

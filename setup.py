@@ -23,7 +23,7 @@ HARDENING = [
     *("-fstack-protector-strong", "-fstack-clash-protection", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"),
     *("-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"),
 ]
-KERNEL = Path("isolation/placement/kernel")
+PLACEMENT = Path("isolation/placement/native")
 LIBRARY = Path("isolation/lib")
 SIMULATOR = Path("isolation/simgpu/driver")
 RUNTIME = Path("isolation/simgpu/runtime")
@@ -43,7 +43,7 @@ class BuildC(build_ext):
     """Compile each extension to `<name>.so`, without a Python ABI suffix."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """`isolation.placement._kernel` -> `isolation/placement/_kernel.so`."""
+        """`isolation.placement._native` -> `isolation/placement/_native.so`."""
         suffix = SUFFIX.get(fullname.rpartition(".")[2], ".so")
         return fullname.replace(".", "/").removesuffix(suffix.removeprefix(".so.")) + suffix
 
@@ -129,9 +129,9 @@ def runtime(major: int) -> Extension:
 setup(
     ext_modules=[
         Extension(
-            "isolation.placement._kernel",
-            sources=sorted(map(str, KERNEL.glob("*.c"))),
-            depends=sorted(map(str, KERNEL.glob("*.h"))),
+            "isolation.placement._native",
+            sources=sorted(map(str, PLACEMENT.glob("*.c"))),
+            depends=sorted(map(str, PLACEMENT.glob("*.h"))),
         ),
         Extension(
             f"isolation.node.guard.{PROGRAM}",

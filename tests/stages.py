@@ -80,17 +80,17 @@ def stages(budget: int) -> dict[str, Stage]:
     kubelet = (("bash", "tests/realkubelet/get.sh"), pytest(0, "-m", "e2e", "-k", "real_kubelet", "tests/e2e"))
     keda = (("bash", "tests/e2e/get_keda.sh"), pytest(0, "tests/e2e/test_keda.py"))
     operators = (("bash", "tests/e2e/get_operators.sh"), pytest(0, "tests/e2e/test_operators.py"))
-    clients = (
-        (sys.executable, "tests/clients/get.py"),
-        pytest(few, "-m", "clients", "tests/clients"),
-        (sys.executable, "tests/clients/table.py"),
+    cuda_programs = (
+        (sys.executable, "tests/cuda_programs/get.py"),
+        pytest(few, "-m", "cuda_programs", "tests/cuda_programs"),
+        (sys.executable, "tests/cuda_programs/table.py"),
     )
     made = (
         Stage("lint", "ruff, mypy --strict, import contracts", lint, "make lint"),
         Stage(
             "tests",
             "unit tests, the isolation library on simulated cards, every command",
-            (pytest(many, "-m", "not slow and not e2e and not clients", *searching),),
+            (pytest(many, "-m", "not slow and not e2e and not cuda_programs", *searching),),
             "make stage S=tests",
         ),
         Stage(
@@ -114,7 +114,12 @@ def stages(budget: int) -> dict[str, Stage]:
         Stage("kubelet", "the node agent under a real kubelet and containerd", kubelet, "make kubelet", root_only=True),
         Stage("keda", "docs/keda.md with the real KEDA", keda, "make keda", root_only=True),
         Stage("operators", "the real cert-manager and Prometheus operator", operators, "make operators"),
-        Stage("clients", "programs of others, with and without the isolation library", clients, "make clients"),
+        Stage(
+            "cuda-programs",
+            "programs of others, with and without the isolation library",
+            cuda_programs,
+            "make cuda-programs",
+        ),
     )
     return {stage.name: stage for stage in made}
 
@@ -123,7 +128,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "test": (("lint", "tests"), ("cluster",)),
     "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster"), ("kubelet", "keda", "operators")),
 }
-"""Lanes run side by side; the stages of a lane one after another. `clients` is in none: it fetches 10 GiB."""
+"""Lanes run side by side; the stages of a lane one after another. `cuda-programs` is in none: it fetches 10 GiB."""
 
 
 @dataclass

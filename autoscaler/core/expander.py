@@ -27,34 +27,34 @@ class PoolExpander:
     """Pools, and those that may not grow now."""
 
     pools: Mapping[str, Pool]
-    closed: frozenset[str]
+    in_backoff: frozenset[str]
     templates: Templates
 
-    def open_nodes(self, free: dict[str, int], groups: list[PodGroup]) -> Iterator[tuple[str, list[Slot]]]:
+    def open_nodes(self, addable: dict[str, int], groups: list[PodGroup]) -> Iterator[tuple[str, list[Slot]]]:
         """
         Node after node, each of the pool with the lowest price for what that node would serve.
 
         Pools of a higher priority come first; price decides among those of the same.
 
-        `free` says how many each pool may still open; pods leave the groups as they get slots.
+        `addable`: nodes that each pool may still add; pods leave the groups as they get slots.
         """
         while True:
-            best = min(self._options(free, groups), key=lambda option: option[:2], default=None)
+            best = min(self._options(addable, groups), key=lambda option: option[:2], default=None)
             if best is None:
                 return
             _, name, slots = best
             take_pods(groups, slots)
-            free[name] -= 1
+            addable[name] -= 1
             yield name, slots
 
     def _options(
-        self, free: Mapping[str, int], groups: list[PodGroup]
+        self, addable: Mapping[str, int], groups: list[PodGroup]
     ) -> Iterable[tuple[tuple[int, float], str, list[Slot]]]:
-        """For each pool that has one free: rank and price for the demand that its node serves, name, slots."""
-        for name in sorted(free):
+        """For each pool that may add one: rank and price for the demand that its node serves, name, slots."""
+        for name in sorted(addable):
             slots = (
                 fill_node(Bin(self.templates.new_node(name)), groups, partial(self.templates.hosts, name))
-                if free[name] > 0
+                if addable[name] > 0
                 else []
             )
             if slots:

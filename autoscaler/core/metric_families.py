@@ -33,26 +33,27 @@ def pool_families(frame: Frame) -> Iterator[Family]:
         states.setdefault((pool.name, "ready"), 0)
         states[pool.name, "booting"] = pool.booting
     yield metrics.family(metrics.POOL_NODES, states.items())
-    yield metrics.family(metrics.POOL_SMALLEST, (((pool.name,), pool.min_nodes) for pool in frame.pools))
-    yield metrics.family(metrics.POOL_LARGEST, (((pool.name,), pool.max_nodes) for pool in frame.pools))
+    yield metrics.family(metrics.POOL_MIN_NODES, (((pool.name,), pool.min_nodes) for pool in frame.pools))
+    yield metrics.family(metrics.POOL_MAX_NODES, (((pool.name,), pool.max_nodes) for pool in frame.pools))
 
 
 def pending_families(frame: Frame) -> Iterator[Family]:
     """Pods that wait, by reason: 0 for the reasons that no pod has, because that is known."""
     reasons = Counter(dict.fromkeys(_KNOWN, 0))
     reasons.update(pod.why if pod.why in _KNOWN else _OTHER for pod in frame.waiting)
-    yield metrics.family(metrics.PENDING, (((reason,), number) for reason, number in reasons.items()))
+    yield metrics.family(metrics.PENDING_PODS, (((reason,), number) for reason, number in reasons.items()))
     longest = max((pod.seconds for pod in frame.waiting), default=0.0)
-    yield metrics.family(metrics.PENDING_LONGEST, [((), longest)])
-    yield metrics.family(metrics.FRAGMENTED_PODS, [((), frame.fragmented)])
+    yield metrics.family(metrics.PENDING_MAX_AGE, [((), longest)])
+    yield metrics.family(metrics.PENDING_FRAGMENTED_PODS, [((), frame.fragmented)])
 
 
 def event_families(frame: Frame) -> Iterator[Family]:
     """What has happened since the start, and the clock that it happened on."""
     yield metrics.family(
-        metrics.EVENTS, (((kind.replace(" ", "_").replace("-", "_"),), number) for kind, number in frame.counts)
+        metrics.AUTOSCALER_EVENTS,
+        (((kind.replace(" ", "_").replace("-", "_"),), number) for kind, number in frame.counts),
     )
-    yield metrics.family(metrics.CLOCK, [((), frame.at)])
+    yield metrics.family(metrics.SIMULATED_CLOCK, [((), frame.at)])
 
 
 COLLECTORS: Final = {"pools": pool_families, "pending": pending_families, "events": event_families}

@@ -115,8 +115,8 @@ class Demand:
         )
 
 
-def compute_demand(observation: Observation, limits: Limits, closed: Collection[str] = ()) -> Demand:
-    """The answer for every pending pod; no node is added to pools in `closed`, which are in backoff."""
+def compute_demand(observation: Observation, limits: Limits, in_backoff: Collection[str] = ()) -> Demand:
+    """The answer for every pending pod; pools of `in_backoff` get no node."""
     found = Demand()
     if not observation.pending:
         return found
@@ -124,27 +124,27 @@ def compute_demand(observation: Observation, limits: Limits, closed: Collection[
     groups = group_pods(rest)
     if not groups:
         return found
-    expander = PoolExpander(observation.pools, frozenset(closed), get_templates(tuple(observation.pools.values())))
+    expander = PoolExpander(observation.pools, frozenset(in_backoff), get_templates(tuple(observation.pools.values())))
     _fill_draining(observation, groups, found)
     _fill_coming(observation, expander, nominated, groups, found)
     size, growth = observation.sizes(), FleetGrowth.of(observation.machines.values(), observation.pools, limits)
-    free = {
+    addable = {
         name: pool.max_nodes - size[name]
         for name, pool in observation.pools.items()
-        if pool.buys and name not in closed
+        if pool.buys and name not in in_backoff
     }
-    _cap(free, growth, observation)
-    for name, slots in islice(expander.open_nodes(free, groups), limits.max_nodes_per_scaleup):
+    _cap(addable, growth, observation)
+    for name, slots in islice(expander.open_nodes(addable, groups), limits.max_nodes_per_scaleup):
         found.planned_nodes.append(PlannedNode(name, tuple(slots)))
         growth.count(observation.pools[name])
-        _cap(free, growth, observation)
+        _cap(addable, growth, observation)
     _explain(expander, groups, found, growth)
     return found
 
 
-def _cap(free: dict[str, int], growth: FleetGrowth, observation: Observation) -> None:
-    """Pools that a fleet-wide limit keeps from growing have nothing free."""
-    free.update((name, 0) for name in free if growth.refuses(observation.pools[name]))
+def _cap(addable: dict[str, int], growth: FleetGrowth, observation: Observation) -> None:
+    """Pools that a fleet-wide limit keeps from growing may add none."""
+    addable.update((name, 0) for name in addable if growth.refuses(observation.pools[name]))
 
 
 def _without_room(observation: Observation, found: Demand) -> list[Pod]:
@@ -295,7 +295,7 @@ def _explain(expander: PoolExpander, groups: list[PodGroup], found: Demand, grow
             continue
         why = found.refusals[group.pods[0].uid]
         limits = ", ".join(
-            f"{name} ({_explain_closed(expander, pool, growth)})"
+            f"{name} ({_explain_no_growth(expander, pool, growth)})"
             for name, pool in sorted(expander.pools.items())
             if expander.templates.hosts(name, group.request)
         )
@@ -310,12 +310,12 @@ def shorten(refusal: Refusal) -> str:
     return refusal.reason.partition(". ")[0]
 
 
-def _explain_closed(expander: PoolExpander, pool: Pool, growth: FleetGrowth) -> str:
+def _explain_no_growth(expander: PoolExpander, pool: Pool, growth: FleetGrowth) -> str:
     if not pool.buys:
         return "cluster-autoscaler buys its nodes"
     if not pool.known:
         return "provider state unknown"
-    if pool.name in expander.closed:
+    if pool.name in expander.in_backoff:
         return "in backoff after a failed scale-up"
     return growth.refuses(pool) or f"at its maximum of {pool.max_nodes} nodes"
 

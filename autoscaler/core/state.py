@@ -46,7 +46,7 @@ class AutoscalerState:
     """When machines were removed, in the last hour."""
     moved: Mapping[str, float] = field(default_factory=dict)
     """When a pod of an owner was last evicted."""
-    closed: Mapping[str, Backoff] = field(default_factory=dict)
+    backoffs: Mapping[str, Backoff] = field(default_factory=dict)
     """Pools whose scale-up failed, by name."""
     refused: Mapping[str, Backoff] = field(default_factory=dict)
     """Owners whose pod's eviction was refused."""
@@ -79,7 +79,7 @@ class AutoscalerState:
 
     def pools_in_backoff(self, now: float) -> frozenset[str]:
         """Pools that get no nodes now."""
-        return frozenset(name for name, backoff in self.closed.items() if now < backoff.until)
+        return frozenset(name for name, backoff in self.backoffs.items() if now < backoff.until)
 
     def record(self, plan: Plan, limits: Limits, refused: Collection[Step] = ()) -> AutoscalerState:
         """The state after the steps of a plan, less those that the cluster refused."""
@@ -99,7 +99,7 @@ class AutoscalerState:
             moves=(*(at for at in self.moves if plan.at - at < HOUR), *(plan.at for _ in gone)),
             removals=(*(at for at in self.removals if plan.at - at < HOUR), *(plan.at for _ in removed)),
             moved=moved | {step.owner: plan.at for step in gone},
-            closed={**self.closed, **{pool: _extend(self.closed.get(pool), limits, plan.at) for pool in failed}},
+            backoffs={**self.backoffs, **{pool: _extend(self.backoffs.get(pool), limits, plan.at) for pool in failed}},
             hot={uuid: at for uuid, at in self.hot.items() if uuid not in mitigated} if mitigated else self.hot,
             refused=in_backoff | {owner: _extend(self.refused.get(owner), limits, plan.at) for owner in stuck},
             trials=self.trials.record([step for step in done if isinstance(step, ResizePod)], plan.at),

@@ -99,7 +99,7 @@ class Autoscaler:
         self.telemetry.watch(Certificates(options.certificates()))
         self.telemetry.watch(self.right_sizing.rows)
         self.background = Background()
-        self.telemetry.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
+        self.telemetry.watch(lambda: self.background.rows(catalogue.TASK_FAILURES, catalogue.TASK_HEALTHY))
         self._decided = asyncio.Event()
         self._next_round = 0.0
         """Of right-sizing, on the steady clock."""

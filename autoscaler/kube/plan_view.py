@@ -107,7 +107,7 @@ def make_prospect(reading: TelemetryReading, steps: tuple[Step, ...], beside: Be
 
 def _pools(reading: TelemetryReading, silent: Mapping[str, str]) -> tuple[PoolLine, ...]:
     """Pools with a known size, and those whose provider does not answer, whether or not a node of theirs is known."""
-    seen, closed = reading.seen, reading.memory.closed
+    seen, backoffs = reading.seen, reading.memory.backoffs
     coming = Counter(machine.pool for machine in seen.coming())
     sizes = Counter(machine.pool for machine in seen.machines.values() if machine.state in STANDING)
     return tuple(
@@ -117,7 +117,7 @@ def _pools(reading: TelemetryReading, silent: Mapping[str, str]) -> tuple[PoolLi
             coming[name],
             None if name in silent else seen.pools[name].min_nodes,
             None if name in silent else seen.pools[name].max_nodes,
-            max(0.0, closed[name].until - seen.at) if name in closed else 0.0,
+            max(0.0, backoffs[name].until - seen.at) if name in backoffs else 0.0,
             silent.get(name, ""),
         )
         for name in sorted(seen.pools.keys() | silent.keys())

@@ -91,7 +91,7 @@ def _encoded(state: ControllerState) -> str:
         "moves": [round(at, 3) for at in memory.moves[-_MOST_ENTRIES:]],
         "removals": [round(at, 3) for at in memory.removals[-_MOST_ENTRIES:]],
         "moved": _times(memory.moved),
-        "closed": _rests(memory.closed),
+        "closed": _rests(memory.backoffs),
         "refused": _rests(memory.refused),
         "hot": _times(memory.hot),
         "defragmenting": memory.defragmenting,
@@ -132,7 +132,7 @@ def decode(text: str, now: float) -> ControllerState:
             moves=tuple(_time_at(each, now) for each in moves),
             removals=tuple(_time_at(each, now) for each in removals),
             moved=_times_at(memory["moved"], now),
-            closed=_rests_at(memory["closed"], now),
+            backoffs=_rests_at(memory["closed"], now),
             refused=_rests_at(memory["refused"], now),
             hot=_times_at(memory["hot"], now),
             defragmenting=memory["defragmenting"].flag(),
@@ -179,7 +179,7 @@ def merge_memories(ours: AutoscalerState, theirs: AutoscalerState) -> Autoscaler
             {**ours.trials.waiting, **theirs.trials.waiting},
             tuple(sorted({*ours.trials.resized, *theirs.trials.resized})),
         ),
-        closed=_later(ours.closed, theirs.closed),
+        backoffs=_later(ours.backoffs, theirs.backoffs),
         refused=_later(ours.refused, theirs.refused),
     )
 

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from isolation.contract.usage_rates import Rate
 
 WANTED: Final = (
-    metrics.CONTAINER_USED,
-    metrics.CONTAINER_ALLOCATED,
+    metrics.CONTAINER_MEMORY_USED,
+    metrics.CONTAINER_MEMORY_ALLOCATED,
     metrics.CONTAINER_COMPUTE_SECONDS,
-    metrics.CONTAINER_PEAK,
-    metrics.DENIED,
+    metrics.CONTAINER_MEMORY_PEAK,
+    metrics.DENIED_ALLOCATIONS,
     metrics.CARD_BUSY_SECONDS,
-    metrics.SAMPLE_TIME,
+    metrics.SAMPLE_TIMESTAMP,
 )
 """What is asked for."""
 WINDOW_SCRAPES: Final = 4
@@ -122,7 +122,7 @@ class MeasurementAges:
         wrong = dict(failed)
         for node, rows in answers.items():
             own = [row for row in rows if row.labels.get("node", node) in {"", node}]
-            stamp = next((row.value for row in own if row.metric == metrics.SAMPLE_TIME.name), None)
+            stamp = next((row.value for row in own if row.metric == metrics.SAMPLE_TIMESTAMP.name), None)
             if stamp is None or not isfinite(stamp):
                 wrong[node] = "its exporter reports no sample time"
                 continue
@@ -162,7 +162,7 @@ def _spot(labels: Mapping[str, str]) -> CardKey:
 def _samples(rows: Sequence[Row], rates: Mapping[CardKey | str, Rate]) -> dict[CardKey, UseSample]:
     used: dict[CardKey, int] = {}
     for row in rows:
-        if row.metric == metrics.CONTAINER_USED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:
+        if row.metric == metrics.CONTAINER_MEMORY_USED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:
             used[_spot(row.labels)] = int(row.value)
     core = {spot: rate for spot, rate in rates.items() if isinstance(spot, CardKey)}
     return {spot: UseSample(used.get(spot), *core.get(spot, (None, 0.0))) for spot in used.keys() | core.keys()}
@@ -174,9 +174,9 @@ def uses_of(rows: Sequence[Row]) -> dict[CardKey, ContainerUse]:
     for row in rows:
         if isfinite(row.value) and 0 <= row.value < _LARGEST:
             found.setdefault(row.metric, {})[_spot(row.labels)] = row.value
-    peaks, denied = found.get(metrics.CONTAINER_PEAK.name, {}), found.get(metrics.DENIED.name, {})
+    peaks, denied = found.get(metrics.CONTAINER_MEMORY_PEAK.name, {}), found.get(metrics.DENIED_ALLOCATIONS.name, {})
     seconds = found.get(metrics.CONTAINER_COMPUTE_SECONDS.name, {})
-    allocated = found.get(metrics.CONTAINER_ALLOCATED.name, {})
+    allocated = found.get(metrics.CONTAINER_MEMORY_ALLOCATED.name, {})
     return {
         spot: ContainerUse(
             int(used),
@@ -185,7 +185,7 @@ def uses_of(rows: Sequence[Row]) -> dict[CardKey, ContainerUse]:
             seconds.get(spot),
             int(allocated[spot]) if spot in allocated else None,
         )
-        for spot, used in found.get(metrics.CONTAINER_USED.name, {}).items()
+        for spot, used in found.get(metrics.CONTAINER_MEMORY_USED.name, {}).items()
     }
 
 
@@ -196,7 +196,7 @@ def _whole(
     found: dict[CardOf, dict[CardKey, ContainerCardUse]] = {}
     for row in rows:
         labels = row.labels
-        if row.metric not in {metrics.CONTAINER_USED.name, metrics.CONTAINER_ALLOCATED.name}:
+        if row.metric not in {metrics.CONTAINER_MEMORY_USED.name, metrics.CONTAINER_MEMORY_ALLOCATED.name}:
             continue
         if labels.get("mode") != "exclusive" or not labels.get("card", "").isdecimal():
             continue
@@ -204,7 +204,7 @@ def _whole(
         known = found.setdefault(CardOf(node, spot.namespace, spot.pod), {})
         card, measured = int(labels["card"][:4]), samples.get(spot, ())
         use = known.get(spot) or ContainerCardUse(spot.container, spot.uuid, card, None, 1.0, *measured)
-        if row.metric == metrics.CONTAINER_ALLOCATED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:
+        if row.metric == metrics.CONTAINER_MEMORY_ALLOCATED.name and isfinite(row.value) and 0 <= row.value < _LARGEST:
             use = replace(use, allocated_bytes=int(row.value))
         known[spot] = use
     return {place: tuple(uses.values()) for place, uses in found.items()}

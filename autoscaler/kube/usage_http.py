@@ -38,9 +38,14 @@ _NAMES: Final = frozenset(spec.name for spec in WANTED)
 _OK: Final = 200
 PAST_HOURS: Final = 7 * 24
 """Load repeats by the week, and right-sizing asks for days of it."""
-_LAST: Final = (metrics.CONTAINER_PEAK, metrics.DENIED, metrics.CONTAINER_COMPUTE_SECONDS, metrics.CONTAINER_ALLOCATED)
+_LAST: Final = (
+    metrics.CONTAINER_MEMORY_PEAK,
+    metrics.DENIED_ALLOCATIONS,
+    metrics.CONTAINER_COMPUTE_SECONDS,
+    metrics.CONTAINER_MEMORY_ALLOCATED,
+)
 _PAST: Final = (
-    (metrics.CONTAINER_USED.name, f"max_over_time({metrics.CONTAINER_USED.name}[1h])"),
+    (metrics.CONTAINER_MEMORY_USED.name, f"max_over_time({metrics.CONTAINER_MEMORY_USED.name}[1h])"),
     *((spec.name, f"last_over_time({spec.name}[1h])") for spec in _LAST),
 )
 """What is asked of each hour, and how: the most that was used in it, of all else the last that was measured."""

@@ -18,7 +18,7 @@ _NODES: Final = Scope(("cluster", "job", "node"))
 
 def _steps(*actions: str) -> str:
     picked = "|".join(actions)
-    steps = _FLEET(autoscaler.STEPS, f'action=~"{picked}"', 'outcome="done"')
+    steps = _FLEET(autoscaler.ACTIONS, f'action=~"{picked}"', 'outcome="done"')
     return f"{total(increase(steps), 'action')} > 0"
 
 

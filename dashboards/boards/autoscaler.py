@@ -47,13 +47,13 @@ MOVES: Final = Section(
             lines(
                 "Actions by outcome",
                 "Actions of the autoscaler and their outcome, per interval.",
-                (Query(total(increase(LOOP(a.STEPS)), "action", "outcome"), "{{action}}: {{outcome}}"),),
+                (Query(total(increase(LOOP(a.ACTIONS)), "action", "outcome"), "{{action}}: {{outcome}}"),),
                 stacked=True,
             ),
             lines(
                 "Events",
                 "Events on pods and nodes by kind, per interval.",
-                (Query(f"{total(increase(LOOP(m.EVENTS)), 'kind')} > 0", "{{kind}}"),),
+                (Query(f"{total(increase(LOOP(m.AUTOSCALER_EVENTS)), 'kind')} > 0", "{{kind}}"),),
                 stacked=True,
                 none="no events",
             ),
@@ -62,10 +62,10 @@ MOVES: Final = Section(
                 "Pods evicted within the last hour, evictions left, reservations for pods that are moving, and pods "
                 "whose annotations for cluster-autoscaler have yet to be changed.",
                 (
-                    Query(f"max({LOOP(a.MOVES_HOUR)})", "evicted in the last hour"),
-                    Query(f"min({LOOP(a.MOVES_LEFT)})", "evictions left"),
-                    Query(f"max({LOOP(a.RESERVED)})", "reservations"),
-                    Query(f"max({LOOP(a.HANDOVER_LEFT)})", "annotations to change"),
+                    Query(f"max({LOOP(a.MOVES_LAST_HOUR)})", "evicted in the last hour"),
+                    Query(f"min({LOOP(a.MOVE_BUDGET_REMAINING)})", "evictions left"),
+                    Query(f"max({LOOP(a.RESERVATIONS)})", "reservations"),
+                    Query(f"max({LOOP(a.HANDOVER_PENDING_PODS)})", "annotations to change"),
                 ),
             ),
         ),
@@ -74,7 +74,7 @@ MOVES: Final = Section(
             lines(
                 "Fragmentation",
                 "Fraction of the idle cards that is stranded: no pod of the current mix can use it.",
-                (Query(f"max({LOOP(a.FRAGMENTS)})", "stranded"),),
+                (Query(f"max({LOOP(a.FRAGMENTATION)})", "stranded"),),
                 "percentunit",
             ),
             states(
@@ -87,8 +87,8 @@ MOVES: Final = Section(
                 "Hot cards and fragmented pods",
                 "Cards with compute use above the hot threshold; pending pods that fit a node by sum but not by card.",
                 (
-                    Query(f"max({LOOP(a.HOT)})", "hot cards"),
-                    Query(f"max({LOOP(m.FRAGMENTED_PODS)})", "pods that fit by sum"),
+                    Query(f"max({LOOP(a.HOT_CARDS)})", "hot cards"),
+                    Query(f"max({LOOP(m.PENDING_FRAGMENTED_PODS)})", "pods that fit by sum"),
                 ),
             ),
         ),
@@ -105,7 +105,7 @@ TRUST: Final = Section(
                 "Each condition inhibits at least one action. The log names the action.",
                 (
                     Query(
-                        or_zero(f"{once(LOOP, a.INHIBITED, 'reason')} > 0", LOOP(a.LEADS), "reason", "none"),
+                        or_zero(f"{once(LOOP, a.INHIBITED, 'reason')} > 0", LOOP(a.LEADER), "reason", "none"),
                         "{{reason}}",
                     ),
                 ),
@@ -115,14 +115,14 @@ TRUST: Final = Section(
             lines(
                 "Cycles by outcome",
                 "Per interval. failed: see the log; inhibited: a condition held back an action.",
-                (Query(total(increase(LOOP(a.TURNS)), "outcome"), "{{outcome}}"),),
+                (Query(total(increase(LOOP(a.CYCLES)), "outcome"), "{{outcome}}"),),
                 stacked=True,
             ),
             lines(
                 "Nodes by age of their metrics",
                 "stale: older than three scrapes; silent: no metrics yet. Nothing is removed from nodes without fresh "
                 "metrics.",
-                (Query(once(LOOP, a.FIGURES_NODES, "state"), "{{state}}"),),
+                (Query(once(LOOP, a.METRICS_NODES, "state"), "{{state}}"),),
                 stacked=True,
                 colours=(("fresh", GREEN), ("stale", ORANGE), ("missing", RED)),
             ),
@@ -132,7 +132,7 @@ TRUST: Final = Section(
             lines(
                 "Cycle duration",
                 "99th percentile by stage. The pause between deciding and acting is not included.",
-                (Query(quantile(0.99, LOOP(a.DURATION, suffix="_bucket"), "stage"), "{{stage}}"),),
+                (Query(quantile(0.99, LOOP(a.CYCLE_DURATION, suffix="_bucket"), "stage"), "{{stage}}"),),
                 "s",
             ),
             lines(
@@ -140,8 +140,8 @@ TRUST: Final = Section(
                 "Time since the last message from the API server, by watch (healthy: below 90 s), and age of the "
                 "oldest metrics in use.",
                 (
-                    Query(f"max by (resource) ({LOOP(a.VIEW_AGE)})", "{{resource}}"),
-                    Query(f"max by (source) ({LOOP(a.FIGURES_AGE)})", "metrics ({{source}})"),
+                    Query(f"max by (resource) ({LOOP(a.WATCH_STALENESS)})", "{{resource}}"),
+                    Query(f"max by (source) ({LOOP(a.METRICS_AGE)})", "metrics ({{source}})"),
                 ),
                 "s",
                 steps=(Threshold(GREEN), Threshold(RED, 90)),
@@ -160,7 +160,7 @@ TRUST: Final = Section(
                 lines(
                     "gRPC requests",
                     "Requests per second from cluster-autoscaler and KEDA, by method and status.",
-                    (Query(total(rate(LOOP(a.CALLS)), "method", "code"), "{{method}} {{code}}"),),
+                    (Query(total(rate(LOOP(a.GRPC_REQUESTS)), "method", "code"), "{{method}} {{code}}"),),
                     "reqps",
                     none="no gRPC requests",
                 ),
@@ -178,7 +178,7 @@ TRUST: Final = Section(
                 states(
                     "Configuration loaded",
                     "Whether the last reload succeeded. No: the file has an error, and the previous one stays active.",
-                    (Query(f"min({LOOP(a.CONFIG_OK)})", "last reload"),),
+                    (Query(f"min({LOOP(a.CONFIG_RELOAD_SUCCESSFUL)})", "last reload"),),
                     YES_NO,
                 ),
             ),
@@ -200,7 +200,7 @@ _NOW: Final = Section(
     (
         even(
             4,
-            stat("Leader", "Whether a replica is the leader.", f"max({LOOP(a.LEADS)})", words=YES_NO, spark=False),
+            stat("Leader", "Whether a replica is the leader.", f"max({LOOP(a.LEADER)})", words=YES_NO, spark=False),
             stat(
                 "Switch",
                 "Off: an operator has switched the autoscaler off. It takes no action.",
@@ -218,7 +218,7 @@ _NOW: Final = Section(
             stat(
                 "Time since last cycle",
                 "A cycle runs every ten seconds. More than a minute without one is a problem.",
-                f"time() - max({LOOP(a.LAST_TURN)})",
+                f"time() - max({LOOP(a.LAST_CYCLE)})",
                 "s",
                 steps=(Threshold(GREEN), Threshold(YELLOW, 30), Threshold(RED, 60)),
                 decimals=0,
@@ -232,14 +232,18 @@ _NOW: Final = Section(
             stat(
                 "Pending pods",
                 "Pods that request cards and are not placed.",
-                or_zero(once(LOOP, m.PENDING), LOOP(m.PENDING_LONGEST)),
+                or_zero(once(LOOP, m.PENDING_PODS), LOOP(m.PENDING_MAX_AGE)),
                 steps=WARN,
             ),
-            stat("Moves left", "Pods that may still be evicted within this hour.", f"min({LOOP(a.MOVES_LEFT)})"),
+            stat(
+                "Moves left",
+                "Pods that may still be evicted within this hour.",
+                f"min({LOOP(a.MOVE_BUDGET_REMAINING)})",
+            ),
             stat(
                 "Flaps",
                 "Actions that were reversed too soon: a new node drained, a drain cancelled, a pod moved again.",
-                or_zero(total(increase(SCOPE(a.FLAPS), "$__range")), LOOP(a.LEADS)),
+                or_zero(total(increase(SCOPE(a.FLAPS), "$__range")), LOOP(a.LEADER)),
                 steps=TROUBLE,
                 spark=False,
                 decimals=0,
@@ -265,21 +269,21 @@ _POOLS: Final = Section(
                         Column(
                             "Booting", once(SCOPE, m.POOL_NODES, "pool", only=('state="booting"',)), "short", width=80
                         ),
-                        Column("Requested", _by_pool(a.POOL_TARGET), "short", width=90),
-                        Column("Minimum", _by_pool(m.POOL_SMALLEST), "short", width=90),
-                        Column("Maximum", _by_pool(m.POOL_LARGEST), "short", width=90),
-                        Column("Largest share", _by_pool(a.POOL_FREE), "bytes"),
-                        Column("Idle cards", _by_pool(a.POOL_IDLE), "short"),
+                        Column("Requested", _by_pool(a.POOL_TARGET_NODES), "short", width=90),
+                        Column("Minimum", _by_pool(m.POOL_MIN_NODES), "short", width=90),
+                        Column("Maximum", _by_pool(m.POOL_MAX_NODES), "short", width=90),
+                        Column("Largest share", _by_pool(a.POOL_LARGEST_FREE), "bytes"),
+                        Column("Idle cards", _by_pool(a.POOL_IDLE_CARDS), "short"),
                         Column(
                             "Stranded cards",
-                            _by_pool(a.POOL_LOST),
+                            _by_pool(a.POOL_STRANDED_CARDS),
                             "short",
                             steps=(Threshold(GREY), Threshold(ORANGE, 0.5)),
                         ),
-                        Column("Node price", _by_pool(a.POOL_PRICE), "short"),
-                        Column("Backoff", _by_pool(a.POOL_REST), "s", steps=(Threshold(GREY), Threshold(ORANGE, 1))),
+                        Column("Node price", _by_pool(a.POOL_NODE_PRICE), "short"),
+                        Column("Backoff", _by_pool(a.POOL_BACKOFF), "s", steps=(Threshold(GREY), Threshold(ORANGE, 1))),
                         Column("Provider up", _by_pool(a.PROVIDER_UP, of="min"), "short", words=YES_NO),
-                        Column("Profile known", _by_pool(a.POOL_KNOWN, of="min"), "short", words=YES_NO),
+                        Column("Profile known", _by_pool(a.POOL_NODE_TEMPLATE_KNOWN, of="min"), "short", words=YES_NO),
                     ),
                     sort="Ready",
                 ),
@@ -298,8 +302,8 @@ _POOLS: Final = Section(
                 "Idle compute on usable nodes, in cards, and the stranded part of it that no pod of the current mix "
                 "can use.",
                 (
-                    Query(once(SCOPE, a.POOL_IDLE), "idle"),
-                    Query(once(SCOPE, a.POOL_LOST), "stranded"),
+                    Query(once(SCOPE, a.POOL_IDLE_CARDS), "idle"),
+                    Query(once(SCOPE, a.POOL_STRANDED_CARDS), "stranded"),
                 ),
                 colours=(("idle", GREEN), ("stranded", ORANGE)),
             ),
@@ -308,11 +312,11 @@ _POOLS: Final = Section(
                 "Cards of added and removed nodes, per interval.",
                 (
                     Query(
-                        or_zero(total(increase(SCOPE(a.CARDS_BOUGHT)), "pool"), LOOP(a.LEADS), "pool", "none"),
+                        or_zero(total(increase(SCOPE(a.SCALED_UP_CARDS)), "pool"), LOOP(a.LEADER), "pool", "none"),
                         "{{pool}} added",
                     ),
                     Query(
-                        or_zero(total(increase(SCOPE(a.CARDS_RETURNED)), "pool"), LOOP(a.LEADS), "pool", "none"),
+                        or_zero(total(increase(SCOPE(a.SCALED_DOWN_CARDS)), "pool"), LOOP(a.LEADER), "pool", "none"),
                         "{{pool}} removed",
                     ),
                 ),
@@ -338,8 +342,8 @@ _DEMAND: Final = Section(
                 (
                     Query(
                         or_zero(
-                            once(SCOPE, a.PENDING_BYTES, "namespace", "pool"),
-                            LOOP(m.PENDING_LONGEST),
+                            once(SCOPE, a.PENDING_MEMORY, "namespace", "pool"),
+                            LOOP(m.PENDING_MAX_AGE),
                             "namespace",
                             "none",
                         ),
@@ -353,13 +357,13 @@ _DEMAND: Final = Section(
                 "Pending pods by status",
                 "fits: a node has room; nominated: a node is being added; drain_cancelled: a drain was cancelled for "
                 "it; pool_limited: a pool cannot be scaled up now; unsatisfiable: no pool can ever host the pod.",
-                (Query(once(LOOP, a.ANSWERS, "status"), "{{status}}"),),
+                (Query(once(LOOP, a.PENDING_PODS, "status"), "{{status}}"),),
                 stacked=True,
             ),
             lines(
                 "Longest wait",
                 "How long the longest-waiting pod has been pending.",
-                (Query(f"max({LOOP(m.PENDING_LONGEST)})", "longest"),),
+                (Query(f"max({LOOP(m.PENDING_MAX_AGE)})", "longest"),),
                 "s",
                 steps=(Threshold(GREEN), Threshold(RED, 1800)),
             ),

@@ -42,18 +42,18 @@ _NOW: Final = Section(
     (
         even(
             4,
-            stat("Open breaches", "Breaches that are open now.", total(_SCOPE(m.BREACHED)), steps=TROUBLE),
+            stat("Open breaches", "Breaches that are open now.", total(_SCOPE(m.BREACHES_OPEN)), steps=TROUBLE),
             stat(
                 "Over promise",
                 "Memory that containers use beyond their promises. It may be promised to other containers.",
-                or_zero(total(over(_SCOPE)), _SCOPE(m.CONTAINER_ALLOCATED)),
+                or_zero(total(over(_SCOPE)), _SCOPE(m.CONTAINER_MEMORY_ALLOCATED)),
                 "bytes",
                 steps=TROUBLE,
             ),
             stat(
                 "Unattributed memory",
                 "Memory of processes without a promise. Some are system processes; see the list of cards below.",
-                total(_SCOPE(m.CARD_UNATTRIBUTED)),
+                total(_SCOPE(m.CARD_MEMORY_UNATTRIBUTED)),
                 "bytes",
                 steps=WARN,
             ),
@@ -69,7 +69,7 @@ _NOW: Final = Section(
                 "Denied allocations",
                 "Allocations in the selected time range that exceeded a promise and were denied, as reported by the "
                 "containers' own libraries. The limit worked: the application did not get the memory.",
-                _grown(m.DENIED),
+                _grown(m.DENIED_ALLOCATIONS),
                 steps=WARN,
                 spark=False,
                 decimals=0,
@@ -78,7 +78,7 @@ _NOW: Final = Section(
                 "Cards without per-container use",
                 "Breaches on these cards can go undetected: the exporter cannot see the processes, or the driver "
                 "reports MPS clients as the MPS server.",
-                or_zero(total(f"{_SCOPE(m.CARD_ATTRIBUTABLE)} == bool 0"), _SCOPE(m.CARD_TOTAL)),
+                or_zero(total(f"{_SCOPE(m.CARD_USAGE_ATTRIBUTABLE)} == bool 0"), _SCOPE(m.CARD_MEMORY_TOTAL)),
                 steps=WARN,
             ),
         ),
@@ -109,8 +109,8 @@ _LIST: Final = Section(
                         Column(
                             "Time over promise", f"{_grown(m.OVER_LIMIT, *_WHO)} > 0", "s", steps=(Threshold(ORANGE),)
                         ),
-                        Column("Times over promise", f"round({_grown(m.OVER_EPISODES, *_WHO)}) > 0", "short"),
-                        Column("Denied", f"round({_grown(m.DENIED, *_WHO)}) > 0", "short"),
+                        Column("Times over promise", f"round({_grown(m.OVER_LIMIT_INCIDENTS, *_WHO)}) > 0", "short"),
+                        Column("Denied", f"round({_grown(m.DENIED_ALLOCATIONS, *_WHO)}) > 0", "short"),
                     ),
                     sort="Time over promise",
                     none="no container exceeded its promise",
@@ -130,10 +130,12 @@ _LIST: Final = Section(
                         LabelColumn("uuid", "UUID"),
                     ),
                     (
-                        Column("Breaches", of_cards(f"{_SCOPE(m.BREACHED)} > 0"), "short", steps=(Threshold(RED),)),
+                        Column(
+                            "Breaches", of_cards(f"{_SCOPE(m.BREACHES_OPEN)} > 0"), "short", steps=(Threshold(RED),)
+                        ),
                         Column(
                             "Unattributed",
-                            of_cards(f"{_SCOPE(m.CARD_UNATTRIBUTED)} > 0"),
+                            of_cards(f"{_SCOPE(m.CARD_MEMORY_UNATTRIBUTED)} > 0"),
                             "bytes",
                             steps=(Threshold(ORANGE),),
                         ),
@@ -178,7 +180,7 @@ _COURSE: Final = Section(
                     Query(
                         or_zero(
                             longest_over(_SCOPE, "namespace", "pod"),
-                            _SCOPE(m.CONTAINER_ALLOCATED),
+                            _SCOPE(m.CONTAINER_MEMORY_ALLOCATED),
                             "pod",
                             "none",
                         ),
@@ -190,7 +192,7 @@ _COURSE: Final = Section(
             lines(
                 "Unattributed memory",
                 "Memory of processes without a promise, top ten cards.",
-                (Query(most(_SCOPE(m.CARD_UNATTRIBUTED)), "{{node}} card {{card}}"),),
+                (Query(most(_SCOPE(m.CARD_MEMORY_UNATTRIBUTED)), "{{node}} card {{card}}"),),
                 "bytes",
                 stacked=True,
             ),
@@ -200,12 +202,12 @@ _COURSE: Final = Section(
             lines(
                 "Denied allocations",
                 "By pod, per interval, the ten with the most.",
-                (Query(most_events(_SCOPE, m.DENIED, "namespace", "pod"), "{{namespace}} {{pod}}"),),
+                (Query(most_events(_SCOPE, m.DENIED_ALLOCATIONS, "namespace", "pod"), "{{namespace}} {{pod}}"),),
             ),
             lines(
                 "Open breaches by kind",
                 "Kind `none` at 0: no breach is open.",
-                (Query(total(_SCOPE(m.BREACHED), "kind"), "{{kind}}"),),
+                (Query(total(_SCOPE(m.BREACHES_OPEN), "kind"), "{{kind}}"),),
                 stacked=True,
                 steps=TROUBLE,
             ),

@@ -73,7 +73,7 @@ def _values(spec: metrics.MetricSpec, label: str, *within: str) -> str:
 
 
 _CARDS: Final = metrics.CARD_INFO
-_USES: Final = metrics.CONTAINER_ALLOCATED
+_USES: Final = metrics.CONTAINER_MEMORY_ALLOCATED
 VARIABLES: Final = MappingProxyType(
     {
         one.name: one

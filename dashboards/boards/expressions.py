@@ -30,7 +30,7 @@ def in_pool(scope: Scope, expr: str, *labels: str) -> str:
 
 def free(scope: Scope) -> str:
     """Memory of each card that can still be promised; one that is wholly somebody's, or not well, has none."""
-    return scope(m.CARD_LARGEST_FREE)
+    return scope(m.CARD_MEMORY_LARGEST_FREE)
 
 
 def stranded(scope: Scope) -> str:
@@ -46,12 +46,12 @@ def fitting(scope: Scope) -> str:
 
 def waste(scope: Scope) -> str:
     """Promised to each container and not used by it; one that uses more than promised wastes nothing."""
-    return f"clamp_min({scope(m.CONTAINER_ALLOCATED)} - {scope(m.CONTAINER_USED)}, 0)"
+    return f"clamp_min({scope(m.CONTAINER_MEMORY_ALLOCATED)} - {scope(m.CONTAINER_MEMORY_USED)}, 0)"
 
 
 def over(scope: Scope) -> str:
     """What each container uses beyond its promise; nothing for one that keeps it."""
-    return f"({scope(m.CONTAINER_USED)} - {scope(m.CONTAINER_ALLOCATED)}) > 0"
+    return f"({scope(m.CONTAINER_MEMORY_USED)} - {scope(m.CONTAINER_MEMORY_ALLOCATED)}) > 0"
 
 
 def once(scope: Scope, spec: m.MetricSpec, *by: str, only: tuple[str, ...] = ()) -> str:
@@ -62,8 +62,8 @@ def once(scope: Scope, spec: m.MetricSpec, *by: str, only: tuple[str, ...] = ())
 
 def waiting(scope: Scope) -> str:
     """Pods that wait, by reason: only reasons that some pod has, or one 0 that says that none waits."""
-    found = f"{once(scope, m.PENDING, 'reason')} > 0"
-    return or_zero(found, scope(m.PENDING_LONGEST), "reason", "none pending")
+    found = f"{once(scope, m.PENDING_PODS, 'reason')} > 0"
+    return or_zero(found, scope(m.PENDING_MAX_AGE), "reason", "none pending")
 
 
 def most(expr: str) -> str:

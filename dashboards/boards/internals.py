@@ -73,13 +73,13 @@ SCHEDULER: Final = Section(
             lines(
                 "Request duration",
                 "99th percentile by request type; bind includes the write to the API server.",
-                (Query(quantile(0.99, SCOPE(s.DURATION, suffix="_bucket"), "verb"), "{{verb}}"),),
+                (Query(quantile(0.99, SCOPE(s.REQUEST_DURATION, suffix="_bucket"), "verb"), "{{verb}}"),),
                 "s",
             ),
             lines(
                 "Time since last message from the API server",
                 "By watch. A healthy watch is below 90 s.",
-                (Query(f"max by (resource) ({SCOPE(s.VIEW_AGE)})", "{{resource}}"),),
+                (Query(f"max by (resource) ({SCOPE(s.WATCH_STALENESS)})", "{{resource}}"),),
                 "s",
                 steps=_AGE,
             ),
@@ -93,9 +93,9 @@ SCHEDULER: Final = Section(
                 (
                     Query(f"max({SCOPE(s.NODES)})", "nodes"),
                     Query(f"max({SCOPE(s.PODS)})", "pods"),
-                    Query(f"max({SCOPE(s.ASSUMED)})", "assumed"),
-                    Query(f"max({SCOPE(s.WAITING)})", "pending"),
-                    Query(f"max({SCOPE(s.POOLS)})", "pools handed over"),
+                    Query(f"max({SCOPE(s.ASSUMED_PODS)})", "assumed"),
+                    Query(f"max({SCOPE(s.PENDING_PODS)})", "pending"),
+                    Query(f"max({SCOPE(s.HANDED_OVER_POOLS)})", "pools handed over"),
                 ),
             ),
             lines(
@@ -103,7 +103,7 @@ SCHEDULER: Final = Section(
                 "Reservations that keep cards free, by reason.",
                 (
                     Query(
-                        or_zero(f"max by (reason) ({SCOPE(s.RESERVED)})", SCOPE(s.LEADS), "reason", "none"),
+                        or_zero(f"max by (reason) ({SCOPE(s.RESERVATIONS)})", SCOPE(s.LEADER), "reason", "none"),
                         "{{reason}}",
                     ),
                 ),
@@ -112,9 +112,9 @@ SCHEDULER: Final = Section(
                 "Preemption and requeueing",
                 "Preemptions and evictions by outcome, and pending pods that were requeued, per interval.",
                 (
-                    Query(total(increase(SCOPE(s.RELIEFS)), "outcome"), "preemption {{outcome}}"),
+                    Query(total(increase(SCOPE(s.PREEMPTION_ATTEMPTS)), "outcome"), "preemption {{outcome}}"),
                     Query(total(increase(SCOPE(s.EVICTIONS)), "outcome"), "eviction {{outcome}}"),
-                    Query(total(increase(SCOPE(s.WOKEN))), "requeued"),
+                    Query(total(increase(SCOPE(s.REQUEUED_PODS))), "requeued"),
                 ),
             ),
         ),
@@ -133,13 +133,13 @@ SCHEDULER: Final = Section(
                 "Open ones, and those per interval that were closed before they were answered, by reason.",
                 (
                     Query(f"sum({SCOPE(s.ADMISSION_CONNECTIONS)})", "open"),
-                    Query(total(increase(SCOPE(s.ADMISSION_DROPPED)), "reason"), "closed: {{reason}}"),
+                    Query(total(increase(SCOPE(s.ADMISSION_DROPPED_CONNECTIONS)), "reason"), "closed: {{reason}}"),
                 ),
             ),
             lines(
                 "Memory of the admission process",
                 "Resident, by replica.",
-                (Query(target(SCOPE(s.ADMISSION_MEMORY)), "{{instance}}"),),
+                (Query(target(SCOPE(s.ADMISSION_RESIDENT_MEMORY)), "{{instance}}"),),
                 "bytes",
             ),
         ),
@@ -160,7 +160,7 @@ SCHEDULER: Final = Section(
                 stat(
                     "Overcommitted cards",
                     "Cards with more memory promised than they offer: a bug, or something else binds pods to them.",
-                    f"max({SCOPE(s.OVERCOMMITTED)})",
+                    f"max({SCOPE(s.OVERCOMMITTED_CARDS)})",
                     steps=TROUBLE,
                 ),
             ),
@@ -169,7 +169,7 @@ SCHEDULER: Final = Section(
                 stat(
                     "Unreadable objects",
                     "Nodes and pods that cannot be read. Their last readable state is used.",
-                    f"max({SCOPE(s.UNREADABLE)})",
+                    f"max({SCOPE(s.UNREADABLE_OBJECTS)})",
                     steps=TROUBLE,
                 ),
             ),
@@ -178,7 +178,7 @@ SCHEDULER: Final = Section(
                 stat(
                     "Certificate valid for",
                     "Time until the first certificate of the replicas expires. Without a valid one no pod gets shares.",
-                    f"min({SCOPE(s.CERTIFICATE_ENDS)} - time())",
+                    f"min({SCOPE(s.CERTIFICATE_EXPIRY)} - time())",
                     "s",
                     steps=(Threshold(RED), Threshold(ORANGE, 2 * _DAY), Threshold(GREEN, 14 * _DAY)),
                     spark=False,
@@ -189,7 +189,7 @@ SCHEDULER: Final = Section(
                 stat(
                     "Certificate loaded",
                     "Time since the certificate in use was loaded.",
-                    f"max(time() - {SCOPE(s.CERTIFICATE)})",
+                    f"max(time() - {SCOPE(s.CERTIFICATE_LOADED)})",
                     "s",
                     steps=(Threshold(BLUE),),
                     spark=False,
@@ -207,20 +207,20 @@ AGENT: Final = Section(
             lines(
                 "Answers to kubelet and runtime",
                 "Per second, by method and outcome. All but ok refuse the container; the kubelet tries again.",
-                (Query(total(rate(SCOPE(n.ANSWERS)), "method", "outcome"), "{{method}} {{outcome}}"),),
+                (Query(total(rate(SCOPE(n.REQUESTS)), "method", "outcome"), "{{method}} {{outcome}}"),),
                 "reqps",
                 stacked=True,
             ),
             lines(
                 "Answer duration",
                 "99th percentile by method. A slow CreateContainer delays every container of the node.",
-                (Query(quantile(0.99, SCOPE(n.DURATION, suffix="_bucket"), "method"), "{{method}}"),),
+                (Query(quantile(0.99, SCOPE(n.REQUEST_DURATION, suffix="_bucket"), "method"), "{{method}}"),),
                 "s",
             ),
             lines(
                 "Time since last message from the API server",
                 "By agent, top ten. A healthy watch is below 90 s.",
-                (Query(most(SCOPE(n.SILENCE)), "{{instance}}"),),
+                (Query(most(SCOPE(n.WATCH_STALENESS)), "{{instance}}"),),
                 "s",
                 steps=_AGE,
             ),
@@ -232,7 +232,7 @@ AGENT: Final = Section(
                 "Units of shared memory that the agents advertise to the kubelet, and units allocated to containers.",
                 (
                     Query(total(SCOPE(n.DEVICES), "health"), "{{health}}"),
-                    Query(total(SCOPE(n.HELD)), "allocated"),
+                    Query(total(SCOPE(n.ALLOCATED_DEVICES)), "allocated"),
                 ),
                 colours=(("healthy", GREEN), ("unhealthy", RED), ("allocated", BLUE)),
             ),
@@ -240,14 +240,14 @@ AGENT: Final = Section(
                 "Unhealthy cards",
                 "Cards that get no new allocations, by reason. xid: an XID error; ecc: an uncorrected ECC error; "
                 "driver: the driver requests an action on the card; lost: NVML no longer reports the card.",
-                (Query(total(SCOPE(n.SICK), "reason"), "{{reason}}"),),
+                (Query(total(SCOPE(n.UNHEALTHY_CARDS), "reason"), "{{reason}}"),),
                 stacked=True,
                 steps=TROUBLE,
             ),
             lines(
                 "Node writes",
                 "Writes of the agents to their Node objects, per interval.",
-                (Query(total(increase(SCOPE(n.WRITES))), "node writes"),),
+                (Query(total(increase(SCOPE(n.NODE_UPDATES))), "node writes"),),
             ),
         ),
         wide(
@@ -263,15 +263,19 @@ AGENT: Final = Section(
                     TARGETS,
                     (
                         Column("Ready", target(SCOPE(n.READY), "min"), "short", words=YES_NO),
-                        Column("Registered", target(SCOPE(n.REGISTERED), "min"), "short", words=YES_NO),
-                        Column("Registrations", target(f"increase({SCOPE(n.REGISTRATIONS)}[$__range])"), "short"),
-                        Column("Connected", target(SCOPE(n.CONNECTED), "min"), "short", words=YES_NO),
-                        Column("Connections", target(f"increase({SCOPE(n.CONNECTIONS)}[$__range])"), "short"),
+                        Column("Registered", target(SCOPE(n.KUBELET_REGISTERED), "min"), "short", words=YES_NO),
+                        Column(
+                            "Registrations", target(f"increase({SCOPE(n.KUBELET_REGISTRATIONS)}[$__range])"), "short"
+                        ),
+                        Column("Connected", target(SCOPE(n.RUNTIME_CONNECTED), "min"), "short", words=YES_NO),
+                        Column("Connections", target(f"increase({SCOPE(n.RUNTIME_CONNECTIONS)}[$__range])"), "short"),
                         Column("Device plugin", target(SCOPE(n.DEVICE_PLUGIN), "min"), "short", words=YES_NO),
-                        Column("Unprepared", target(f"increase({SCOPE(n.UNPREPARED)}[$__range])"), "short"),
-                        Column("MPS failures", target(f"increase({SCOPE(n.MPS_FAILED)}[$__range])"), "short"),
-                        Column("Allocations", target(SCOPE(n.HOLDERS)), "short", steps=(Threshold(GREY),)),
-                        Column("Cards with error events", target(SCOPE(n.LISTENED)), "short"),
+                        Column("Unprepared", target(f"increase({SCOPE(n.UNPREPARED_CONTAINERS)}[$__range])"), "short"),
+                        Column(
+                            "MPS failures", target(f"increase({SCOPE(n.MPS_FAILED_CONTAINERS)}[$__range])"), "short"
+                        ),
+                        Column("Allocations", target(SCOPE(n.ALLOCATIONS)), "short", steps=(Threshold(GREY),)),
+                        Column("Cards with error events", target(SCOPE(n.HEALTH_MONITORED_CARDS)), "short"),
                     ),
                 ),
             ),
@@ -305,7 +309,7 @@ LOOP: Final = Section(
             states(
                 "Leader",
                 "Which replica is the leader.",
-                (Query(target(SCOPE(a.LEADS)), "{{instance}}"),),
+                (Query(target(SCOPE(a.LEADER)), "{{instance}}"),),
                 (ValueMapping(0, "standby", GREY), ValueMapping(1, "leader", GREEN)),
             ),
             states(
@@ -317,7 +321,7 @@ LOOP: Final = Section(
             lines(
                 "Time since last cycle",
                 "By replica. Only cycles of the leader act.",
-                (Query(f"time() - {SCOPE(a.LAST_TURN)}", "{{instance}}"),),
+                (Query(f"time() - {SCOPE(a.LAST_CYCLE)}", "{{instance}}"),),
                 "s",
                 steps=(Threshold(GREEN), Threshold(RED, 60)),
             ),
@@ -327,14 +331,14 @@ LOOP: Final = Section(
             lines(
                 "Cycle duration",
                 "99th percentile by stage.",
-                (Query(quantile(0.99, SCOPE(a.DURATION, suffix="_bucket"), "stage"), "{{stage}}"),),
+                (Query(quantile(0.99, SCOPE(a.CYCLE_DURATION, suffix="_bucket"), "stage"), "{{stage}}"),),
                 "s",
             ),
             lines(
                 "Certificates valid for",
                 "Time until the first certificate of the replicas expires, for the metrics APIs and the gRPC ports. "
                 "Empty if neither is served over TLS.",
-                (Query(f"min by (listener) ({SCOPE(a.CERTIFICATE_ENDS)} - time())", "{{listener}}"),),
+                (Query(f"min by (listener) ({SCOPE(a.CERTIFICATE_EXPIRY)} - time())", "{{listener}}"),),
                 "s",
                 steps=(Threshold(RED), Threshold(ORANGE, 2 * _DAY), Threshold(GREEN, 14 * _DAY)),
             ),
@@ -353,7 +357,11 @@ TASKS: Final = Section(
                 "their container.",
                 tuple(
                     Query(f"sum by (task) (1 - {SCOPE(spec)})", f"{name} {{{{task}}}}")
-                    for name, spec in (("scheduler", s.HEALTHY), ("agent", n.HEALTHY), ("autoscaler", a.HEALTHY))
+                    for name, spec in (
+                        ("scheduler", s.TASK_HEALTHY),
+                        ("agent", n.TASK_HEALTHY),
+                        ("autoscaler", a.TASK_HEALTHY),
+                    )
                 ),
                 steps=TROUBLE,
             ),
@@ -362,7 +370,11 @@ TASKS: Final = Section(
                 "Failures of background tasks, which are retried with backoff, per interval.",
                 tuple(
                     Query(total(increase(SCOPE(spec)), "task"), f"{name} {{{{task}}}}")
-                    for name, spec in (("scheduler", s.FAILURES), ("agent", n.FAILURES), ("autoscaler", a.FAILURES))
+                    for name, spec in (
+                        ("scheduler", s.TASK_FAILURES),
+                        ("agent", n.TASK_FAILURES),
+                        ("autoscaler", a.TASK_FAILURES),
+                    )
                 ),
                 steps=TROUBLE,
             ),
@@ -391,7 +403,7 @@ _ALIVE: Final = Section(
             stat(
                 "Oldest metrics",
                 "Age of the oldest metrics that an exporter serves.",
-                f"max(time() - {SCOPE(m.SAMPLE_TIME)})",
+                f"max(time() - {SCOPE(m.SAMPLE_TIMESTAMP)})",
                 "s",
                 steps=(Threshold(GREEN), Threshold(ORANGE, 30), Threshold(RED, 60)),
                 decimals=0,
@@ -405,7 +417,7 @@ _ALIVE: Final = Section(
             stat(
                 "Scheduler leader",
                 "Whether a scheduler replica is the leader. Without one, no pod with shared cards is bound.",
-                f"max({SCOPE(s.LEADS)})",
+                f"max({SCOPE(s.LEADER)})",
                 words=YES_NO,
                 spark=False,
             ),
@@ -455,7 +467,7 @@ _EXPORTER: Final = Section(
             lines(
                 "Age of the metrics",
                 "Time since each exporter took the readings that it serves, top ten.",
-                (Query(most(f"time() - {SCOPE(m.SAMPLE_TIME)}"), "{{instance}}"),),
+                (Query(most(f"time() - {SCOPE(m.SAMPLE_TIMESTAMP)}"), "{{instance}}"),),
                 "s",
                 steps=(Threshold(GREEN), Threshold(RED, 60)),
             ),

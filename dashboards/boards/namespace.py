@@ -55,8 +55,8 @@ def _computed(*by: str) -> str:
 
 def _never(*by: str) -> str:
     """Promised, and not used at any moment of the time shown."""
-    most = f"max_over_time({_SCOPE(m.CONTAINER_USED)}[$__range])"
-    return total(f"clamp_min({_SCOPE(m.CONTAINER_ALLOCATED)} - {most}, 0)", *by)
+    most = f"max_over_time({_SCOPE(m.CONTAINER_MEMORY_USED)}[$__range])"
+    return total(f"clamp_min({_SCOPE(m.CONTAINER_MEMORY_ALLOCATED)} - {most}, 0)", *by)
 
 
 _ACCOUNT: Final = Section(
@@ -134,12 +134,15 @@ _ACCOUNT: Final = Section(
                             steps=(Threshold(ORANGE), Threshold(YELLOW, 0.3), Threshold(GREEN, 0.5)),
                             bar=1.0,
                         ),
-                        Column("Compute promised", _hours(_SCOPE(m.CONTAINER_CORE), "namespace"), _CARD_HOURS),
+                        Column(
+                            "Compute promised", _hours(_SCOPE(m.CONTAINER_COMPUTE_ALLOCATED), "namespace"), _CARD_HOURS
+                        ),
                         Column("Compute used", _computed("namespace"), _CARD_HOURS),
                         Column("Energy", _wh("namespace"), "watth"),
                         Column(
                             "Pods now",
-                            f"count by (namespace) (count by (namespace, pod) ({_SCOPE(m.CONTAINER_ALLOCATED)}))",
+                            "count by (namespace) "
+                            f"(count by (namespace, pod) ({_SCOPE(m.CONTAINER_MEMORY_ALLOCATED)}))",
                             "short",
                             width=90,
                         ),
@@ -215,8 +218,8 @@ _PODS: Final = Section(
                     (LabelColumn("namespace", "Namespace"), LabelColumn("pod", "Pod", to_pod(), "This pod")),
                     (
                         Column("Never used", _never("namespace", "pod"), "bytes", steps=(Threshold(GREY),)),
-                        Column("Promised", total(_SCOPE(m.CONTAINER_ALLOCATED), "namespace", "pod"), "bytes"),
-                        Column("Used now", total(_SCOPE(m.CONTAINER_USED), "namespace", "pod"), "bytes"),
+                        Column("Promised", total(_SCOPE(m.CONTAINER_MEMORY_ALLOCATED), "namespace", "pod"), "bytes"),
+                        Column("Used now", total(_SCOPE(m.CONTAINER_MEMORY_USED), "namespace", "pod"), "bytes"),
                         Column(
                             "Busy", total(rate(_SCOPE(m.CONTAINER_COMPUTE_SECONDS)), "namespace", "pod"), "percentunit"
                         ),
@@ -230,8 +233,8 @@ _PODS: Final = Section(
 
 _FREED: Final = f"max by (namespace, owner, container, model) ({_SCOPE(a.RECOMMENDED_FREED)})"
 _GIB_PRICE: Final = (
-    f"sum(max by (pool) ({_FLEET(a.POOL_PRICE)}) * on (pool) max by (pool) "
-    f"({_FLEET(m.POOL_NODES, READY)})) / (sum({_FLEET(m.CARD_OFFERED)}) / {GIB} > 0)"
+    f"sum(max by (pool) ({_FLEET(a.POOL_NODE_PRICE)}) * on (pool) max by (pool) "
+    f"({_FLEET(m.POOL_NODES, READY)})) / (sum({_FLEET(m.CARD_MEMORY_ALLOCATABLE)}) / {GIB} > 0)"
 )
 """Of one GiB: what the ready nodes of all pools cost, divided by what their cards offer."""
 
@@ -268,13 +271,13 @@ _RIGHT_SIZING: Final = Section(
             lines(
                 "Running pods on trial",
                 "Of all namespaces: containers that were made smaller, and have what they gave up reserved.",
-                (Query(f"max({_FLEET(a.TRIALS)})", "containers"),),
+                (Query(f"max({_FLEET(a.RIGHT_SIZING_TRIALS)})", "containers"),),
                 "short",
             ),
             lines(
                 "Reserved for trials",
                 "Memory that becomes free if no request for memory is denied to them.",
-                (Query(f"max({_FLEET(a.TRIAL_BYTES)})", "reserved"),),
+                (Query(f"max({_FLEET(a.RIGHT_SIZING_RESERVED)})", "reserved"),),
                 "bytes",
             ),
         ),

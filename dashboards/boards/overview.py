@@ -99,7 +99,7 @@ DEMAND: Final = Section(
                 stat(
                     "Longest wait",
                     "How long the longest-waiting pod has been pending; 0 if none is pending.",
-                    f"max({FLEET(m.PENDING_LONGEST)})",
+                    f"max({FLEET(m.PENDING_MAX_AGE)})",
                     "s",
                     steps=(Threshold(GREEN), Threshold(YELLOW, 300), Threshold(RED, 1800)),
                 ),
@@ -110,7 +110,7 @@ DEMAND: Final = Section(
                     "Fit by sum but not by card",
                     "Pending pods for which a node has enough free memory in total but not on single cards. A "
                     "scheduler that only compares sums would bind them to a node where they fail.",
-                    f"max({FLEET(m.FRAGMENTED_PODS)})",
+                    f"max({FLEET(m.PENDING_FRAGMENTED_PODS)})",
                     steps=TROUBLE,
                 ),
             ),
@@ -142,16 +142,16 @@ NODES: Final = Section(
                         Column("Cards", f"count by (node) ({SCOPE(m.CARD_INFO)})", "short", width=70),
                         Column(
                             "Promised",
-                            f"{total(in_pool(SCOPE, SCOPE(m.CARD_ALLOCATED)), 'node')} / "
-                            f"({total(in_pool(SCOPE, SCOPE(m.CARD_OFFERED)), 'node')} > 0)",
+                            f"{total(in_pool(SCOPE, SCOPE(m.CARD_MEMORY_ALLOCATED)), 'node')} / "
+                            f"({total(in_pool(SCOPE, SCOPE(m.CARD_MEMORY_ALLOCATABLE)), 'node')} > 0)",
                             "percentunit",
                             steps=(Threshold(BLUE),),
                             bar=1.0,
                         ),
                         Column(
                             "Used",
-                            f"{total(in_pool(SCOPE, SCOPE(m.CARD_USED)), 'node')} / "
-                            f"({total(in_pool(SCOPE, SCOPE(m.CARD_TOTAL)), 'node')} > 0)",
+                            f"{total(in_pool(SCOPE, SCOPE(m.CARD_MEMORY_USED)), 'node')} / "
+                            f"({total(in_pool(SCOPE, SCOPE(m.CARD_MEMORY_TOTAL)), 'node')} > 0)",
                             "percentunit",
                             steps=(Threshold(GREEN), Threshold(ORANGE, 0.9)),
                             bar=1.0,
@@ -165,7 +165,7 @@ NODES: Final = Section(
                         Column("Power", total(in_pool(SCOPE, SCOPE(m.CARD_POWER)), "node"), "watt", width=90),
                         Column(
                             "Breaches",
-                            total(in_pool(SCOPE, SCOPE(m.BREACHED)), "node"),
+                            total(in_pool(SCOPE, SCOPE(m.BREACHES_OPEN)), "node"),
                             "short",
                             steps=TROUBLE,
                             width=90,
@@ -181,8 +181,10 @@ NODES: Final = Section(
                     "Promised and used memory of each namespace. The name links to the usage of the namespace.",
                     (LabelColumn("namespace", "Namespace", to_namespace(), "Usage of this namespace"),),
                     (
-                        Column("Promised", total(in_pool(SCOPE, SCOPE(m.CONTAINER_ALLOCATED)), "namespace"), "bytes"),
-                        Column("Used", total(in_pool(SCOPE, SCOPE(m.CONTAINER_USED)), "namespace"), "bytes"),
+                        Column(
+                            "Promised", total(in_pool(SCOPE, SCOPE(m.CONTAINER_MEMORY_ALLOCATED)), "namespace"), "bytes"
+                        ),
+                        Column("Used", total(in_pool(SCOPE, SCOPE(m.CONTAINER_MEMORY_USED)), "namespace"), "bytes"),
                         Column("Wasted", total(in_pool(SCOPE, waste(SCOPE)), "namespace"), "bytes"),
                     ),
                     sort="Promised",
@@ -213,7 +215,7 @@ WORK: Final = Section(
                 (
                     Query(pooled(SCOPE(m.CARD_POWER)), "all cards"),
                     Query(
-                        pooled(f"({SCOPE(m.CARD_POWER)} * ({SCOPE(m.CARD_HOLDERS)} == bool 0))"),
+                        pooled(f"({SCOPE(m.CARD_POWER)} * ({SCOPE(m.CARD_CONTAINERS)} == bool 0))"),
                         "unallocated cards",
                     ),
                 ),
@@ -224,7 +226,7 @@ WORK: Final = Section(
                 "Fraction of the card's memory in use, top ten cards.",
                 (
                     Query(
-                        most(in_pool(SCOPE, f"{SCOPE(m.CARD_USED)} / {SCOPE(m.CARD_TOTAL)}")),
+                        most(in_pool(SCOPE, f"{SCOPE(m.CARD_MEMORY_USED)} / {SCOPE(m.CARD_MEMORY_TOTAL)}")),
                         "{{node}} card {{card}}",
                     ),
                 ),
@@ -257,18 +259,18 @@ _NOW: Final = Section(
             stat(
                 "Promises",
                 "Current promises, one per container and card.",
-                pooled(SCOPE(m.CARD_HOLDERS)),
+                pooled(SCOPE(m.CARD_CONTAINERS)),
             ),
             stat(
                 "Pending pods",
                 "Pods that request cards and are not placed. Pending pods by reason, below, shows why.",
-                or_zero(once(FLEET, m.PENDING), FLEET(m.PENDING_LONGEST)),
+                or_zero(once(FLEET, m.PENDING_PODS), FLEET(m.PENDING_MAX_AGE)),
                 steps=(Threshold(GREEN), Threshold(YELLOW, 1)),
             ),
             stat(
                 "Open breaches",
                 "Breaches that are open now: more memory used than promised, processes without a promise, and others.",
-                pooled(SCOPE(m.BREACHED)),
+                pooled(SCOPE(m.BREACHES_OPEN)),
                 steps=TROUBLE,
             ),
         ),
@@ -281,10 +283,12 @@ _NOW: Final = Section(
                     "Memory of the fleet: installed on cards, offered in whole units, promised, used. Each step down "
                     "is a reserve: room for more pods, or promises that can be smaller.",
                     (
-                        Query(pooled(SCOPE(m.CARD_TOTAL)), "installed"),
-                        Query(pooled(SCOPE(m.CARD_OFFERED)), "offered"),
-                        Query(pooled(SCOPE(m.CARD_ALLOCATED)), "promised"),
-                        Query(pooled(total(SCOPE(m.CONTAINER_USED), "node", "uuid", "card")), "used by containers"),
+                        Query(pooled(SCOPE(m.CARD_MEMORY_TOTAL)), "installed"),
+                        Query(pooled(SCOPE(m.CARD_MEMORY_ALLOCATABLE)), "offered"),
+                        Query(pooled(SCOPE(m.CARD_MEMORY_ALLOCATED)), "promised"),
+                        Query(
+                            pooled(total(SCOPE(m.CONTAINER_MEMORY_USED), "node", "uuid", "card")), "used by containers"
+                        ),
                     ),
                     "bytes",
                 ),
@@ -294,7 +298,7 @@ _NOW: Final = Section(
                 dial(
                     "Promised",
                     "Fraction of the offered memory that is promised.",
-                    f"{pooled(SCOPE(m.CARD_ALLOCATED))} / ({pooled(SCOPE(m.CARD_OFFERED))} > 0)",
+                    f"{pooled(SCOPE(m.CARD_MEMORY_ALLOCATED))} / ({pooled(SCOPE(m.CARD_MEMORY_ALLOCATABLE))} > 0)",
                     "percentunit",
                     (Threshold(BLUE), Threshold(GREEN, 0.5), Threshold(ORANGE, 0.95)),
                 ),
@@ -304,8 +308,8 @@ _NOW: Final = Section(
                 dial(
                     "Used of promised",
                     "Fraction of the promised memory that containers use. Low: promises are larger than needed.",
-                    f"{pooled(total(SCOPE(m.CONTAINER_USED), 'node', 'uuid', 'card'))} / "
-                    f"({pooled(SCOPE(m.CARD_ALLOCATED))} > 0)",
+                    f"{pooled(total(SCOPE(m.CONTAINER_MEMORY_USED), 'node', 'uuid', 'card'))} / "
+                    f"({pooled(SCOPE(m.CARD_MEMORY_ALLOCATED))} > 0)",
                     "percentunit",
                     (Threshold(ORANGE), Threshold(YELLOW, 0.3), Threshold(GREEN, 0.5), Threshold(RED, 1.0)),
                 ),
@@ -333,9 +337,9 @@ _MEMORY: Final = Section(
                 "Offered, promised and used memory",
                 "The gap between promised and used is waste. The gap between offered and promised is free.",
                 (
-                    Query(pooled(SCOPE(m.CARD_OFFERED)), "offered"),
-                    Query(pooled(SCOPE(m.CARD_ALLOCATED)), "promised"),
-                    Query(pooled(SCOPE(m.CARD_USED)), "used on cards"),
+                    Query(pooled(SCOPE(m.CARD_MEMORY_ALLOCATABLE)), "offered"),
+                    Query(pooled(SCOPE(m.CARD_MEMORY_ALLOCATED)), "promised"),
+                    Query(pooled(SCOPE(m.CARD_MEMORY_USED)), "used on cards"),
                 ),
                 "bytes",
                 colours=(("offered", GREY), ("promised", BLUE), ("used on cards", GREEN)),

@@ -31,7 +31,7 @@ from isolation.contract import metrics as m
 
 _SCOPE: Final = Scope(("cluster", "job", "node", "namespace", "pod"))
 _LEGEND: Final = "{{pod}}/{{container}} card {{card}}"
-_PROMISES: Final = _SCOPE(m.CONTAINER_ALLOCATED)
+_PROMISES: Final = _SCOPE(m.CONTAINER_MEMORY_ALLOCATED)
 _BUSY: Final = rate(_SCOPE(m.CONTAINER_COMPUTE_SECONDS))
 _KEYS: Final = ("namespace", "pod", "container", "node", "card")
 
@@ -49,13 +49,13 @@ _NOW: Final = Section(
             stat(
                 "Used",
                 "Card memory that the selected pods use, as measured by the driver where it reports processes.",
-                total(_SCOPE(m.CONTAINER_USED)),
+                total(_SCOPE(m.CONTAINER_MEMORY_USED)),
                 "bytes",
             ),
             dial(
                 "Fullest promise",
                 "Used fraction of the promise, for the container closest to its limit. At 1, allocations are denied.",
-                f"max({_SCOPE(m.CONTAINER_USED)} / ({_PROMISES} > 0))",
+                f"max({_SCOPE(m.CONTAINER_MEMORY_USED)} / ({_PROMISES} > 0))",
                 "percentunit",
                 (Threshold(GREEN), Threshold(YELLOW, 0.8), Threshold(ORANGE, 0.95), Threshold(RED, 1.001)),
             ),
@@ -63,7 +63,7 @@ _NOW: Final = Section(
                 "Never used",
                 "Promised memory that the selected pods did not use at any time in the selected time range. They could "
                 "request this much less.",
-                f"sum(clamp_min({_PROMISES} - max_over_time({_SCOPE(m.CONTAINER_USED)}[$__range]), 0))",
+                f"sum(clamp_min({_PROMISES} - max_over_time({_SCOPE(m.CONTAINER_MEMORY_USED)}[$__range]), 0))",
                 "bytes",
                 steps=(Threshold(GREEN), Threshold(YELLOW, 2**30)),
                 spark=False,
@@ -78,7 +78,7 @@ _NOW: Final = Section(
             stat(
                 "Denied allocations",
                 "Allocations that the containers' own isolation library denied in the selected time range.",
-                total(begun(_SCOPE(m.DENIED))),
+                total(begun(_SCOPE(m.DENIED_ALLOCATIONS))),
                 decimals=0,
                 steps=(Threshold(GREEN), Threshold(YELLOW, 1)),
                 spark=False,
@@ -96,7 +96,7 @@ _MEMORY: Final = Section(
                 "Used and promised memory",
                 "By container and card, top ten of each. Use above the promise is a breach.",
                 (
-                    Query(most(_SCOPE(m.CONTAINER_USED)), f"{_LEGEND} used"),
+                    Query(most(_SCOPE(m.CONTAINER_MEMORY_USED)), f"{_LEGEND} used"),
                     Query(most(_PROMISES), f"{_LEGEND} promised"),
                 ),
                 "bytes",
@@ -104,7 +104,7 @@ _MEMORY: Final = Section(
             lines(
                 "Used fraction of the promise",
                 "By container and card, top ten. At 1, allocations are denied.",
-                (Query(most(f"{_SCOPE(m.CONTAINER_USED)} / ({_PROMISES} > 0)"), _LEGEND),),
+                (Query(most(f"{_SCOPE(m.CONTAINER_MEMORY_USED)} / ({_PROMISES} > 0)"), _LEGEND),),
                 "percentunit",
                 steps=(Threshold(GREEN), Threshold(ORANGE, 0.95), Threshold(RED, 1.001)),
             ),
@@ -134,7 +134,7 @@ _COMPUTE: Final = Section(
                 "Compute used relative to promised",
                 "For containers with a compute promise. Above 1, the container uses idle compute of others or is not "
                 "limited.",
-                (Query(most(f"{_BUSY} / ({_SCOPE(m.CONTAINER_CORE)} > 0)"), _LEGEND),),
+                (Query(most(f"{_BUSY} / ({_SCOPE(m.CONTAINER_COMPUTE_ALLOCATED)} > 0)"), _LEGEND),),
                 "percentunit",
                 steps=(Threshold(GREEN), Threshold(ORANGE, 1.05)),
                 none="no compute promises",
@@ -168,22 +168,23 @@ _LIST: Final = Section(
                         LabelColumn("card", "Card", width=70),
                     ),
                     (
-                        Column("Promised", _by_container(m.CONTAINER_ALLOCATED), "bytes"),
-                        Column("Used", _by_container(m.CONTAINER_USED), "bytes"),
-                        Column("Peak use", _by_container(m.CONTAINER_PEAK), "bytes"),
+                        Column("Promised", _by_container(m.CONTAINER_MEMORY_ALLOCATED), "bytes"),
+                        Column("Used", _by_container(m.CONTAINER_MEMORY_USED), "bytes"),
+                        Column("Peak use", _by_container(m.CONTAINER_MEMORY_PEAK), "bytes"),
                         Column(
                             "Used fraction",
-                            f"{_by_container(m.CONTAINER_USED)} / ({_by_container(m.CONTAINER_ALLOCATED)} > 0)",
+                            f"{_by_container(m.CONTAINER_MEMORY_USED)}"
+                            f" / ({_by_container(m.CONTAINER_MEMORY_ALLOCATED)} > 0)",
                             "percentunit",
                             steps=(Threshold(GREEN), Threshold(ORANGE, 0.95), Threshold(RED, 1.001)),
                             bar=1.0,
                         ),
-                        Column("Compute promised", _by_container(m.CONTAINER_CORE), "percentunit"),
-                        Column("Compute limit", _by_container(m.CONTAINER_CORE_LIMIT), "percentunit"),
+                        Column("Compute promised", _by_container(m.CONTAINER_COMPUTE_ALLOCATED), "percentunit"),
+                        Column("Compute limit", _by_container(m.CONTAINER_COMPUTE_LIMIT), "percentunit"),
                         Column("Compute used", total(_BUSY, *_KEYS), "percentunit"),
                         Column(
                             "Overrun of long kernels",
-                            total(begun(_SCOPE(m.CONTAINER_CORE_OVERRUN)), *_KEYS),
+                            total(begun(_SCOPE(m.CONTAINER_COMPUTE_OVERRUN)), *_KEYS),
                             "s",
                         ),
                         Column(

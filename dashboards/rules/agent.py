@@ -89,7 +89,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareNodeAgentUnregistered",
-            mostly_down(of(node.REGISTERED), "5m"),
+            mostly_down(of(node.KUBELET_REGISTERED), "5m"),
             Severity.WARNING,
             f"The device plugin at {TARGET} is not registered with the kubelet",
             f"The agent at {TARGET} was not registered with the kubelet for more than a third of 5 minutes. Meanwhile "
@@ -98,7 +98,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareNodeAgentRuntimeDisconnected",
-            mostly_down(of(node.CONNECTED), "5m"),
+            mostly_down(of(node.RUNTIME_CONNECTED), "5m"),
             Severity.WARNING,
             f"The node agent at {TARGET} is not connected to the container runtime",
             f"The agent at {TARGET} was not connected to the container runtime for more than a third of 5 minutes. "
@@ -107,7 +107,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareNodeAgentCardsUnhealthy",
-            f"min_over_time({of(node.SICK)}[2m]) > 0",
+            f"min_over_time({of(node.UNHEALTHY_CARDS)}[2m]) > 0",
             Severity.WARNING,
             f"The node agent at {TARGET} has taken cards out of service ({{{{ $labels.reason }}}})",
             f"Unhealthy cards at {TARGET} with reason {{{{ $labels.reason }}}}: {COUNT}. They get no new containers "
@@ -115,7 +115,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareNodeAgentRequestsFailing",
-            grew(of(node.ANSWERS, one("outcome", "timeout", "error")), "15m"),
+            grew(of(node.REQUESTS, one("outcome", "timeout", "error")), "15m"),
             Severity.WARNING,
             f"The node agent at {TARGET} has no answer to some requests",
             f"Answers to {{{{ $labels.method }}}} at {TARGET} with outcome {{{{ $labels.outcome }}}} within 15 "
@@ -123,7 +123,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareNodeAgentFailing",
-            f"increase({of(node.FAILURES)}[10m]) > 3",
+            f"increase({of(node.TASK_FAILURES)}[10m]) > 3",
             Severity.WARNING,
             f"Task {{{{ $labels.task }}}} of the node agent at {TARGET} fails",
             f"Failures of background task {{{{ $labels.task }}}} within 10 minutes: {COUNT}. The log of the agent has "
@@ -131,17 +131,17 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareNodeAgentSlow",
-            slower(node.DURATION, 1, *JOB, "method"),
+            slower(node.REQUEST_DURATION, 1, *JOB, "method"),
             Severity.WARNING,
             f"The node agent at {TARGET} is slow to answer {{{{ $labels.method }}}} requests",
             f"One of 100 {{{{ $labels.method }}}} requests at {TARGET} takes longer than {WHILE}. Containers on shared "
             "cards start late.",
             patience="10m",
         ),
-        task_unhealthy("GpushareNodeAgentTaskUnhealthy", node.HEALTHY, "node agent"),
+        task_unhealthy("GpushareNodeAgentTaskUnhealthy", node.TASK_HEALTHY, "node agent"),
         Alert(
             "GpushareNodeAgentWatchStale",
-            f"{of(node.SILENCE)} > 120",
+            f"{of(node.WATCH_STALENESS)} > 120",
             Severity.WARNING,
             f"The node agent at {TARGET} receives nothing from the API server",
             f"{TARGET} has received nothing from the API server about its pods for {WHILE}. A healthy watch is below "

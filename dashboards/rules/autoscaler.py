@@ -28,12 +28,12 @@ from isolation.contract.metrics import autoscaler, scheduler
 _NOW: Final = "max by (job)"
 _EACH: Final = "sum by (job, instance)"
 _POOL: Final = "max by (pool)"
-_TURNS: Final = of(autoscaler.TURNS)
-_FAILED: Final = of(autoscaler.TURNS, one("outcome", "failed"))
-_LEFT: Final = f"({of(autoscaler.CERTIFICATE_ENDS)} - time())"
+_TURNS: Final = of(autoscaler.CYCLES)
+_FAILED: Final = of(autoscaler.CYCLES, one("outcome", "failed"))
+_LEFT: Final = f"({of(autoscaler.CERTIFICATE_EXPIRY)} - time())"
 _WASTE_GIB: Final = 16
 """The memory of a small card."""
-_CAPPED: Final = of(autoscaler.ANSWERS, one("status", "pool_limited"))
+_CAPPED: Final = of(autoscaler.PENDING_PODS, one("status", "pool_limited"))
 
 GROUP: Final = RuleGroup(
     "gpushare.autoscaler",
@@ -50,7 +50,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareAutoscalerNoLeader",
-            f"{_NOW} ({of(autoscaler.LEADS)}) == 0",
+            f"{_NOW} ({of(autoscaler.LEADER)}) == 0",
             Severity.WARNING,
             "The gpushare autoscaler has no leader",
             "There has been no leader for five minutes. Pools are not scaled and no pod is moved.",
@@ -59,7 +59,8 @@ GROUP: Final = RuleGroup(
         Alert(
             "GpushareAutoscalerStuck",
             # Those that only stand by take turns too, and would hide that the one that leads takes none.
-            f"(time() - {_NOW} ({of(autoscaler.LAST_TURN)} and on (job, instance) {of(autoscaler.LEADS)} == 1)) > 300",
+            f"(time() - {_NOW} "
+            f"({of(autoscaler.LAST_CYCLE)} and on (job, instance) {of(autoscaler.LEADER)} == 1)) > 300",
             Severity.WARNING,
             "The gpushare autoscaler is stuck",
             f"The leader completed its last cycle {WHILE} ago. A cycle takes a few seconds.",
@@ -74,7 +75,7 @@ GROUP: Final = RuleGroup(
             "{{ $value | humanizePercentage }} of its cycles within 10 minutes failed. Its log has the errors.",
             patience="5m",
         ),
-        task_unhealthy("GpushareAutoscalerTaskUnhealthy", autoscaler.HEALTHY, "autoscaler"),
+        task_unhealthy("GpushareAutoscalerTaskUnhealthy", autoscaler.TASK_HEALTHY, "autoscaler"),
         Alert(
             "GpushareAutoscalerInhibited",
             f"max by (reason) ({of(autoscaler.INHIBITED)}) > 0",
@@ -95,9 +96,9 @@ GROUP: Final = RuleGroup(
         Alert(
             "GpushareAutoscalerHandoverStuck",
             # What the scheduler knows of the pools stays when the autoscaler and its own metrics are gone.
-            f"max({of(scheduler.POOLS)}) > 0\nunless on ()\n"
-            f"(time() - max({of(autoscaler.LAST_TURN)} and on (job, instance) "
-            f"{of(autoscaler.LEADS)} == 1 and on (job, instance) {of(autoscaler.ENABLED)} == 1)) < 600",
+            f"max({of(scheduler.HANDED_OVER_POOLS)}) > 0\nunless on ()\n"
+            f"(time() - max({of(autoscaler.LAST_CYCLE)} and on (job, instance) "
+            f"{of(autoscaler.LEADER)} == 1 and on (job, instance) {of(autoscaler.ENABLED)} == 1)) < 600",
             Severity.CRITICAL,
             "Node pools are handed over to the gpushare autoscaler, which does nothing",
             f"Pools that are handed over to it: {COUNT}. No leader of the gpushare autoscaler has "
@@ -107,7 +108,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareAutoscalerWatchStale",
-            f"{of(autoscaler.VIEW_AGE)} > 120",
+            f"{of(autoscaler.WATCH_STALENESS)} > 120",
             Severity.WARNING,
             f"The autoscaler at {TARGET} receives nothing about {{{{ $labels.resource }}}}",
             f"{TARGET} has received nothing from the API server about {{{{ $labels.resource }}}} for {WHILE}. A "
@@ -116,7 +117,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareAutoscalerConfigReloadFailed",
-            f"{of(autoscaler.CONFIG_OK)} == 0",
+            f"{of(autoscaler.CONFIG_RELOAD_SUCCESSFUL)} == 0",
             Severity.WARNING,
             f"The configuration of the autoscaler at {TARGET} is invalid",
             "The autoscaler uses the previous configuration until it restarts. Then it has none: it does nothing, and "
@@ -162,7 +163,7 @@ GROUP: Final = RuleGroup(
         Alert(
             "GpusharePoolOutOfStock",
             # Between two rests it is 0 for a moment.
-            f"{_POOL} (max_over_time({of(autoscaler.POOL_REST)}[5m])) > 0",
+            f"{_POOL} (max_over_time({of(autoscaler.POOL_BACKOFF)}[5m])) > 0",
             Severity.WARNING,
             "Pool {{ $labels.pool }} is out of stock",
             "The autoscaler has requested no nodes from pool {{ $labels.pool }} for 10 minutes because the pool could "
@@ -171,7 +172,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpusharePoolMaxSizeBlocksScaleUp",
-            f"{_POOL} ({of(autoscaler.POOL_TARGET)}) >= {_POOL} ({of(metrics.POOL_LARGEST)})\n"
+            f"{_POOL} ({of(autoscaler.POOL_TARGET_NODES)}) >= {_POOL} ({of(metrics.POOL_MAX_NODES)})\n"
             f"and on ()\nmax({_CAPPED}) > 0",
             Severity.WARNING,
             "Pool {{ $labels.pool }} has reached its maximum size",
@@ -191,7 +192,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpusharePoolNodeTemplateUnknown",
-            f"{_POOL} ({of(autoscaler.POOL_KNOWN)}) == 0",
+            f"{_POOL} ({of(autoscaler.POOL_NODE_TEMPLATE_KNOWN)}) == 0",
             Severity.INFO,
             "The node profile of pool {{ $labels.pool }} is unknown",
             "Pool {{ $labels.pool }} cannot be scaled up: none of its nodes has been observed and no profile is "

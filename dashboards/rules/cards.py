@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Alerts about cards: ill ones, lost ones, hot ones, and those of which too much was promised.
+Alerts about cards: unhealthy ones, lost ones, hot ones, and those of which too much was promised.
 
 Pure. All of it from the exporters, so that it also speaks where nothing of ours schedules.
 """
@@ -68,7 +68,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareTenantXidErrors",
-            f"group by (namespace, {_CARD_LABELS}) (last_over_time({of(metrics.CONTAINER_ALLOCATED)}[15m]))\n"
+            f"group by (namespace, {_CARD_LABELS}) (last_over_time({of(metrics.CONTAINER_MEMORY_ALLOCATED)}[15m]))\n"
             f"* on ({_CARD_LABELS}) group_left ()\n"
             f"sum by ({_CARD_LABELS}) (\n{_xids(one('xid', *_TENANT_XIDS.split('|')))}\n)",
             Severity.INFO,
@@ -94,7 +94,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareRowRemapPending",
-            f"min_over_time({of(card.REMAP_PENDING)}[5m]) == 1",
+            f"min_over_time({of(card.ROW_REMAP_PENDING)}[5m]) == 1",
             Severity.WARNING,
             f"{CARD} needs a reset to replace a broken memory row",
             f"Row remapping of {UUID} is pending until the card is reset. Drain the node at a convenient time and "
@@ -124,7 +124,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareCardOvercommitted",
-            f"({of(metrics.CARD_ALLOCATED)} - {of(metrics.CARD_OFFERED)}) > 0",
+            f"({of(metrics.CARD_MEMORY_ALLOCATED)} - {of(metrics.CARD_MEMORY_ALLOCATABLE)}) > 0",
             Severity.CRITICAL,
             f"{CARD} is overcommitted",
             f"Containers are promised {BYTES} more than {UUID} offers. Not all of them can get it.",

@@ -15,7 +15,7 @@ from dashboards.rules.rule import Alert, RuleGroup, Severity, of, one
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler, scheduler
 
-_HOPELESS: Final = of(autoscaler.ANSWERS, one("status", "unsatisfiable"))
+_HOPELESS: Final = of(autoscaler.PENDING_PODS, one("status", "unsatisfiable"))
 
 GROUP: Final = RuleGroup(
     "gpushare.demand",
@@ -23,7 +23,7 @@ GROUP: Final = RuleGroup(
     (
         Alert(
             "GpusharePodsPending",
-            f"max by (reason) ({of(metrics.PENDING)}) > 0",
+            f"max by (reason) ({of(metrics.PENDING_PODS)}) > 0",
             Severity.WARNING,
             "Pods are pending for shared cards ({{ $labels.reason }})",
             f"Pending pods with reason {{{{ $labels.reason }}}}: {COUNT}. There have been some for 15 minutes.",
@@ -31,7 +31,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpusharePodPendingTooLong",
-            f"max by (job) ({of(metrics.PENDING_LONGEST)}) > 3600",
+            f"max by (job) ({of(metrics.PENDING_MAX_AGE)}) > 3600",
             Severity.WARNING,
             "A pod has been pending for shared cards for more than an hour",
             f"The longest-waiting pod has been pending for {WHILE}.",
@@ -39,7 +39,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareSchedulerPodsPending",
-            f"max by (job) ({of(scheduler.WAITING)}) > 0\nunless on ()\n{of(metrics.PENDING)}",
+            f"max by (job) ({of(scheduler.PENDING_PODS)}) > 0\nunless on ()\n{of(metrics.PENDING_PODS)}",
             Severity.WARNING,
             "Pods are pending for shared cards",
             f"Pods that the scheduler could not place: {COUNT}. There have been some for 15 minutes. No autoscaler "
@@ -48,7 +48,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpusharePodsPendingFragmented",
-            f"max by (job) ({of(metrics.FRAGMENTED_PODS)}) > 0",
+            f"max by (job) ({of(metrics.PENDING_FRAGMENTED_PODS)}) > 0",
             Severity.WARNING,
             "Pods are pending although a node has enough GPU memory in total",
             f"Pending pods that fit a node by the sum of its cards but not by single cards: {COUNT}. The free memory "
@@ -66,7 +66,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareNamespaceMemoryPending",
-            f"{total(f'max by (namespace, pool) ({of(autoscaler.PENDING_BYTES)})', 'namespace')} > 0",
+            f"{total(f'max by (namespace, pool) ({of(autoscaler.PENDING_MEMORY)})', 'namespace')} > 0",
             Severity.INFO,
             "Namespace {{ $labels.namespace }} waits for GPU memory",
             "Pods of {{ $labels.namespace }} that request {{ $value | humanize1024 }}B of shared GPU memory in total "

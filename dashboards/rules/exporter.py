@@ -78,7 +78,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareExporterStale",
-            f"abs(time() - {of(metrics.SAMPLE_TIME)}) > 60",
+            f"abs(time() - {of(metrics.SAMPLE_TIMESTAMP)}) > 60",
             Severity.WARNING,
             f"Metrics of the exporter at {TARGET} are stale",
             f"The timestamp of the metrics at {TARGET} is {WHILE} away from the current time. Either the metrics are "

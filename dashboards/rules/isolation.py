@@ -43,7 +43,7 @@ def _there(*kinds: str) -> str:
     went on when an exporter was restarted.
     """
     picked = one("kind", *kinds)
-    going = total(of(metrics.BREACHED, picked), "node", "kind")
+    going = total(of(metrics.BREACHES_OPEN, picked), "node", "kind")
     begun = total(f"increase({of(metrics.BREACHES, picked)}[15m])", "node", "kind")
     return f"{going} > 0\nor\n{begun} > 0"
 
@@ -55,7 +55,7 @@ GROUP: Final = RuleGroup(
         Alert(
             "GpushareContainerMemoryOverLimit",
             # The counter says that the driver measured it in two samples in a row, the difference that it goes on.
-            f"({of(metrics.CONTAINER_USED)} - {of(metrics.CONTAINER_ALLOCATED)}) > 0\n"
+            f"({of(metrics.CONTAINER_MEMORY_USED)} - {of(metrics.CONTAINER_MEMORY_ALLOCATED)}) > 0\n"
             f"and\nrate({of(metrics.OVER_LIMIT)}[2m]) > 0",
             Severity.WARNING,
             f"{WHO} uses more GPU memory than promised",
@@ -73,7 +73,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareContainerMemoryOverLimitRepeatedly",
-            f"increase({of(metrics.OVER_EPISODES)}[1h]) > 5",
+            f"increase({of(metrics.OVER_LIMIT_INCIDENTS)}[1h]) > 5",
             Severity.WARNING,
             f"{WHO} exceeds its promise repeatedly",
             f"It used more memory of {CARD} ({UUID}) than promised {COUNT} times within an hour, each time too briefly "
@@ -105,7 +105,7 @@ GROUP: Final = RuleGroup(
         Alert(
             "GpushareBreachOpen",
             # Not by naming kinds: exporters that are newer may know others.
-            of(metrics.BREACHED, f'kind!~"{"|".join(_SPOKEN_OF)}"') + " > 0",
+            of(metrics.BREACHES_OPEN, f'kind!~"{"|".join(_SPOKEN_OF)}"') + " > 0",
             Severity.WARNING,
             f"Breaches on {CARD} do not end ({{{{ $labels.kind }}}})",
             f"Breaches on {UUID} that have been open for ten minutes and have no alert for their kind: {COUNT}. "
@@ -114,7 +114,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareAllocationsDenied",
-            f"{total(f'increase({of(metrics.DENIED)}[10m])', *metrics.CONTAINER_LABELS)} > 10",
+            f"{total(f'increase({of(metrics.DENIED_ALLOCATIONS)}[10m])', *metrics.CONTAINER_LABELS)} > 10",
             Severity.INFO,
             f"{WHO} is denied GPU memory",
             f"{COUNT} allocations within 10 minutes exceeded its promise on {CARD} ({UUID}) and were denied, as "
@@ -124,9 +124,9 @@ GROUP: Final = RuleGroup(
         Alert(
             "GpushareComputeIdle",
             # A container whose compute could not be measured for most of the day has not been idle.
-            f"{of(metrics.CONTAINER_USED)} > {IDLE_MEMORY}\n"
+            f"{of(metrics.CONTAINER_MEMORY_USED)} > {IDLE_MEMORY}\n"
             f"and\nincrease({_COMPUTE}[1d]) < 60\nand\n{_COMPUTE} offset 1d >= 0\n"
-            f"and\ncount_over_time({_COMPUTE}[1d]) > 0.9 * count_over_time({of(metrics.CONTAINER_USED)}[1d])",
+            f"and\ncount_over_time({_COMPUTE}[1d]) > 0.9 * count_over_time({of(metrics.CONTAINER_MEMORY_USED)}[1d])",
             Severity.INFO,
             f"{WHO} holds GPU memory but does not compute",
             f"It uses {BYTES} of {CARD} ({UUID}) and has computed for less than a minute within the last day.",
@@ -135,10 +135,11 @@ GROUP: Final = RuleGroup(
         Alert(
             "GpusharePromisedMemoryUnused",
             # Both counts, because a container whose use could not be measured has not been idle.
-            f"max_over_time({of(metrics.CONTAINER_USED)}[1d]) < 0.01 * {of(metrics.CONTAINER_ALLOCATED)}\n"
-            f"and\n{of(metrics.CONTAINER_ALLOCATED)} offset 1d > 0\n"
-            f"and\ncount_over_time({of(metrics.CONTAINER_USED)}[1d])"
-            f" > 0.9 * count_over_time({of(metrics.CONTAINER_ALLOCATED)}[1d])",
+            f"max_over_time({of(metrics.CONTAINER_MEMORY_USED)}[1d])"
+            f" < 0.01 * {of(metrics.CONTAINER_MEMORY_ALLOCATED)}\n"
+            f"and\n{of(metrics.CONTAINER_MEMORY_ALLOCATED)} offset 1d > 0\n"
+            f"and\ncount_over_time({of(metrics.CONTAINER_MEMORY_USED)}[1d])"
+            f" > 0.9 * count_over_time({of(metrics.CONTAINER_MEMORY_ALLOCATED)}[1d])",
             Severity.INFO,
             f"{WHO} has not used its GPU memory for a day",
             f"At most {BYTES} of its promise on {CARD} ({UUID}) were in use within the last day. No other pod can use "

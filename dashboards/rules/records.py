@@ -28,9 +28,9 @@ _NAMESPACE: Final = ("cluster", "job", "namespace")
 """Dashboards are narrowed by cluster and job too."""
 _CARD: Final = f"on ({', '.join(metrics.CARD_LABELS)})"
 _INFO: Final = of(metrics.CARD_INFO)
-_FREE: Final = of(metrics.CARD_LARGEST_FREE)
+_FREE: Final = of(metrics.CARD_MEMORY_LARGEST_FREE)
 """What a card can still promise, in whole units; 0 of one that is not healthy."""
-_SHARED: Final = of(metrics.CONTAINER_ALLOCATED, one("mode", "shared"))
+_SHARED: Final = of(metrics.CONTAINER_MEMORY_ALLOCATED, one("mode", "shared"))
 
 
 def _by_pool(expr: str) -> str:
@@ -39,7 +39,7 @@ def _by_pool(expr: str) -> str:
 
 def _unused() -> str:
     """What containers of a card may still come to take, by card."""
-    left = f"clamp_min({of(metrics.CONTAINER_ALLOCATED)} - {of(metrics.CONTAINER_USED)}, 0)"
+    left = f"clamp_min({of(metrics.CONTAINER_MEMORY_ALLOCATED)} - {of(metrics.CONTAINER_MEMORY_USED)}, 0)"
     return total(left, *metrics.CARD_LABELS)
 
 
@@ -50,7 +50,7 @@ def _physical() -> str:
 
 
 def _left() -> str:
-    return f"({of(metrics.CARD_TOTAL)} - {of(metrics.CARD_USED)})"
+    return f"({of(metrics.CARD_MEMORY_TOTAL)} - {of(metrics.CARD_MEMORY_USED)})"
 
 
 RECORDS: Final = RuleGroup(
@@ -65,17 +65,20 @@ RECORDS: Final = RuleGroup(
         ),
         RecordingRule(
             NAMESPACE_ALLOCATED.name,
-            total(of(metrics.CONTAINER_ALLOCATED), *_NAMESPACE),
+            total(of(metrics.CONTAINER_MEMORY_ALLOCATED), *_NAMESPACE),
             NAMESPACE_ALLOCATED.help,
         ),
         RecordingRule(
             NAMESPACE_USED.name,
-            total(of(metrics.CONTAINER_USED), *_NAMESPACE),
+            total(of(metrics.CONTAINER_MEMORY_USED), *_NAMESPACE),
             NAMESPACE_USED.help,
         ),
         RecordingRule(
             NAMESPACE_WASTED.name,
-            total(f"clamp_min({of(metrics.CONTAINER_ALLOCATED)} - {of(metrics.CONTAINER_USED)}, 0)", *_NAMESPACE),
+            total(
+                f"clamp_min({of(metrics.CONTAINER_MEMORY_ALLOCATED)} - {of(metrics.CONTAINER_MEMORY_USED)}, 0)",
+                *_NAMESPACE,
+            ),
             NAMESPACE_WASTED.help,
         ),
         RecordingRule(
@@ -83,9 +86,11 @@ RECORDS: Final = RuleGroup(
             f"quantile(0.5, {_SHARED})",
             "Median promise of shared memory: what the next pod probably requests.",
         ),
-        RecordingRule(POOL_OFFERED, _by_pool(of(metrics.CARD_OFFERED)), "Memory that the pool's cards offer."),
         RecordingRule(
-            POOL_ALLOCATED, _by_pool(of(metrics.CARD_ALLOCATED)), "Memory of the pool's cards that is promised."
+            POOL_OFFERED, _by_pool(of(metrics.CARD_MEMORY_ALLOCATABLE)), "Memory that the pool's cards offer."
+        ),
+        RecordingRule(
+            POOL_ALLOCATED, _by_pool(of(metrics.CARD_MEMORY_ALLOCATED)), "Memory of the pool's cards that is promised."
         ),
         RecordingRule(POOL_FREE, _by_pool(_FREE), "Memory of the pool's cards that can still be promised, in total."),
         RecordingRule(

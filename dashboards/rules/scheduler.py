@@ -28,7 +28,7 @@ from dashboards.rules.rule import (
 )
 from isolation.contract.metrics import scheduler
 
-_LEFT: Final = f"({of(scheduler.CERTIFICATE_ENDS)} - time())"
+_LEFT: Final = f"({of(scheduler.CERTIFICATE_EXPIRY)} - time())"
 _THEN: Final = "After it expires, the API server rejects every pod that requests shared cards."
 
 GROUP: Final = RuleGroup(
@@ -46,7 +46,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareSchedulerNoLeader",
-            f"max by (job) ({of(scheduler.LEADS)}) == 0",
+            f"max by (job) ({of(scheduler.LEADER)}) == 0",
             Severity.CRITICAL,
             "The gpushare scheduler has no leader",
             "There has been no leader for a minute. Pods that request shared cards stay pending.",
@@ -54,7 +54,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareSchedulerMultipleLeaders",
-            f"sum by (job) ({of(scheduler.LEADS)}) > 1",
+            f"sum by (job) ({of(scheduler.LEADER)}) > 1",
             Severity.CRITICAL,
             "The gpushare scheduler has more than one leader",
             f"{COUNT} replicas act as the leader. The same memory of a card can be promised twice.",
@@ -63,7 +63,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareSchedulerWatchStale",
-            f"{of(scheduler.VIEW_AGE)} > 120",
+            f"{of(scheduler.WATCH_STALENESS)} > 120",
             Severity.WARNING,
             f"The scheduler at {TARGET} receives nothing about {{{{ $labels.resource }}}}",
             f"{TARGET} has received nothing from the API server about {{{{ $labels.resource }}}} for {WHILE}. A "
@@ -86,7 +86,7 @@ GROUP: Final = RuleGroup(
             f"Requests ({{{{ $labels.verb }}}}) that ended in an internal error within 10 minutes: {COUNT}. The log "
             "has the stack trace.",
         ),
-        task_unhealthy("GpushareSchedulerTaskUnhealthy", scheduler.HEALTHY, "scheduler"),
+        task_unhealthy("GpushareSchedulerTaskUnhealthy", scheduler.TASK_HEALTHY, "scheduler"),
         Alert(
             "GpushareSchedulerAdmissionRestarted",
             grew(of(scheduler.ADMISSION_RESTARTS), "10m"),
@@ -97,7 +97,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareSchedulerSlow",
-            slower(scheduler.DURATION, 0.25, *JOB, "verb", only=(one("verb", "filter", "prioritize"),)),
+            slower(scheduler.REQUEST_DURATION, 0.25, *JOB, "verb", only=(one("verb", "filter", "prioritize"),)),
             Severity.WARNING,
             f"The scheduler at {TARGET} is slow to answer {{{{ $labels.verb }}}} requests",
             f"One of 100 {{{{ $labels.verb }}}} requests takes longer than {WHILE}. Pods are placed late.",
@@ -105,7 +105,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareAdmissionSlow",
-            slower(scheduler.DURATION, 1, *JOB, "verb", only=(one("verb", "admission"),)),
+            slower(scheduler.REQUEST_DURATION, 1, *JOB, "verb", only=(one("verb", "admission"),)),
             Severity.WARNING,
             f"Admission at {TARGET} is slow",
             f"One of 100 admission requests takes longer than {WHILE}. Creating pods is slow.",
@@ -113,7 +113,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareSchedulerCertificateUnreadable",
-            f"({of(scheduler.CERTIFICATE)} unless on (job, instance) {of(scheduler.CERTIFICATE_ENDS)}) > 0",
+            f"({of(scheduler.CERTIFICATE_LOADED)} unless on (job, instance) {of(scheduler.CERTIFICATE_EXPIRY)}) > 0",
             Severity.WARNING,
             f"The expiry of the certificate of the scheduler at {TARGET} cannot be read",
             "The scheduler loaded a certificate whose expiry it cannot read. No alert will fire before it expires.",
@@ -121,7 +121,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareSchedulerOvercommitted",
-            f"max by (job) ({of(scheduler.OVERCOMMITTED)}) > 0",
+            f"max by (job) ({of(scheduler.OVERCOMMITTED_CARDS)}) > 0",
             Severity.CRITICAL,
             "The scheduler reports overcommitted cards",
             f"Cards with more memory promised than they offer: {COUNT}. Either this is a bug or something else binds "
@@ -130,7 +130,7 @@ GROUP: Final = RuleGroup(
         ),
         Alert(
             "GpushareSchedulerUnreadableObjects",
-            f"max by (job) ({of(scheduler.UNREADABLE)}) > 0",
+            f"max by (job) ({of(scheduler.UNREADABLE_OBJECTS)}) > 0",
             Severity.INFO,
             "The scheduler cannot read some nodes or pods",
             f"Objects that have been unreadable for 15 minutes: {COUNT}. The scheduler uses their last readable state.",

@@ -82,7 +82,7 @@ def _alerts(objective: Objective) -> tuple[Alert, Alert]:
 
 
 _ADMITS: Final = of(scheduler.ADMISSION_UP)
-_FITS: Final = of(autoscaler.ANSWERS, one("status", "fits"))
+_FITS: Final = of(autoscaler.PENDING_PODS, one("status", "fits"))
 
 GROUP: Final = RuleGroup(
     "gpushare.objectives",

@@ -81,7 +81,7 @@ def collect(
         *found,
         metrics.family(metrics.COLLECTOR_SUCCESS, success),
         metrics.family(metrics.COLLECTOR_DURATION, duration),
-        metrics.family(metrics.SAMPLE_TIME, [((), read_at)]),
+        metrics.family(metrics.SAMPLE_TIMESTAMP, [((), read_at)]),
         metrics.family(metrics.BUILD_INFO, [((release,), 1)]),
     )
 

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     Rows = Iterator[tuple[tuple[str, ...], float | None]]
 
 _CARD_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | None]], ...]] = (
-    (metrics.CARD_TOTAL, lambda card: _known(card, "total_bytes", card.total_bytes)),
-    (metrics.CARD_USED, lambda card: card.used_bytes),
-    (metrics.CARD_RESERVED, lambda card: _known(card, "reserved_bytes", card.reserved_bytes)),
-    (metrics.CARD_ALLOCATED, lambda card: _known(card, "allocated_bytes", card.allocated_bytes)),
-    (metrics.CARD_OFFERED, lambda card: _known(card, "allocatable_bytes", card.allocatable_bytes)),
-    (metrics.CARD_UNATTRIBUTED, lambda card: card.unattributed_bytes),
-    (metrics.CARD_LARGEST_FREE, lambda card: card.largest_free_bytes),
+    (metrics.CARD_MEMORY_TOTAL, lambda card: _known(card, "total_bytes", card.total_bytes)),
+    (metrics.CARD_MEMORY_USED, lambda card: card.used_bytes),
+    (metrics.CARD_MEMORY_RESERVED, lambda card: _known(card, "reserved_bytes", card.reserved_bytes)),
+    (metrics.CARD_MEMORY_ALLOCATED, lambda card: _known(card, "allocated_bytes", card.allocated_bytes)),
+    (metrics.CARD_MEMORY_ALLOCATABLE, lambda card: _known(card, "allocatable_bytes", card.allocatable_bytes)),
+    (metrics.CARD_MEMORY_UNATTRIBUTED, lambda card: card.unattributed_bytes),
+    (metrics.CARD_MEMORY_LARGEST_FREE, lambda card: card.largest_free_bytes),
     (metrics.CARD_UTILISATION, lambda card: card.utilisation_ratio),
     (metrics.CARD_BUSY_SECONDS, lambda card: card.busy_seconds),
     (metrics.CARD_MEMORY_UTILISATION, lambda card: card.memory_utilisation_ratio),
@@ -42,13 +42,13 @@ _CARD_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[CardReading], float | Non
     (metrics.CARD_TEMPERATURE, lambda card: card.temperature_celsius),
     (metrics.CARD_HEALTHY, lambda card: card.healthy),
     (metrics_card.RECOVERY_ACTION, lambda card: card.hardware.recovery_action),
-    (metrics_card.REMAP_PENDING, lambda card: card.hardware.remap_pending),
+    (metrics_card.ROW_REMAP_PENDING, lambda card: card.hardware.remap_pending),
     (metrics_card.PROCESSES, lambda card: card.processes),
     (metrics.CARD_PCIE_REPLAYS, lambda card: card.pcie_replays),
     (metrics.CARD_NVLINK_ERRORS, lambda card: card.nvlink_errors),
     (metrics.CARD_EXCLUSIVE, lambda card: card.exclusive),
-    (metrics.CARD_HOLDERS, lambda card: card.holders),
-    (metrics.CARD_ATTRIBUTABLE, lambda card: card.attributable),
+    (metrics.CARD_CONTAINERS, lambda card: card.holders),
+    (metrics.CARD_USAGE_ATTRIBUTABLE, lambda card: card.attributable),
 )
 _CARD_PARTS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], Iterable[tuple[str, float | None]]]], ...]] = (
     (metrics.CARD_CLOCK, lambda card: (("sm", card.sm_clock_hertz), ("memory", card.memory_clock_hertz))),
@@ -56,20 +56,20 @@ _CARD_PARTS: Final[tuple[tuple[MetricSpec, Callable[[CardReading], Iterable[tupl
     (metrics.CARD_XIDS, lambda card: ((str(xid), number) for xid, number in card.xids)),
     (metrics.CARD_ECC, lambda card: (("corrected", card.ecc_corrected), ("uncorrected", card.ecc_uncorrected))),
     (metrics_card.UNHEALTHY, lambda card: ((card.unhealthy, 1.0),) if card.unhealthy else ()),
-    (metrics.BREACHED, lambda card: card.breaches or ()),
+    (metrics.BREACHES_OPEN, lambda card: card.breaches or ()),
 )
 _CONTAINER_FIGURES: Final[tuple[tuple[MetricSpec, Callable[[ContainerReading], float | None]], ...]] = (
-    (metrics.CONTAINER_ALLOCATED, lambda use: _known(use, "allocated_bytes", use.allocated_bytes)),
-    (metrics.CONTAINER_USED, lambda use: use.used_bytes),
-    (metrics.CONTAINER_CORE, lambda use: use.allocated_core_ratio),
-    (metrics.CONTAINER_CORE_LIMIT, lambda use: use.limit_core_ratio),
-    (metrics.CONTAINER_CORE_USED, lambda use: use.used_core_ratio),
+    (metrics.CONTAINER_MEMORY_ALLOCATED, lambda use: _known(use, "allocated_bytes", use.allocated_bytes)),
+    (metrics.CONTAINER_MEMORY_USED, lambda use: use.used_bytes),
+    (metrics.CONTAINER_COMPUTE_ALLOCATED, lambda use: use.allocated_core_ratio),
+    (metrics.CONTAINER_COMPUTE_LIMIT, lambda use: use.limit_core_ratio),
+    (metrics.CONTAINER_COMPUTE_USED, lambda use: use.used_core_ratio),
     (metrics.CONTAINER_COMPUTE_SECONDS, lambda use: use.compute_seconds),
-    (metrics.CONTAINER_CORE_OVERRUN, lambda use: use.overrun_seconds),
-    (metrics.CONTAINER_PEAK, lambda use: use.peak_bytes),
+    (metrics.CONTAINER_COMPUTE_OVERRUN, lambda use: use.overrun_seconds),
+    (metrics.CONTAINER_MEMORY_PEAK, lambda use: use.peak_bytes),
     (metrics.CONTAINER_ENERGY, lambda use: use.energy_joules),
     (metrics.OVER_LIMIT, lambda use: use.over_limit_seconds),
-    (metrics.OVER_EPISODES, lambda use: use.over_limit_episodes),
+    (metrics.OVER_LIMIT_INCIDENTS, lambda use: use.over_limit_episodes),
 )
 _LIBRARY: Final = "library"
 _COLLECTED: Final[tuple[tuple[MetricSpec, Callable[[Hardware], float | None]], ...]] = (
@@ -77,13 +77,13 @@ _COLLECTED: Final[tuple[tuple[MetricSpec, Callable[[Hardware], float | None]], .
     (metrics_card.DECODER, lambda card: card.decoder_ratio),
     (metrics_card.PCIE_GENERATION, lambda card: card.pcie_generation),
     (metrics_card.PCIE_WIDTH, lambda card: card.pcie_width),
-    (metrics_card.PCIE_SENT, lambda card: card.pcie_sent_bytes),
-    (metrics_card.PCIE_RECEIVED, lambda card: card.pcie_received_bytes),
-    (metrics_card.NVLINK_LINKS, lambda card: card.nvlink_links),
-    (metrics_card.NVLINK_SENT, lambda card: card.nvlink_sent_bytes),
-    (metrics_card.NVLINK_RECEIVED, lambda card: card.nvlink_received_bytes),
+    (metrics_card.PCIE_TRANSMIT, lambda card: card.pcie_sent_bytes),
+    (metrics_card.PCIE_RECEIVE, lambda card: card.pcie_received_bytes),
+    (metrics_card.NVLINK_ACTIVE_LINKS, lambda card: card.nvlink_links),
+    (metrics_card.NVLINK_TRANSMIT, lambda card: card.nvlink_sent_bytes),
+    (metrics_card.NVLINK_RECEIVE, lambda card: card.nvlink_received_bytes),
     (metrics_card.MEMORY_TEMPERATURE, lambda card: card.memory_celsius),
-    (metrics_card.REMAP_FAILED, lambda card: card.remap_failed),
+    (metrics_card.ROW_REMAP_FAILED, lambda card: card.remap_failed),
     (metrics_card.SM_ACTIVITY, lambda card: card.sm_activity),
     (metrics_card.SM_OCCUPANCY, lambda card: card.sm_occupancy),
     (metrics_card.TENSOR_ACTIVITY, lambda card: card.tensor_activity),
@@ -117,7 +117,7 @@ def card_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
         yield metrics.family(
             spec, (((*labels, part), value) for _, card, labels in cards for part, value in parts(card))
         )
-    yield metrics.family(metrics.CARD_REMAINDER, _remainders(nodes))
+    yield metrics.family(metrics.CARD_MEMORY_UNACCOUNTED, _remainders(nodes))
 
 
 def container_families(nodes: Sequence[NodeReading], counters: Counters | None = None) -> Iterator[Family]:
@@ -134,7 +134,9 @@ def container_families(nodes: Sequence[NodeReading], counters: Counters | None =
     for spec, figure in _CONTAINER_FIGURES:
         rows = [(labels, use, figure(use)) for use, labels in uses]
         yield _family(spec, rows, counters)
-    yield _family(metrics.DENIED, [((*labels, _LIBRARY), use, use.denied) for use, labels in uses], counters)
+    yield _family(
+        metrics.DENIED_ALLOCATIONS, [((*labels, _LIBRARY), use, use.denied) for use, labels in uses], counters
+    )
 
 
 def _family(
@@ -166,7 +168,7 @@ def collected_families(nodes: Sequence[NodeReading], groups: Container[str]) -> 
 def _node_families(nodes: Sequence[NodeReading]) -> Iterator[Family]:
     yield metrics.family(metrics.NODE_INFO, (((node.node, node.driver), 1) for node in nodes if node.driver))
     yield metrics.family(metrics.HOST_PIDS, (((node.node,), node.host_pids) for node in nodes))
-    yield metrics.family(metrics.MPS, (((node.node,), node.mps) for node in nodes))
+    yield metrics.family(metrics.MPS_RUNNING, (((node.node,), node.mps) for node in nodes))
     yield metrics.family(
         metrics.BREACHES,
         (((node.node, kind), number) for node in nodes for kind, number in node.breach_counts or ()),

@@ -107,7 +107,7 @@ AGENT: Final = f"{GROUP}/agent"
 """Node annotation by our agent: "ready", or "stopping" while it ends: nothing is bound to a node it leaves."""
 TIME_SLICE: Final = f"{GROUP}/time-slice"
 """Node label: how long a process has a card while others wait: default, short, medium or long."""
-SICK: Final = f"{GROUP}/unhealthy-cards"
+UNHEALTHY_CARDS: Final = f"{GROUP}/unhealthy-cards"
 """Node annotation by our agent, for people: which cards get no new pods, and why."""
 ISOLATION: Final = f"{GROUP}/isolation"
 """Node annotation by our agent: JSON {version, backend, memory, compute, counts, faults, text}: what it enforces by."""
@@ -118,7 +118,7 @@ CARD_COUNT: Final = f"{GROUP}/card-count"
 RESIZED: Final = f"{GROUP}/resized"
 """Node annotation by our agent: JSON, by pod UID, which resize of its record is in force."""
 AGENT_LABELS: Final = (CARD_UNITS, CARD_COUNT, ACK.model_labels[0], ACK.memory_labels[0])
-AGENT_ANNOTATIONS: Final = (CARDS, AGENT, SICK, ISOLATION, RESIZED)
+AGENT_ANNOTATIONS: Final = (CARDS, AGENT, UNHEALTHY_CARDS, ISOLATION, RESIZED)
 AGENT_RESOURCES: Final = (ACK.card_count, ACK.compute)
 """All that our agent writes on its Node; an admission policy refuses it everything else."""
 MPS_ENDED: Final = "MPSServerEnded"

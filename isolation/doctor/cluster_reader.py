@@ -34,6 +34,7 @@ from isolation.contract.names import (
     SYSTEM_NAMESPACE,
     UNISOLATED,
 )
+from isolation.contract.rbac import PERMISSIONS, sentence
 from isolation.doctor.checks.cluster.admission import PROBED, valid_limits
 from isolation.doctor.checks.cluster.autoscaler import leader_of
 from isolation.doctor.checks.cluster.certificates import WEBHOOK
@@ -62,7 +63,6 @@ from isolation.doctor.checks.cluster.parse import (
     workload,
 )
 from isolation.doctor.checks.cluster.scalers import is_cluster_autoscaler
-from isolation.doctor.checks.rights import RIGHTS, sentence
 from isolation.kube.access import Access, Deadlines
 from isolation.kube.core.errors import ClusterError, MalformedError, NotFoundError, RefusedError
 from isolation.kube.paging import list_objects
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-    from isolation.doctor.checks.rights import Right
+    from isolation.contract.rbac import Permission
 
 _DEADLINES: Final = Deadlines(page=30.0, write=10.0)
 _WHOLE_SECONDS: Final = 300.0
@@ -348,21 +348,28 @@ async def _read_rights(api: ApiReader) -> dict[str, bool | None] | Unavailable:
         return accounts
     there = {str(table(one, "metadata").get("name")) for one in accounts}
     asked = [
-        (account, right, verb)
-        for account, granted in RIGHTS.items()
+        (account, permission, verb)
+        for account, granted in PERMISSIONS.items()
         if account in there
-        for right in granted
-        for verb in right.verbs
+        for permission in granted
+        for verb in permission.verbs
     ]
     answers = await asyncio.gather(*(_may(api, *one) for one in asked))
-    return dict(zip((sentence(account, verb, right.resource) for account, right, verb in asked), answers, strict=True))
+    return dict(
+        zip((sentence(account, verb, permission.resource) for account, permission, verb in asked), answers, strict=True)
+    )
 
 
-async def _may(api: ApiReader, account: str, right: Right, verb: str) -> bool | None:
+async def _may(api: ApiReader, account: str, permission: Permission, verb: str) -> bool | None:
     groups = ["system:serviceaccounts", f"system:serviceaccounts:{SYSTEM_NAMESPACE}", "system:authenticated"]
-    wish: dict[str, Any] = {"group": right.group, "resource": right.plain, "subresource": right.part, "verb": verb}
-    wish |= {"namespace": SYSTEM_NAMESPACE} if right.local else {}
-    wish |= {"name": right.names[0]} if right.names else {}
+    wish: dict[str, Any] = {
+        "group": permission.group,
+        "resource": permission.plain,
+        "subresource": permission.part,
+        "verb": verb,
+    }
+    wish |= {"namespace": SYSTEM_NAMESPACE} if permission.local else {}
+    wish |= {"name": permission.names[0]} if permission.names else {}
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",

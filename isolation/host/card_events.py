@@ -2,7 +2,7 @@
 """
 What NVML tells by itself of a card in trouble: XIDs, uncorrectable ECC errors, what the driver wants done.
 
-Translates, decides nothing: whether an alarm makes a card sick is the node agent's business. A call may hang as
+Translates, decides nothing: whether an event makes a card unhealthy is the node agent's business. A call may hang as
 long as the driver does: all of them belong in one thread of their own. What the driver cannot tell is None.
 """
 
@@ -28,8 +28,8 @@ _MOST_CARDS: Final = 64
 _LONGEST: Final = 100
 
 
-class AlarmKind(StrEnum):
-    """What an alarm is about."""
+class CardEventKind(StrEnum):
+    """What an event is about."""
 
     XID = "xid"
     ECC = "ecc"
@@ -37,12 +37,12 @@ class AlarmKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class CardEvent:
     """One event."""
 
     board: str
     """UUID of the physical card; empty: of none that is known."""
-    kind: AlarmKind
+    kind: CardEventKind
     number: int = 0
     """The XID; 0 for ECC."""
 
@@ -60,34 +60,34 @@ class Board:
     """A broken row of its memory could not be replaced."""
 
 
-class Alarms(Protocol):
-    """Where alarms come from."""
+class CardEvents(Protocol):
+    """Where events come from."""
 
     def boards(self) -> tuple[Board, ...]:
         """Every card that answers; listened to from now on. MachineError."""
 
-    def heard(self) -> int:
+    def monitored(self) -> int:
         """How many cards tell of their events."""
 
-    def deaf(self) -> str:
+    def unmonitored(self) -> str:
         """Why some card does not; empty: all do."""
 
-    def wait(self, seconds: float) -> Alarm | None:
-        """The next event; None: there was none in that time. MachineError where nothing can be heard."""
+    def wait(self, seconds: float) -> CardEvent | None:
+        """The next event; None: there was none in that time. MachineError where no event can come."""
 
 
-class NvmlAlarms(NvmlMachine):
-    """Fulfils `Alarms`."""
+class NvmlCardEvents(NvmlMachine):
+    """Fulfils `CardEvents`."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._set: Any = None
         self._names: dict[int, str] = {}
-        self._heard: dict[str, str] = {}
-        """By UUID why events of a card cannot be heard; empty: they can."""
+        self._monitored: dict[str, str] = {}
+        """By UUID why events of a card do not come; empty: they do."""
 
     def boards(self) -> tuple[Board, ...]:
-        """See `Alarms`. One that was lost and is back is registered again."""
+        """See `CardEvents`. One that was lost and is back is registered again."""
         nvml = self._open()
         try:
             count = min(nvml.nvmlDeviceGetCount(), _MOST_CARDS)
@@ -96,22 +96,22 @@ class NvmlAlarms(NvmlMachine):
             raise MachineError(f"cannot read cards: {exc}") from None
         found = [board for at in range(count) if (board := self._board(nvml, at)) is not None]
         present = {board.uuid for board in found}
-        self._heard = {uuid: why for uuid, why in self._heard.items() if uuid in present}
+        self._monitored = {uuid: why for uuid, why in self._monitored.items() if uuid in present}
         return tuple(found)
 
-    def heard(self) -> int:
-        """See `Alarms`."""
-        return sum(1 for why in self._heard.values() if not why)
+    def monitored(self) -> int:
+        """See `CardEvents`."""
+        return sum(1 for why in self._monitored.values() if not why)
 
-    def deaf(self) -> str:
-        """See `Alarms`."""
-        return "; ".join(f"card {uuid}: {why}" for uuid, why in sorted(self._heard.items()) if why)
+    def unmonitored(self) -> str:
+        """See `CardEvents`."""
+        return "; ".join(f"card {uuid}: {why}" for uuid, why in sorted(self._monitored.items()) if why)
 
-    def wait(self, seconds: float) -> Alarm | None:
-        """See `Alarms`."""
+    def wait(self, seconds: float) -> CardEvent | None:
+        """See `CardEvents`."""
         nvml = self._open()
-        if self._set is None or not self.heard():
-            raise MachineError(self.deaf() or "no card reports error events")
+        if self._set is None or not self.monitored():
+            raise MachineError(self.unmonitored() or "no card reports error events")
         try:
             event = nvml.nvmlEventSetWait_v2(self._set, int(seconds * 1000))
         except nvml.NVMLError_Timeout:
@@ -121,8 +121,8 @@ class NvmlAlarms(NvmlMachine):
             raise MachineError(f"cannot read NVML events: {exc}") from None
         board = self._names.get(_address(event.device), "")
         if event.eventType == _XID:
-            return Alarm(board, AlarmKind.XID, int(event.eventData))
-        return Alarm(board, AlarmKind.ECC) if event.eventType == _ECC else None
+            return CardEvent(board, CardEventKind.XID, int(event.eventData))
+        return CardEvent(board, CardEventKind.ECC) if event.eventType == _ECC else None
 
     def close(self) -> None:
         """See `Machine`; one that is gone is closed already."""
@@ -148,8 +148,8 @@ class NvmlAlarms(NvmlMachine):
             return None
         uuid = (uuid.decode("utf-8", "replace") if isinstance(uuid, bytes) else uuid)[:_LONGEST]
         self._names[_address(handle)] = uuid
-        if uuid not in self._heard:
-            self._heard[uuid] = self._listen(nvml, handle)
+        if uuid not in self._monitored:
+            self._monitored[uuid] = self._listen(nvml, handle)
         return Board(uuid, tuple(card.uuid for card in cards), _action(nvml, handle), _remap_failed(nvml, handle))
 
     def _listen(self, nvml: Any, handle: Any) -> str:
@@ -168,7 +168,7 @@ class NvmlAlarms(NvmlMachine):
     def _hang_up(self, nvml: Any) -> None:
         """The next reading of the boards registers again."""
         gone, self._set = self._set, None
-        self._heard.clear()
+        self._monitored.clear()
         if gone is not None:
             with contextlib.suppress(nvml.NVMLError):
                 nvml.nvmlEventSetFree(gone)

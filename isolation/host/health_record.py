@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.files import replace_file
-from isolation.host.core.card_health import Illness, Reason
+from isolation.host.core.card_health import CardFault, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from isolation.host.core.card_health import Ill
+    from isolation.host.core.card_health import UnhealthyCards
 
 log = logging.getLogger(__name__)
 RECORD: Final = "unhealthy-cards.json"
@@ -34,14 +34,14 @@ _MOST_TEXT: Final = 100
 class Record:
     """What is remembered."""
 
-    ill: Ill = field(default_factory=lambda: MappingProxyType({}))
+    unhealthy: UnhealthyCards = field(default_factory=lambda: MappingProxyType({}))
     cards: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     """UUIDs by NVML's index, of cards that have answered: one that is lost cannot tell its own."""
 
 
 def save(path: Path, boot: str, record: Record) -> None:
     """The whole record, or what was there before. OSError."""
-    boards = {uuid: asdict(one) for uuid, one in record.ill.items()}
+    boards = {uuid: asdict(one) for uuid, one in record.unhealthy.items()}
     text = json.dumps({"format": _FORMAT, "boot": boot, "boards": boards, "cards": dict(record.cards)})
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text)
@@ -54,8 +54,8 @@ def load(path: Path, boot: str) -> Record | None:
             found = json.loads(file.read(_MOST_BYTES))
         if found["format"] != _FORMAT or found["boot"] != boot:
             return None
-        ill = {str(uuid)[:_MOST_TEXT]: _illness(one) for uuid, one in found["boards"].items()}
-        return Record(ill, {int(at): str(uuid)[:_MOST_TEXT] for at, uuid in found.get("cards", {}).items()})
+        unhealthy = {str(uuid)[:_MOST_TEXT]: _fault(one) for uuid, one in found["boards"].items()}
+        return Record(unhealthy, {int(at): str(uuid)[:_MOST_TEXT] for at, uuid in found.get("cards", {}).items()})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
@@ -63,9 +63,9 @@ def load(path: Path, boot: str) -> Record | None:
         return None
 
 
-def _illness(one: Mapping[str, Any]) -> Illness:
+def _fault(one: Mapping[str, Any]) -> CardFault:
     """KeyError, TypeError or ValueError where it is none."""
-    return Illness(
+    return CardFault(
         cards=tuple(map(str, one["cards"])),
         reason=Reason(one["reason"]),
         number=int(one["number"]),

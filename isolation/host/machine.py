@@ -2,8 +2,8 @@
 """
 This machine's cards, real ones or simulated ones, as NVML tells of them.
 
-With `alarms`, the only module of the room that knows NVML. Translates its errors; "cannot tell" is None or an empty
-answer, never 0.
+With `card_events`, the only module of the package that knows NVML. Translates its errors; "cannot tell" is None or an
+empty answer, never 0.
 """
 
 from __future__ import annotations

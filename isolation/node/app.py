@@ -49,10 +49,10 @@ from isolation.node.watch import NodePods
 from isolation.node.web import serving
 from isolation.node.wiring import (
     WiringError,
-    alarms_of,
     backends_of,
     feeding_of,
     hardware_of,
+    health_watch,
     limits_socket,
     slices_of,
 )
@@ -102,14 +102,14 @@ class NodeAgent:
         self._settings = settings
         self.metrics = NodeMetrics()
         machine = NvmlMachine(settings.simgpu)
-        self._alarms, self._card_news, self._offer_news = alarms_of(settings), asyncio.Event(), asyncio.Event()
+        self._health, self._card_news, self._offer_news = health_watch(settings), asyncio.Event(), asyncio.Event()
         cgroups = KernelCgroups(settings.cgroup)
         self.allocations = Allocations(cgroups)
         self.inventory = NodeInventory(
             machine,
             settings.terms,
             settings.run_dir / "node.json",
-            self._alarms.sick,
+            self._health.unhealthy,
             self.allocations.bytes_by_card,
         )
         self.pods = NodePods(access, node)
@@ -142,7 +142,7 @@ class NodeAgent:
         self._unregistered = self._unseen = time.monotonic()
         self._leaving = False
         self.metrics.watch(self._rows)
-        self.metrics.watch(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
+        self.metrics.watch(lambda: self.background.rows(catalogue.TASK_FAILURES, catalogue.TASK_HEALTHY))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop."""
@@ -153,9 +153,9 @@ class NodeAgent:
             for name, follower in (*self.pods.followers.items(), ("watch-node", self._node_follower)):
                 await enter(tasks.keep(name, follower.run))
             await enter(tasks.cycles("cards", self._read_cards, news=self._card_news, limit=_CARDS_LIMIT_SECONDS))
-            heard = self._heard_of_cards()
-            if self._alarms.watched:
-                stack.enter_context(tasks.thread("card-events", lambda: self._alarms.cycle(heard)))
+            on_change = self._on_health_change()
+            if self._health.watched:
+                stack.enter_context(tasks.thread("card-events", lambda: self._health.cycle(on_change)))
             if not await self._until(lambda: self._cards_read or self.inventory.usable, stop):
                 return
             stack.callback(self.session.close)
@@ -260,7 +260,7 @@ class NodeAgent:
         self._cards_read = True
         return _CARDS_SECONDS
 
-    def _heard_of_cards(self) -> Callable[[], None]:
+    def _on_health_change(self) -> Callable[[], None]:
         """To be called from another thread."""
         loop = asyncio.get_running_loop()
 
@@ -353,29 +353,29 @@ class NodeAgent:
         alone: dict[MetricSpec, float | None] = {
             catalogue.READY: not self.not_ready(),
             catalogue.DEVICE_PLUGIN: report is not None,
-            catalogue.REGISTERED: report is not None and report.registered,
-            catalogue.REGISTRATIONS: None if report is None else report.registrations,
-            catalogue.UNPREPARED: None if report is None else report.refused,
-            catalogue.HELD: len(self._checkpoint.used()),
-            catalogue.HOLDERS: len(self.allocations),
-            catalogue.CONNECTED: self.session.in_force,
-            catalogue.CONNECTIONS: self.session.times,
-            catalogue.LISTENED: self._alarms.heard,
-            catalogue.MPS_FAILED: self._mps.failed,
-            catalogue.WRITES: self.status.writes,
-            catalogue.SILENCE: None if heard is None else time.monotonic() - heard,
+            catalogue.KUBELET_REGISTERED: report is not None and report.registered,
+            catalogue.KUBELET_REGISTRATIONS: None if report is None else report.registrations,
+            catalogue.UNPREPARED_CONTAINERS: None if report is None else report.refused,
+            catalogue.ALLOCATED_DEVICES: len(self._checkpoint.used()),
+            catalogue.ALLOCATIONS: len(self.allocations),
+            catalogue.RUNTIME_CONNECTED: self.session.in_force,
+            catalogue.RUNTIME_CONNECTIONS: self.session.times,
+            catalogue.HEALTH_MONITORED_CARDS: self._health.monitored,
+            catalogue.MPS_FAILED_CONTAINERS: self._mps.failed,
+            catalogue.NODE_UPDATES: self.status.writes,
+            catalogue.WATCH_STALENESS: None if heard is None else time.monotonic() - heard,
         }
         rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
             spec: {(): float(value)} for spec, value in alone.items() if value is not None
         }
         rows[catalogue.INFO] = {(self._settings.node,): 1.0}
         rows[catalogue.DEVICES] = {("healthy",): healthy, ("unhealthy",): len(devices) - healthy}
-        rows[catalogue.SICK] = self._sick_cards()
+        rows[catalogue.UNHEALTHY_CARDS] = self._unhealthy_cards()
         return rows
 
-    def _sick_cards(self) -> Mapping[tuple[str, ...], float]:
+    def _unhealthy_cards(self) -> Mapping[tuple[str, ...], float]:
         """How many there are, by reason."""
-        why = self._alarms.reasons()
+        why = self._health.reasons()
         why = {**why, **dict.fromkeys(self.inventory.changed, Reason.MIG)}
         found = Counter(why.get(card.uuid, Reason.LOST) for card in self.inventory.cards() if not card.healthy)
         return {(reason.value,): float(found[reason]) for reason in Reason}

@@ -100,7 +100,7 @@ _USUAL: Final = Settings(node="")
 @click.option(
     "--healthy-after",
     type=click.IntRange(0, 10080),
-    default=_USUAL.well_after_minutes,
+    default=_USUAL.healthy_after_minutes,
     show_default=True,
     metavar="MINUTES",
     help="Mark a card healthy after this many minutes without errors, if its driver cannot report recovery; 0: never.",
@@ -190,7 +190,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         kubeconfig=given["kubeconfig"],
         context=given["context"],
         ignore_xids=given["ignore_xids"].replace(" ", ""),
-        well_after_minutes=given["healthy_after"],
+        healthy_after_minutes=given["healthy_after"],
         **paths_of(given),
         over_limit=OverLimit(given["over_limit"], given["over_limit_samples"], given["over_limit_tolerance"] * MIB),
     )

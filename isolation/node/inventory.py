@@ -139,7 +139,7 @@ def seen(before: Sequence[Card], found: Sequence[Card]) -> tuple[Card, ...]:
 
 
 def _as_known(card: Card, before: Sequence[Card]) -> Card:
-    """A sick card tells no amounts: those that it had stay."""
+    """An unhealthy card tells no amounts: those that it had stay."""
     known = next((one for one in before if one.uuid == card.uuid), None)
     return replace(known, healthy=False) if known is not None and not card.total_bytes else card
 
@@ -152,18 +152,18 @@ class NodeInventory:
         machine: Cards,
         terms: Terms,
         file: Path,
-        sick: Callable[[], Mapping[str, str]] = dict[str, str],
+        unhealthy: Callable[[], Mapping[str, str]] = dict[str, str],
         held: Callable[[], Collection[str]] = tuple[str],
     ) -> None:
         """
-        `sick`: of cards that answer and should get no newcomers why, by UUID; `held`: UUIDs of cards with promises.
+        `unhealthy`: why cards that answer get no new allocations, by UUID; `held`: UUIDs of cards with promises.
         """
-        self._machine, self._terms, self._file, self._told_sick = machine, terms, file, sick
+        self._machine, self._terms, self._file, self._told_unhealthy = machine, terms, file, unhealthy
         self._held = held
         self.changed: Mapping[str, str] = {}
-        """Why cards get no newcomers whose physical card was divided differently under promises, by UUID."""
+        """Why cards get no new allocations whose physical card was divided differently under promises, by UUID."""
         self._lock = Lock()
-        self.sick: Mapping[str, str] = {}
+        self.unhealthy: Mapping[str, str] = {}
         """As at the last reading."""
         self._known, self.told = self._load()
         self.trouble = "the cards have not been read yet"
@@ -195,18 +195,18 @@ class NodeInventory:
 
     def refresh(self) -> bool:
         """Read the cards again; whether anything changed."""
-        before = self.sick
+        before = self.unhealthy
         read = self._read()
-        return read or self.sick != before
+        return read or self.unhealthy != before
 
     def _read(self) -> bool:
-        told = self._told_sick()
+        told = self._told_unhealthy()
         try:
             found = divided(self._machine.cards(), self._terms)
         except MachineError as exc:
             if str(exc) != self.trouble:
                 log.error("%s", exc)  # noqa: TRY400 (its text is the whole story)
-            self.trouble, self.sick = str(exc), {**told, **self.changed}
+            self.trouble, self.unhealthy = str(exc), {**told, **self.changed}
             return self._now(cards=tuple(replace(c, healthy=False) for c in self._known.cards))
         self.trouble = ""
         before = self._known.cards
@@ -215,11 +215,11 @@ class NodeInventory:
             if not any(card.uuid in self.changed for card in change.cards):
                 log.warning("%s", change.why)
         self.changed = {card.uuid: change.why for change in changes for card in change.cards}
-        self.sick = {**told, **self.changed}
+        self.unhealthy = {**told, **self.changed}
         boards = {change.board for change in changes}
         found = (*(c for change in changes for c in change.cards), *(c for c in found if c.board not in boards))
         cards = seen(before, numbered(found, before))
-        return self._now(cards=tuple(replace(c, healthy=c.healthy and c.uuid not in self.sick) for c in cards))
+        return self._now(cards=tuple(replace(c, healthy=c.healthy and c.uuid not in self.unhealthy) for c in cards))
 
     def serves(self, mode: Mode, *, whole: bool, backend: str = "") -> bool:
         """The node's object says this; whether anything changed."""

@@ -33,9 +33,9 @@ class NodeMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        spec = catalogue.DURATION
+        spec = catalogue.REQUEST_DURATION
         self._duration = Histogram(spec.name, spec.help, spec.labels, buckets=_BUCKETS, registry=self._registry)
-        self._answers = self._counter(catalogue.ANSWERS)
+        self._answers = self._counter(catalogue.REQUESTS)
 
     def _counter(self, spec: MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)

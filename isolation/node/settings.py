@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.backends import AUTO
 from isolation.contract.quantity import GIB
-from isolation.host.core.card_health import WELL_AFTER_SECONDS, HealthTerms
+from isolation.host.core.card_health import HEALTHY_AFTER_SECONDS, HealthTerms
 from isolation.node.containers import REFUSE
 from isolation.node.inventory import Terms
 from isolation.node.overlimit import OverLimit
@@ -44,17 +44,17 @@ class Settings(Paths):
     kubeconfig: Path | None = None
     context: str | None = None
     ignore_xids: str = ""
-    well_after_minutes: int = int(WELL_AFTER_SECONDS / 60)
+    healthy_after_minutes: int = int(HEALTHY_AFTER_SECONDS / 60)
     over_limit: OverLimit = OverLimit()  # noqa: RUF009 (frozen)
     unsupported_images: str = REFUSE
 
     @property
     def health(self) -> HealthTerms:
-        """What makes a card sick; only where there are no problems."""
+        """What makes a card unhealthy; only where there are no problems."""
         if self.ignore_xids == ALL_XIDS:
             return HealthTerms(watched=False)
         ignored = frozenset(int(one) for one in self.ignore_xids.split(",") if one)
-        return HealthTerms(ignored=ignored, well_after=self.well_after_minutes * 60.0)
+        return HealthTerms(ignored=ignored, healthy_after=self.healthy_after_minutes * 60.0)
 
     def problems(self) -> Iterator[str]:
         """What cannot be done as asked."""

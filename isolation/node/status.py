@@ -31,7 +31,7 @@ from isolation.contract.names import (
     ISOLATION,
     MIG_PREFIX,
     RESIZED,
-    SICK,
+    UNHEALTHY_CARDS,
 )
 from isolation.contract.quantity import MIB, QuantityError, parse
 from isolation.kube.core.errors import ClusterError, MalformedError
@@ -79,15 +79,15 @@ def wish(
     cards: Sequence[Card],
     mode: Mode,
     agent: str,
-    sick: Mapping[str, str] | None = None,
+    unhealthy: Mapping[str, str] | None = None,
     resized: Resized | None = None,
     *,
     choice: Choice | None = None,
 ) -> Said:
-    """What this node should say; `sick`: why cards get no newcomers, by UUID; `choice`: what enforces promises."""
+    """What this node should say; `unhealthy`: cards without new allocations, with the reason; `choice`: the backend."""
     if mode not in SHARED_MODES:
         cards = ()
-    ill = {card.uuid: sick[card.uuid] for card in cards if sick and card.uuid in sick}
+    reasons = {card.uuid: unhealthy[card.uuid] for card in cards if unhealthy and card.uuid in unhealthy}
     units = max((card.allocatable_bytes // card.unit_bytes for card in cards), default=0)
     models = {card.model for card in cards}
     extra = resized.extra_core if resized is not None else 0
@@ -110,7 +110,7 @@ def wish(
             CARDS: encode_cards(cards),
             AGENT: agent,
             ISOLATION: encode_isolation(choice) if choice is not None and mode in SHARED_MODES else None,
-            SICK: "; ".join(f"{uuid}: {why}" for uuid, why in ill.items()) or None,
+            UNHEALTHY_CARDS: "; ".join(f"{uuid}: {why}" for uuid, why in reasons.items()) or None,
         }
         # Until the pods have been read nothing is said of them: what stands there stays.
         | ({} if resized is None else {RESIZED: encode_applied(resized.applied)}),
@@ -272,7 +272,7 @@ class NodeStatus:
             mode = self._inventory.mode()
             choice = await asyncio.to_thread(self._choice)
             wanted = wish(
-                self._inventory.cards(), mode, self._agent, self._inventory.sick, self._resized, choice=choice
+                self._inventory.cards(), mode, self._agent, self._inventory.unhealthy, self._resized, choice=choice
             )
             wrong = amiss(wanted, self._watch.said, writes_anything=mode in SHARED_MODES)
             try:

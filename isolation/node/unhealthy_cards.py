@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Listens for cards in trouble, in a thread of its own, and remembers the sick ones over a restart of the agent.
+Listens for cards in trouble, in a thread of its own, and remembers the unhealthy ones over a restart of the agent.
 
-Decides when to look and what is said; what makes a card sick is `card_health`'s. Where NVML cannot tell, nothing is
-known, and the cards stay as they were. The memory is a file: whoever removes it declares the cards well.
+Decides when to look and what is said; `card_health` decides what makes a card unhealthy. Where NVML cannot tell,
+nothing is known, and the cards stay as they were. The memory is a file: whoever removes it declares the cards healthy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from isolation.host.core.card_health import Reason, alarmed, critical, looked, remembered
+from isolation.host.core.card_health import Reason, apply_boards, apply_event, critical, remembered
 from isolation.host.health_record import Record, load, save
 from isolation.host.machine import MachineError
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from isolation.host.card_events import Alarm, Alarms, Board
-    from isolation.host.core.card_health import HealthTerms, Ill
+    from isolation.host.card_events import Board, CardEvent, CardEvents
+    from isolation.host.core.card_health import HealthTerms, UnhealthyCards
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 5.0
 WAIT_SECONDS: Final = 1.0
 _BREATH_SECONDS: Final = 0.01
-"""Between alarms: a program that causes them without end does not take a processor."""
+"""Between events: a program that causes them without end does not take a processor."""
 RENEW_SECONDS: Final = 60.0
 """So often the record is written anew, so that a reader knows that somebody still decides."""
 _MOST_TOLD: Final = 64
@@ -36,25 +36,25 @@ _MOST_TOLD: Final = 64
 class HealthWatch:
     """See the module. `cycle` is for the thread; the rest may be asked from any other."""
 
-    def __init__(self, alarms: Alarms, terms: HealthTerms, file: Path, boot: str) -> None:
-        self._alarms, self._terms, self._file, self._boot = alarms, terms, file, boot
+    def __init__(self, events: CardEvents, terms: HealthTerms, file: Path, boot: str) -> None:
+        self._events, self._terms, self._file, self._boot = events, terms, file, boot
         known = load(file, boot)
-        self._ill: Ill = remembered(known.ill if known is not None else {}, terms)
-        self._written = bool(self._ill)
+        self._unhealthy: UnhealthyCards = remembered(known.unhealthy if known is not None else {}, terms)
+        self._written = bool(self._unhealthy)
         self._saved = float("-inf")
         self._boards: dict[str, Board] = {}
         self._due = float("-inf")
         self._told: set[str] = set()
-        self.heard: int | None = None
+        self.monitored: int | None = None
         """How many cards tell of their events; None: not known yet."""
 
-    def sick(self) -> Mapping[str, str]:
-        """Why a card gets no newcomers, by UUID of what is shared."""
-        return {card: known.text for known in self._ill.values() for card in known.cards}
+    def unhealthy(self) -> Mapping[str, str]:
+        """Why a card gets no new allocations, by UUID of what is shared."""
+        return {card: known.text for known in self._unhealthy.values() for card in known.cards}
 
     def reasons(self) -> Mapping[str, Reason]:
         """The same, for counting."""
-        return {card: known.reason for known in self._ill.values() for card in known.cards}
+        return {card: known.reason for known in self._unhealthy.values() for card in known.cards}
 
     @property
     def watched(self) -> bool:
@@ -62,12 +62,12 @@ class HealthWatch:
         return self._terms.watched
 
     def cycle(self, news: Callable[[], None]) -> float:
-        """A turn; `news` is called when a card has become sick or well. Seconds until the next."""
-        before = self.sick()
+        """A turn; `news` is called when a card has become unhealthy or well. Seconds until the next."""
+        before = self.unhealthy()
         try:
             return self.turn(time.monotonic())
         finally:
-            if self.sick() != before:
+            if self.unhealthy() != before:
                 news()
 
     def turn(self, now: float) -> float:
@@ -76,56 +76,56 @@ class HealthWatch:
             self._look(now)
             self._due = now + LOOK_SECONDS
         try:
-            alarm = self._alarms.wait(WAIT_SECONDS)
+            event = self._events.wait(WAIT_SECONDS)
         except MachineError as exc:
             self._once(f"cannot receive card error events ({exc}): keeping the last known card health")
             return WAIT_SECONDS
-        if alarm is None:
+        if event is None:
             return 0.0
-        self._alarm(alarm, now)
+        self._event(event, now)
         return _BREATH_SECONDS
 
     def _look(self, now: float) -> None:
-        if self._ill and self._written and not self._file.exists():
+        if self._unhealthy and self._written and not self._file.exists():
             log.info("%s was removed: treating all unhealthy cards as healthy again", self._file)
-            self._ill = {}
+            self._unhealthy = {}
         try:
-            boards = self._alarms.boards()
+            boards = self._events.boards()
         except MachineError as exc:
-            self.heard = 0
+            self.monitored = 0
             self._once(f"cannot receive card error events ({exc}): keeping the last known card health")
             return
-        self.heard = self._alarms.heard()
-        if why := self._alarms.deaf():
+        self.monitored = self._events.monitored()
+        if why := self._events.unmonitored():
             self._once(f"some cards do not report error events: {why}")
         self._boards |= {board.uuid: board for board in boards}
-        before = self._ill
-        self._ill, well = looked(before, boards, self._terms, now)
+        before = self._unhealthy
+        self._unhealthy, well = apply_boards(before, boards, self._terms, now)
         for uuid, why in well.items():
             log.info("card %s is healthy again (was: %s): %s", uuid, before[uuid].text, why)
-        for uuid in self._ill.keys() - before.keys():
+        for uuid in self._unhealthy.keys() - before.keys():
             self._fell(uuid)
-        if self._ill != before or now - self._saved >= RENEW_SECONDS:
+        if self._unhealthy != before or now - self._saved >= RENEW_SECONDS:
             self._save(now)
 
-    def _alarm(self, alarm: Alarm, now: float) -> None:
-        if not critical(alarm, self._terms):
-            log.debug("card %s: ignoring XID %d: caused by an application, or harmless", alarm.board, alarm.number)
+    def _event(self, event: CardEvent, now: float) -> None:
+        if not critical(event, self._terms):
+            log.debug("card %s: ignoring XID %d: caused by an application, or harmless", event.board, event.number)
             return
-        if alarm.board not in self._boards:
-            self._once(f"ignoring {alarm.kind} {alarm.number}: NVML does not name the card")
+        if event.board not in self._boards:
+            self._once(f"ignoring {event.kind} {event.number}: NVML does not name the card")
             return
-        before = self._ill
-        self._ill = alarmed(before, alarm, self._boards, self._terms, now)
-        if alarm.board not in before:
-            self._fell(alarm.board)
+        before = self._unhealthy
+        self._unhealthy = apply_event(before, event, self._boards, self._terms, now)
+        if event.board not in before:
+            self._fell(event.board)
         self._save(now)
 
     def _fell(self, uuid: str) -> None:
         log.warning(
             "card %s is unhealthy: %s; no new allocations, running pods continue; to mark it healthy, remove %s",
             uuid,
-            self._ill[uuid].text,
+            self._unhealthy[uuid].text,
             self._file,
         )
 
@@ -138,7 +138,7 @@ class HealthWatch:
         """A lost file makes a card well at the next start: trouble is only told."""
         self._saved = now
         try:
-            save(self._file, self._boot, Record(self._ill))
+            save(self._file, self._boot, Record(self._unhealthy))
         except OSError as exc:
             self._once(f"cannot write {self._file}: {exc}")
         else:

@@ -16,7 +16,7 @@ from isolation.contract.backends import AUTO, BACKENDS
 from isolation.contract.model import Mode
 from isolation.host import process
 from isolation.host.backend_record import write_backend
-from isolation.host.card_events import NvmlAlarms
+from isolation.host.card_events import NvmlCardEvents
 from isolation.host.health_record import RECORD
 from isolation.host.machine import NvmlMachine
 from isolation.node.backend import KernelBackend, LibraryBackend, MigBackend, NoBackend, NodeBackends
@@ -107,6 +107,6 @@ def slices_of(settings: Settings) -> TimeSlices:
     return TimeSlices(NvidiaDriver() if settings.simgpu is None else SimulatedDriver(settings.simgpu))
 
 
-def alarms_of(settings: Settings) -> HealthWatch:
-    """Whoever hears of cards in trouble."""
-    return HealthWatch(NvmlAlarms(settings.simgpu), settings.health, settings.run_dir / RECORD, process.boot())
+def health_watch(settings: Settings) -> HealthWatch:
+    """What follows the health of the cards."""
+    return HealthWatch(NvmlCardEvents(settings.simgpu), settings.health, settings.run_dir / RECORD, process.boot())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The fleet as arrays, as the kernel reads it: one row per node with what is free on it.
+The fleet as arrays, as the native code reads it: one row per node with what is free on it.
 
 Knows nothing of pods and policies. A dropped node leaves an empty row that the next one takes.
 """

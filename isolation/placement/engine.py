@@ -18,7 +18,7 @@ import numpy as np
 
 from isolation.contract.model import FULL_CORE, Placement, Refusal, Slice, Why
 from isolation.placement import native
-from isolation.placement.explain import BARRED, KERNEL_WHYS, describe_reason, explain_refusal, nearest_reason
+from isolation.placement.explain import BARRED, NATIVE_WHYS, describe_reason, explain_refusal, nearest_reason
 from isolation.placement.fleet_state import FleetState, PlacementError
 from isolation.placement.groups import WHYS
 from isolation.placement.policy import Rank
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "PlacementError"]
 
 _CODES: Final = (
-    *KERNEL_WHYS,
+    *NATIVE_WHYS,
     None,  # GS_NO_COUNT: it would take the pod
-    *WHYS,  # a node that its group may not use: Groups' own code, put behind the kernel's
+    *WHYS,  # a node that its group may not use: Groups' own code, put behind the native ones
     Why.NO_NODES,
 )
 """What `why_not` finds for a node, by code."""
-_BARRED, _UNKNOWN = len(KERNEL_WHYS) + 1, len(_CODES) - 1
+_BARRED, _UNKNOWN = len(NATIVE_WHYS) + 1, len(_CODES) - 1
 
 
 class Engine(FleetState):
@@ -188,11 +188,11 @@ class Engine(FleetState):
         return Placement(node.name, tuple(Slice(c.uuid, c.index, request.card_bytes, request.card_core) for c in taken))
 
     def _refuse(self, request: Request, ask: native.AskStruct) -> Refusal:
-        best, found = native.BestStruct(), np.zeros(len(KERNEL_WHYS) + 1, np.int32)
+        best, found = native.BestStruct(), np.zeros(len(NATIVE_WHYS) + 1, np.int32)
         eligible = native.pointer(self.groups.eligible[ask.group])
         native.LIB.gs_why(self.fleet.struct, ask, eligible, self._allowed_cards(ask), native.pointer(found), best)
         counts = self.groups.barred(ask.group, self.fleet.rows)
-        counts |= {why: n for why, n in zip(KERNEL_WHYS, found.tolist(), strict=False) if why is not None and n}
+        counts |= {why: n for why, n in zip(NATIVE_WHYS, found.tolist(), strict=False) if why is not None and n}
         why = nearest_reason(counts)
         example = self.groups.example(ask.group, why, self._node_at) if why in BARRED else ""
         return explain_refusal(request, counts, best, example)

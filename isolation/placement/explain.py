@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Request
 
-KERNEL_WHYS: Final = (
+NATIVE_WHYS: Final = (
     None,  # GS_NO_GROUP: Groups knows which
     Why.TOO_FEW_CARDS,
     Why.CARD_TOO_SMALL,
@@ -76,10 +76,10 @@ _ADVICE: Final = MappingProxyType(
 class BestAvailable(Protocol):
     """The best there is among the nodes the pod may use (`struct gs_best`)."""
 
-    card: int
-    """Bytes the largest card offers when empty."""
-    free: int
-    """Bytes free on the card with the most room."""
+    card_bytes: int
+    """What the largest card offers when empty."""
+    free_bytes: int
+    """Free on the card with the most room."""
     core: int
     cards: int
     untouched: int
@@ -150,7 +150,7 @@ def _advise(why: Why, request: Request, best: BestAvailable) -> str:
     match why:
         case Why.CARD_TOO_SMALL:
             return (
-                f"The largest card offers {show_bytes(best.card)}: request at most that per card"
+                f"The largest card offers {show_bytes(best.card_bytes)}: request at most that per card"
                 f" (label {ACK.card_count} spreads a pod over several cards), or add larger cards."
             )
         case Why.TOO_FEW_CARDS:
@@ -201,7 +201,7 @@ def _advise_on_cards(request: Request, best: BestAvailable) -> str:
     if request.whole:
         return f"No node has more than {_cards(best.untouched)} free: request fewer, or add a node."
     compute = f" and {best.core} % compute" if request.card_core and best.core < FULL_CORE else ""
-    room = f"The card with the most free memory has {show_bytes(max(0, best.free))}{compute} free"
+    room = f"The card with the most free memory has {show_bytes(max(0, best.free_bytes))}{compute} free"
     return f"{room}: request less per card, delete or move a pod, or add a node."
 
 

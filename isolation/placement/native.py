@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The C kernel as Python sees it: structs mirrored field by field, nothing decided here.
+The C code as Python sees it: structs mirrored field by field, nothing decided here.
 
 Built by the project's own build (`setup.py`, gcc only). Arrays stay owned by their Python
 holder; a struct only points at them.
@@ -25,7 +25,7 @@ PRICE_STEPS: Final = 1000
 BUILD: Final = "run `make test`, or `pip install .` with gcc on PATH"
 
 
-class KernelMissingError(ImportError):
+class NativeMissingError(ImportError):
     """The shared object is not beside this module, or was built from other sources."""
 
 
@@ -94,17 +94,17 @@ class BestStruct(Structure):
     """`struct gs_best`."""
 
     _fields_: ClassVar[list[tuple[str, Any]]] = [
-        (name, c_int64) for name in ("card", "free", "core", "cards", "untouched", "cpu", "memory")
+        (name, c_int64) for name in ("card_bytes", "free_bytes", "core", "cards", "untouched", "cpu", "memory")
     ]
 
 
 def _load() -> ctypes.CDLL:
-    path = Path(__file__).with_name("_kernel.so")
+    path = Path(__file__).with_name("_native.so")
     if not path.is_file():
-        raise KernelMissingError(f"{path.name} was not built: {BUILD}")
+        raise NativeMissingError(f"{path.name} was not built: {BUILD}")
     lib = ctypes.CDLL(str(path))
     if not _same_structs(lib):
-        raise KernelMissingError(f"{path.name} was built from other sources: {BUILD}")
+        raise NativeMissingError(f"{path.name} was built from other sources: {BUILD}")
     fleet, mix, policy, ask, row = (POINTER(s) for s in (FleetStruct, MixStruct, PolicyStruct, AskStruct, RowStruct))
     lib.gs_pick.argtypes = [fleet, mix, policy, ask, row, c_void_p, c_void_p, c_int32, POINTER(c_uint64)]
     lib.gs_pick.restype = c_int32

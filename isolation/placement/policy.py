@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The policies by name: how a node is chosen. The numbers are weights in the kernel's potential.
+The policies by name: how a node is chosen. The numbers are weights in the potential of the native code.
 
 `binpack` and `spread` on a node's own label say which *card* of that node comes first and
 bind every policy; a node without the label leaves its cards to the policy as well.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where the replicas of one owner are, as arrays that the kernel reads.
+Where the replicas of one owner are, as arrays that the native code reads.
 
 Only nodes where that affects a choice are kept: an owner of ten thousand replicas on binpack
 nodes costs nothing.

@@ -42,7 +42,7 @@ class RequestShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MixTable:
-    """The mix in the shape the kernel reads; never changed once made."""
+    """The mix in the shape the native code reads; never changed once made."""
 
     arrays: dict[str, np.ndarray[Any, Any]]
     singles: int

@@ -99,7 +99,7 @@ class Scheduler:
         self.background = Background()
         store.listen(self._note)
         self.metrics.add_gauges(self._gauges)
-        self.metrics.add_gauges(lambda: self.background.rows(catalogue.FAILURES, catalogue.HEALTHY))
+        self.metrics.add_gauges(lambda: self.background.rows(catalogue.TASK_FAILURES, catalogue.TASK_HEALTHY))
 
     # Start and stop.
 
@@ -206,17 +206,19 @@ class Scheduler:
         view = store.view()
         unread = self.informers.pools.unreadable + self.informers.right_sizing.unreadable
         rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
-            catalogue.LEADS: {none: float(self.leadership.fence() is not None)},
+            catalogue.LEADER: {none: float(self.leadership.fence() is not None)},
             catalogue.SYNCED: {none: float(not self.informers.missing())},
-            catalogue.VIEW_AGE: {(name,): age for name, age in self.informers.ages().items()},
+            catalogue.WATCH_STALENESS: {(name,): age for name, age in self.informers.ages().items()},
             catalogue.NODES: {none: float(sum(1 for node in store.nodes.values() if node.cards))},
             catalogue.PODS: {none: float(placed)},
-            catalogue.ASSUMED: {none: float(len(self.cache.assumed_pods()))},
-            catalogue.WAITING: {none: float(len(self.context.unschedulable))},
-            catalogue.RESERVED: count(made.reason for made in self.informers.reservations.known.values()),
-            catalogue.OVERCOMMITTED: {none: float(len(self.cache.find_overcommitted()))},
-            catalogue.UNREADABLE: {none: float(len(view.unreadable) + unread)},
-            catalogue.POOLS: {none: float(sum(pool.ours != Ours() for pool in self.informers.pools.known.pools))},
+            catalogue.ASSUMED_PODS: {none: float(len(self.cache.assumed_pods()))},
+            catalogue.PENDING_PODS: {none: float(len(self.context.unschedulable))},
+            catalogue.RESERVATIONS: count(made.reason for made in self.informers.reservations.known.values()),
+            catalogue.OVERCOMMITTED_CARDS: {none: float(len(self.cache.find_overcommitted()))},
+            catalogue.UNREADABLE_OBJECTS: {none: float(len(view.unreadable) + unread)},
+            catalogue.HANDED_OVER_POOLS: {
+                none: float(sum(pool.ours != Ours() for pool in self.informers.pools.known.pools))
+            },
         }
         if self.admission is not None:
             rows |= self.admission.rows()
@@ -225,9 +227,9 @@ class Scheduler:
         else:
             certificate = self.admission.certificate() if self.admission is not None else None
         if certificate is not None:
-            rows[catalogue.CERTIFICATE] = {none: certificate[0]}
+            rows[catalogue.CERTIFICATE_LOADED] = {none: certificate[0]}
             if certificate[1] is not None:
-                rows[catalogue.CERTIFICATE_ENDS] = {none: certificate[1]}
+                rows[catalogue.CERTIFICATE_EXPIRY] = {none: certificate[1]}
         return rows
 
 

@@ -178,7 +178,7 @@ def print_config(*, existing: bool, sidecar: str) -> None:
 
 def serve(settings: SchedulerSettings) -> None:
     """Run the process; an error at the start is one line."""
-    import uvloop  # noqa: PLC0415 (like numpy and the kernel below, for serving only)
+    import uvloop  # noqa: PLC0415 (like numpy and the native code below, for serving only)
 
     from isolation.host.reloading_tls import TlsError  # noqa: PLC0415
     from isolation.scheduler import app  # noqa: PLC0415

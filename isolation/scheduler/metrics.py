@@ -46,8 +46,8 @@ class Metrics:
         self._page, self._due = b"", 0.0
         self._durations: dict[str, tuple[list[int], float]] = {}
         self._registry.register(DurationHistogram(self._durations))
-        self._requeued = self._counter(catalogue.WOKEN)
-        self._preemptions = self._counter(catalogue.RELIEFS)
+        self._requeued = self._counter(catalogue.REQUEUED_PODS)
+        self._preemptions = self._counter(catalogue.PREEMPTION_ATTEMPTS)
         self._evictions = self._counter(catalogue.EVICTIONS)
 
     def _counter(self, spec: MetricSpec) -> Counted:
@@ -104,7 +104,7 @@ class DurationHistogram(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """One family."""
-        spec = catalogue.DURATION
+        spec = catalogue.REQUEST_DURATION
         family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
         bounds = [*map(floatToGoString, catalogue.BUCKETS), "+Inf"]
         for verb, (buckets, seconds) in self._taken.items():

@@ -11,7 +11,7 @@ import pytest
 from support.compiled import ROOT, kept
 
 OBJECTS = (
-    "isolation/placement/_kernel.so",
+    "isolation/placement/_native.so",
     "isolation/simgpu/_hardware.so",
     "isolation/simgpu/lib/libcuda.so.1",
     "isolation/simgpu/lib/libnvidia-ml.so.1",
@@ -49,7 +49,7 @@ runpy.run_path("setup.py")
 INPUTS = (
     ROOT / "setup.py",
     ROOT / "isolation/lib/build.py",
-    *(ROOT / "isolation" / part for part in ("lib/src", "lib/include", "placement/kernel")),
+    *(ROOT / "isolation" / part for part in ("lib/src", "lib/include", "placement/native")),
     *(ROOT / "isolation/simgpu" / part for part in ("driver/hw", "driver/cuda", "driver/nvml", "runtime")),
 )
 
@@ -103,4 +103,4 @@ def test_overruns_are_caught_where_there_is_a_libc_to_catch_them(made):
         assert not imported & {"__stack_chk_fail", "__stack_chk_guard"}
         return
     assert "__stack_chk_fail" in imported
-    assert name.endswith("_kernel.so") or any(one.endswith("_chk") for one in imported), imported
+    assert name.endswith("_native.so") or any(one.endswith("_chk") for one in imported), imported

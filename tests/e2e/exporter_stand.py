@@ -108,7 +108,7 @@ class Exporters:
         return web.Response(text=self.says() if self.says is not None else self._pages.get(local, ""))
 
     def _page(self, node: str, pods: list[dict[str, Any]]) -> str:
-        lines = [_line(metrics.SAMPLE_TIME, time.time())]
+        lines = [_line(metrics.SAMPLE_TIMESTAMP, time.time())]
         on: Counter[str] = Counter()
         for pod in pods:
             if pod["spec"].get("nodeName") == node and ALLOCATION in pod["metadata"].get("annotations", {}):
@@ -142,7 +142,7 @@ class Exporters:
                 "card": uuid.rsplit("-", 1)[1],
                 "mode": "shared",
             }
-            yield _line(metrics.CONTAINER_USED, used, **labels)
+            yield _line(metrics.CONTAINER_MEMORY_USED, used, **labels)
             seconds = self._total(self.core(meta["name"]), meta["namespace"], meta["name"], uuid)
             yield _line(metrics.CONTAINER_COMPUTE_SECONDS, seconds, **labels)
 

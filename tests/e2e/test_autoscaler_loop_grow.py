@@ -167,7 +167,7 @@ def test_a_pool_out_of_stock_backs_off_and_another_takes_over(plane, tmp_path):
                 await s.reconcile()
             wishes = [await s.machines.replicas(name) for name in ("cheap", "costly")]
             bought = [step.pool for step in s.steps(ScaleUp)]
-            return wishes, bought, set(s.memory.closed)
+            return wishes, bought, set(s.memory.backoffs)
 
     wishes, bought, closed = asyncio.run(story())
     assert [0, 1] == wishes
@@ -213,7 +213,7 @@ def test_what_the_provider_says_only_after_the_deadline_of_patience_is_given_bac
             await s.client.create(our_pod("one", 10))
 
             async def resting():
-                return "gpu-a" in s.memory.closed
+                return "gpu-a" in s.memory.backoffs
 
             await s.turns(resting, why="given up")
             for _ in range(3):

@@ -146,9 +146,9 @@ def test_a_third_of_the_nodes_unwell_stops_everything_and_says_so(plane, tmp_pat
     """
 
     async def story():
-        sick = [card_node(f"sick-{i}") for i in range(3)]
+        unhealthy = [card_node(f"unhealthy-{i}") for i in range(3)]
         async with fleet(plane, tmp_path, "gpu-a") as (client, machines):
-            for node in sick:
+            for node in unhealthy:
                 node["spec"] = {"unschedulable": True}
                 node["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": "x", "message": "x"}]
                 await client.create(node)
@@ -157,11 +157,13 @@ def test_a_third_of_the_nodes_unwell_stops_everything_and_says_so(plane, tmp_pat
                 await client.create(our_pod("waits", 8))
                 one.start()
                 await one.shows('gpushare_autoscaler_inhibited{reason="unready_nodes"}', 1)
-                await one.says("3 of 3 nodes are not ready (sick-0, sick-1, sick-2); no actions are taken")
+                await one.says(
+                    "3 of 3 nodes are not ready (unhealthy-0, unhealthy-1, unhealthy-2); no actions are taken"
+                )
                 await one.shows("gpushare_autoscaler_leader", 1)
                 before = await machines.replicas("gpu-a"), await one.sample('gpushare_pending_pods{reason="cards"}')
                 status, _, document = await one.plan()
-                for node in sick:
+                for node in unhealthy:
                     await client.delete(f"/api/v1/nodes/{node['metadata']['name']}")
                 await grown(machines, "gpu-a", 1)
                 return before, status, document

@@ -28,8 +28,14 @@ MAP = {"apiVersion": "v1", "kind": "ConfigMap"}
 def page(uuid, denied=0):
     """An exporter's: the pod uses 2 GiB."""
     labels = f'namespace="default",pod="first",container="main",node="",uuid="{uuid}",card="0",mode="shared"'
-    lines = [f"{metrics.SAMPLE_TIME.name} {time.time()}", f"{metrics.CONTAINER_USED.name}{{{labels}}} {2 * GIB}"]
-    lines += [f"{metrics.CONTAINER_PEAK.name}{{{labels}}} {3 * GIB}", f"{metrics.DENIED.name}{{{labels}}} {denied}"]
+    lines = [
+        f"{metrics.SAMPLE_TIMESTAMP.name} {time.time()}",
+        f"{metrics.CONTAINER_MEMORY_USED.name}{{{labels}}} {2 * GIB}",
+    ]
+    lines += [
+        f"{metrics.CONTAINER_MEMORY_PEAK.name}{{{labels}}} {3 * GIB}",
+        f"{metrics.DENIED_ALLOCATIONS.name}{{{labels}}} {denied}",
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -194,7 +194,7 @@ def test_a_random_story_ends_with_everybody_served_and_nothing_spare(plane, tmp_
     Pods come and go, either process is killed or frozen, certificates are issued again: at the end everybody who waits
     runs, and there are no more machines than pods.
 
-    The simulated stories (tests/sim/test_cluster_autoscaler_stories.py) are many; these have real processes.
+    The stories of tests/simulated_cards/test_cluster_autoscaler_stories.py are many; these have real processes.
     """
     draw = random.Random(seed)  # noqa: S311 (chance, no secret)
 

@@ -20,7 +20,7 @@ from e2e.sharing import card_node, clear, untainted, workload
 from support.docs_reading import ROOT, blocks
 from support.waiting import soon
 
-from isolation.contract.metrics.autoscaler import PENDING_BYTES
+from isolation.contract.metrics.autoscaler import PENDING_MEMORY
 from isolation.contract.names import AUTOSCALER
 from isolation.contract.quantity import GIB
 
@@ -31,7 +31,7 @@ SPACE = "/api/v1/namespaces/demo"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/demo/deployments"
 SCALED = "/apis/keda.sh/v1alpha1/namespaces/demo/scaledobjects"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/demo/events"
-WAITING = f'{PENDING_BYTES.name}{{namespace="demo"'
+WAITING = f'{PENDING_MEMORY.name}{{namespace="demo"'
 STILL_SECONDS = 8.0
 """Eight looks of the HorizontalPodAutoscaler, one poll of KEDA's or more."""
 

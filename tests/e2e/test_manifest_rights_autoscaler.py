@@ -17,7 +17,7 @@ from e2e.sharing import PODS, our_pod, untainted, workload
 
 from autoscaler.kube.config.reader import read_config
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
-from isolation.doctor.checks.rights import RIGHTS
+from isolation.contract.rbac import PERMISSIONS
 
 MACHINES = {
     ("cluster.x-k8s.io", "machinedeployments", "get"),
@@ -45,7 +45,7 @@ def plane(tmp_path_factory):
 async def permitted(client):
     """Account, roles and policies of the autoscaler, and what Cluster API's machines need; they stay."""
     things = [one for one in documents() if one["kind"] in GRANTS]
-    for file in ("base/autoscaler/policy.yaml", "components/cluster-api/rights.yaml"):
+    for file in ("base/autoscaler/policy.yaml", "components/cluster-api/rbac.yaml"):
         things += list(yaml.safe_load_all((MANIFESTS / file).read_text()))
     for one in bounded(things, read_config(config(one_pool()).encode()).pools):
         await Cluster(client).ensure(one)
@@ -67,7 +67,7 @@ async def placed(client, app, node, count, units):
 def test_it_does_all_its_work_with_the_rights_of_the_manifests_and_needs_each_of_them(plane, tmp_path):
     """
     Of two nodes one is emptied, its pods moved to homes kept for them, its machine given back; then a pod that waits
-    brings a new one. The API server refuses nothing, and by its own record every right was used.
+    brings a new one. The API server refuses nothing, and by its own record every permission was used.
     """
 
     async def story():
@@ -105,7 +105,11 @@ def test_it_does_all_its_work_with_the_rights_of_the_manifests_and_needs_each_of
     full, left, said = asyncio.run(story())
     seen = list(asked_by(plane, AUTOSCALER))
     asked = {one.right for one in seen}
-    granted = {(right.group, right.resource, verb) for right in RIGHTS[AUTOSCALER] for verb in right.verbs} | MACHINES
+    granted = {
+        (permission.group, permission.resource, verb)
+        for permission in PERMISSIONS[AUTOSCALER]
+        for verb in permission.verbs
+    } | MACHINES
     assert [full] == left, said[-3000:]
     assert [] == sorted({one for one in seen if one.status in (403, 422)}), said[-3000:]
     assert set() == asked - granted

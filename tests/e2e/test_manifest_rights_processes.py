@@ -39,7 +39,7 @@ from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ALLOCATION, CARD_UNITS, KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
-from isolation.doctor.checks.rights import RIGHTS
+from isolation.contract.rbac import PERMISSIONS
 from isolation.simgpu.hardware import Box
 
 if TYPE_CHECKING:
@@ -67,7 +67,11 @@ def asked(plane, account):
 
 def granted_to(account):
     """The table of rights, verb by verb."""
-    return {(right.group, right.resource, verb) for right in RIGHTS[account] for verb in right.verbs}
+    return {
+        (permission.group, permission.resource, verb)
+        for permission in PERMISSIONS[account]
+        for verb in permission.verbs
+    }
 
 
 @dataclass

@@ -52,14 +52,14 @@ def bin_dir(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "venv" / "bin"
 
 
-def test_the_wheel_serves_any_python_3_of_the_platform_and_carries_the_kernel(wheel):
+def test_the_wheel_serves_any_python_3_of_the_platform_and_carries_the_native_code(wheel):
     """
     No Python ABI in the tag; the shared object and every room inside; no tests.
     """
     names = run(sys.executable, "-m", "zipfile", "-l", wheel, cwd=wheel.parent).stdout
     assert "-py3-none-linux_" in wheel.name
     assert all(f"{room}/__init__.py" in names for room in ("isolation", "exporter", "autoscaler", "dashboards"))
-    assert "isolation/placement/_kernel.so" in names
+    assert "isolation/placement/_native.so" in names
     assert "tests/" not in names
 
 

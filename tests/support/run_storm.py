@@ -2,7 +2,7 @@
 """
 Many real `gpushare run` processes at once: forked from one that has everything imported.
 
-A program, started by tests/sim/test_run_storm.py: `run_storm.py MODE HARDWARE FOLDER COUNT SEED`.
+A program, started by tests/simulated_cards/test_run_storm.py: `run_storm.py MODE HARDWARE FOLDER COUNT SEED`.
 Prints what it saw as JSON and leaves no process behind.
 """
 

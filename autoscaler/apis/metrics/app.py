@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from autoscaler.apis.metrics import registration
+from autoscaler.apis.metrics.authorizer import Authorizer
 from autoscaler.apis.metrics.core.answer import Clocks
 from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL
 from autoscaler.apis.metrics.front_proxy import CONFIG_MAP, NAMESPACE, TrustError, parse_trust
 from autoscaler.apis.metrics.registration import ServedElsewhereError, ServiceRef
-from autoscaler.apis.metrics.rights import Authorizer
 from autoscaler.apis.metrics.server import MetricsApiServer, serve
 from autoscaler.apis.metrics.tls import MetricsTls
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
@@ -147,10 +147,10 @@ async def serve_metrics_api(
     """
     tls = MetricsTls(CertificateFiles(settings.certificate, settings.key))
     care = _Checks(access, tls, settings)
-    rights = Authorizer(access, boottime)
+    authorizer = Authorizer(access, boottime)
     server = MetricsApiServer(
         tls,
-        rights,
+        authorizer,
         readings,
         settings.groups,
         now=lambda: Clocks(boottime(), time.time(), fresh()),

@@ -3,7 +3,7 @@
 The authenticated user: the headers of a request that kube-apiserver's front proxy has forwarded.
 
 Pure. Decides which client certificate is the front proxy's and what the headers mean; without such a certificate the
-headers are ignored. Authorization is decided in `rights`.
+headers are ignored. Authorization is decided in `authorizer`.
 
 Source: Kubernetes documentation, "Configure the Aggregation Layer"; the ConfigMap
 kube-system/extension-apiserver-authentication.

@@ -2,9 +2,9 @@
 """
 The metrics APIs over HTTP: authenticate, authorize, reply.
 
-Decides the order of the checks and the status of a reply; users, rights and values are decided elsewhere. Probes are
-open to every client, everything else to users that the front proxy authenticated. Every such user may read discovery,
-as on kube-apiserver itself.
+Decides the order of the checks and the status of a reply; who may read, and the values, are decided elsewhere.
+Probes are open to every client, everything else to users that the front proxy authenticated. Every such user may read
+discovery, as on kube-apiserver itself.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from isolation.kube.malformed_requests import request_error_logger
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
+    from autoscaler.apis.metrics.authorizer import Authorizer
     from autoscaler.apis.metrics.core.answer import Clocks
     from autoscaler.apis.metrics.core.readings import SnapshotSource
     from autoscaler.apis.metrics.front_proxy import User
-    from autoscaler.apis.metrics.rights import Authorizer
     from autoscaler.apis.metrics.tls import MetricsTls
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class MetricsApiServer:
     def __init__(
         self,
         tls: MetricsTls,
-        rights: Authorizer,
+        authorizer: Authorizer,
         readings: SnapshotSource,
         groups: Collection[str],
         *,
@@ -64,7 +64,7 @@ class MetricsApiServer:
         closed: Callable[[], str] = str,
     ) -> None:
         """`unready`: why readiness is denied; empty: ready. `closed`: the same for figures."""
-        self._tls, self._rights, self._readings = tls, rights, readings
+        self._tls, self._authorizer, self._readings = tls, authorizer, readings
         self._groups, self._now, self._unready, self._closed = groups, now, unready, closed
         self.active: WeakSet[object] = WeakSet()
         """Connections that have asked something."""
@@ -96,7 +96,7 @@ class MetricsApiServer:
         if not isinstance(asked, DiscoveryRequest):
             wish = make_attributes(asked)
             try:
-                refused = await self._rights.refusal(user, wish)
+                refused = await self._authorizer.refusal(user, wish)
             except ClusterError as exc:
                 log.warning("cannot check authorization: %s", exc)
                 return StatusReply(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot check authorization now: {exc}")

@@ -86,11 +86,11 @@ class LoopMetrics:
             seen, cluster.memory, cluster.limits, picture, targets=seen.sizes(), left=budget.left
         )
         yes, no = _unlabelled(1.0), _unlabelled(0.0)
-        ended: Rows = {} if self._reconciled_at is None else {catalogue.LAST_TURN: _unlabelled(self._reconciled_at)}
+        ended: Rows = {} if self._reconciled_at is None else {catalogue.LAST_CYCLE: _unlabelled(self._reconciled_at)}
         self._rows = {
             **rows_of(reading),
             **ended,
-            catalogue.LEADS: yes,
+            catalogue.LEADER: yes,
             catalogue.ENABLED: yes,
             catalogue.SYNCED: yes,
             catalogue.DRY_RUN: no,

@@ -24,9 +24,9 @@ EXPORTER_JOB: Final = "gpushare-exporter"
 AUTOSCALER_JOB: Final = "gpushare-autoscaler"
 MEASURED: Final = "gpushare_(card|container|node|isolation|exporter)_.*"
 """Of the embedded cluster's page: what exporters tell on Kubernetes."""
-OF_THE_FLEET: Final = f"{metrics.EVENTS.name}|{metrics.CLOCK.name}"
+OF_THE_FLEET: Final = f"{metrics.AUTOSCALER_EVENTS.name}|{metrics.SIMULATED_CLOCK.name}"
 """Of the same page: what the embedded cluster itself knows best."""
-NOT_ITS_OWN: Final = metrics.EVENTS.name
+NOT_ITS_OWN: Final = metrics.AUTOSCALER_EVENTS.name
 """Of the autoscaler's own page: scraped from the cluster's page already."""
 SCRAPE: Final = "2s"
 RETENTION: Final = "6h"

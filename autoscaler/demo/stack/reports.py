@@ -95,24 +95,24 @@ def _card(page: Page, labels: Mapping[str, str]) -> CardReading:
     of = _Of(page, uuid=labels["uuid"])
     unknown = [
         name
-        for name, spec in (("total_bytes", metrics.CARD_TOTAL), ("reserved_bytes", metrics.CARD_RESERVED))
+        for name, spec in (("total_bytes", metrics.CARD_MEMORY_TOTAL), ("reserved_bytes", metrics.CARD_MEMORY_RESERVED))
         if of.value(spec) is None
     ]
     return CardReading(
         uuid=labels["uuid"],
         index=int(labels["card"]),
         model=labels["model"],
-        total_bytes=of.amount(metrics.CARD_TOTAL) or 0,
-        reserved_bytes=of.amount(metrics.CARD_RESERVED) or 0,
-        used_bytes=of.amount(metrics.CARD_USED),
-        allocated_bytes=of.amount(metrics.CARD_ALLOCATED) or 0,
-        allocatable_bytes=of.amount(metrics.CARD_OFFERED) or 0,
-        unattributed_bytes=of.amount(metrics.CARD_UNATTRIBUTED),
+        total_bytes=of.amount(metrics.CARD_MEMORY_TOTAL) or 0,
+        reserved_bytes=of.amount(metrics.CARD_MEMORY_RESERVED) or 0,
+        used_bytes=of.amount(metrics.CARD_MEMORY_USED),
+        allocated_bytes=of.amount(metrics.CARD_MEMORY_ALLOCATED) or 0,
+        allocatable_bytes=of.amount(metrics.CARD_MEMORY_ALLOCATABLE) or 0,
+        unattributed_bytes=of.amount(metrics.CARD_MEMORY_UNATTRIBUTED),
         utilisation_ratio=of.value(metrics.CARD_UTILISATION),
         power_watts=of.value(metrics.CARD_POWER),
         temperature_celsius=of.value(metrics.CARD_TEMPERATURE),
         healthy=of.value(metrics.CARD_HEALTHY) != 0,
-        breaches=of.parts(metrics.BREACHED, "kind"),
+        breaches=of.parts(metrics.BREACHES_OPEN, "kind"),
         unknown=tuple(unknown),
     )
 
@@ -127,17 +127,17 @@ def _container(page: Page, labels: Mapping[str, str]) -> ContainerReading:
         uuid=labels["uuid"],
         index=int(labels["card"]),
         exclusive=labels["mode"] == "exclusive",
-        allocated_bytes=of.amount(metrics.CONTAINER_ALLOCATED) or 0,
-        used_bytes=of.amount(metrics.CONTAINER_USED),
-        allocated_core_ratio=of.value(metrics.CONTAINER_CORE),
-        limit_core_ratio=of.value(metrics.CONTAINER_CORE_LIMIT),
-        used_core_ratio=of.value(metrics.CONTAINER_CORE_USED),
+        allocated_bytes=of.amount(metrics.CONTAINER_MEMORY_ALLOCATED) or 0,
+        used_bytes=of.amount(metrics.CONTAINER_MEMORY_USED),
+        allocated_core_ratio=of.value(metrics.CONTAINER_COMPUTE_ALLOCATED),
+        limit_core_ratio=of.value(metrics.CONTAINER_COMPUTE_LIMIT),
+        used_core_ratio=of.value(metrics.CONTAINER_COMPUTE_USED),
         source=labels["source"],
         over_limit_seconds=of.value(metrics.OVER_LIMIT) or 0.0,
         allocation_source=labels["allocation_source"],
         policy=labels["policy"],
-        over_limit_episodes=of.amount(metrics.OVER_EPISODES),
-        denied=of.amount(metrics.DENIED),
+        over_limit_episodes=of.amount(metrics.OVER_LIMIT_INCIDENTS),
+        denied=of.amount(metrics.DENIED_ALLOCATIONS),
     )
 
 

@@ -63,24 +63,24 @@ def rows_of(reading: TelemetryReading) -> Rows:
 
 
 def _pools(reading: TelemetryReading) -> Rows:
-    seen, rests = reading.seen, reading.memory.closed
+    seen, rests = reading.seen, reading.memory.backoffs
     states = Counter((machine.pool, machine.state) for machine in seen.machines.values() if machine.pool)
     names = sorted(seen.pools)
     known = {**dict.fromkeys(names, 1.0), **dict.fromkeys(reading.unknown, 0.0)}
     rooms = reading.picture.pools
     return {
         metrics.POOL_NODES: {(pool, state.value): float(states[pool, state]) for pool in names for state in _STATES},
-        metrics.POOL_SMALLEST: {(name,): float(seen.pools[name].min_nodes) for name in names},
-        metrics.POOL_LARGEST: {(name,): float(seen.pools[name].max_nodes) for name in names},
-        catalogue.POOL_TARGET: {(name,): float(target) for name, target in reading.targets.items()},
-        catalogue.POOL_REST: {
+        metrics.POOL_MIN_NODES: {(name,): float(seen.pools[name].min_nodes) for name in names},
+        metrics.POOL_MAX_NODES: {(name,): float(seen.pools[name].max_nodes) for name in names},
+        catalogue.POOL_TARGET_NODES: {(name,): float(target) for name, target in reading.targets.items()},
+        catalogue.POOL_BACKOFF: {
             (name,): max(0.0, rests[name].until - seen.at) if name in rests else 0.0 for name in names
         },
-        catalogue.POOL_PRICE: {(name,): seen.pools[name].price for name in names},
-        catalogue.POOL_KNOWN: {(name,): known[name] for name in sorted(known)},
-        catalogue.POOL_FREE: {(room.pool,): float(room.largest_free_bytes) for room in rooms},
-        catalogue.POOL_IDLE: {(room.pool,): room.idle_cards for room in rooms},
-        catalogue.POOL_LOST: {(room.pool,): room.lost_cards for room in rooms},
+        catalogue.POOL_NODE_PRICE: {(name,): seen.pools[name].price for name in names},
+        catalogue.POOL_NODE_TEMPLATE_KNOWN: {(name,): known[name] for name in sorted(known)},
+        catalogue.POOL_LARGEST_FREE: {(room.pool,): float(room.largest_free_bytes) for room in rooms},
+        catalogue.POOL_IDLE_CARDS: {(room.pool,): room.idle_cards for room in rooms},
+        catalogue.POOL_STRANDED_CARDS: {(room.pool,): room.lost_cards for room in rooms},
     }
 
 
@@ -121,11 +121,11 @@ def _pending(reading: TelemetryReading) -> Rows:
     answers.update(answer_of(reading, pod.uid) for pod in seen.pending)
     longest = max((seen.at - pod.created for pod in seen.pending), default=0.0)
     return {
-        metrics.PENDING: {(reason,): float(number) for reason, number in reasons.items()},
-        metrics.PENDING_LONGEST: {_NONE: max(0.0, longest)},
-        metrics.FRAGMENTED_PODS: {_NONE: float(len(find_fragmented(seen, seen.pending)))},
-        catalogue.ANSWERS: {(answer,): float(number) for answer, number in answers.items()},
-        catalogue.PENDING_BYTES: {(one.namespace, one.pool): float(one.bytes) for one in reading.picture.waiting},
+        metrics.PENDING_PODS: {(reason,): float(number) for reason, number in reasons.items()},
+        metrics.PENDING_MAX_AGE: {_NONE: max(0.0, longest)},
+        metrics.PENDING_FRAGMENTED_PODS: {_NONE: float(len(find_fragmented(seen, seen.pending)))},
+        catalogue.PENDING_PODS: {(answer,): float(number) for answer, number in answers.items()},
+        catalogue.PENDING_MEMORY: {(one.namespace, one.pool): float(one.bytes) for one in reading.picture.waiting},
     }
 
 
@@ -134,15 +134,15 @@ def _moves(reading: TelemetryReading) -> Rows:
     idle = sum(room.idle_cards for room in reading.picture.pools)
     lost = sum(room.lost_cards for room in reading.picture.pools)
     rows: Rows = {
-        catalogue.RESERVED: {_NONE: float(len(seen.reserved))},
-        catalogue.MOVES_HOUR: {_NONE: float(sum(1 for at in memory.moves if 0 <= seen.at - at < 3600))},  # noqa: PLR2004 (an hour)
+        catalogue.RESERVATIONS: {_NONE: float(len(seen.reserved))},
+        catalogue.MOVES_LAST_HOUR: {_NONE: float(sum(1 for at in memory.moves if 0 <= seen.at - at < 3600))},  # noqa: PLR2004 (an hour)
         catalogue.DEFRAGMENTING: {_NONE: float(memory.defragmenting)},
-        catalogue.HOT: {_NONE: float(len(memory.hot))},
-        catalogue.TRIALS: {_NONE: float(len(memory.trials.trials))},
-        catalogue.TRIAL_BYTES: {_NONE: float(sum(one.freed_bytes for one in memory.trials.trials.values()))},
+        catalogue.HOT_CARDS: {_NONE: float(len(memory.hot))},
+        catalogue.RIGHT_SIZING_TRIALS: {_NONE: float(len(memory.trials.trials))},
+        catalogue.RIGHT_SIZING_RESERVED: {_NONE: float(sum(one.freed_bytes for one in memory.trials.trials.values()))},
     }
     if reading.left is not None:
-        rows[catalogue.MOVES_LEFT] = {_NONE: float(reading.left)}
+        rows[catalogue.MOVE_BUDGET_REMAINING] = {_NONE: float(reading.left)}
     if idle > 0:
-        rows[catalogue.FRAGMENTS] = {_NONE: min(1.0, lost / idle)}
+        rows[catalogue.FRAGMENTATION] = {_NONE: min(1.0, lost / idle)}
     return rows

@@ -28,7 +28,7 @@ from autoscaler.core.plan import (
 )
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler as catalogue
-from isolation.contract.metrics.autoscaler import STEPS
+from isolation.contract.metrics.autoscaler import ACTIONS
 from isolation.kube.gauges import Gauges, Rows
 
 if TYPE_CHECKING:
@@ -69,16 +69,16 @@ class Telemetry:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._cycles = self._counter(catalogue.TURNS)
-        self._steps = self._counter(STEPS)
+        self._cycles = self._counter(catalogue.CYCLES)
+        self._steps = self._counter(ACTIONS)
         self._writes = self._counter(catalogue.STATE_WRITES)
-        self._bought = self._counter(catalogue.CARDS_BOUGHT)
-        self._returned = self._counter(catalogue.CARDS_RETURNED)
+        self._bought = self._counter(catalogue.SCALED_UP_CARDS)
+        self._returned = self._counter(catalogue.SCALED_DOWN_CARDS)
         self._flaps = self._counter(catalogue.FLAPS)
-        self._calls = self._counter(catalogue.CALLS)
-        self._events = self._counter(metrics.EVENTS)
-        self._stages = self._histogram(catalogue.DURATION, _BUCKETS)
-        self._call_times = self._histogram(catalogue.CALL_DURATION, _CALL_BUCKETS)
+        self._calls = self._counter(catalogue.GRPC_REQUESTS)
+        self._events = self._counter(metrics.AUTOSCALER_EVENTS)
+        self._stages = self._histogram(catalogue.CYCLE_DURATION, _BUCKETS)
+        self._call_times = self._histogram(catalogue.GRPC_REQUEST_DURATION, _CALL_BUCKETS)
         self._undoing = FlapDetector()
         for outcome in OUTCOMES:
             self._cycles.labels(outcome)

@@ -60,20 +60,20 @@ class ProcessRows:
         now = reconciler.authority()
         position = now.position
         rows: Rows = {
-            catalogue.LEADS: {none: float(now.epoch is not None)},
+            catalogue.LEADER: {none: float(now.epoch is not None)},
             catalogue.ENABLED: {none: float(not position.problem and position.enabled is not False)},
             catalogue.DRY_RUN: {none: float(now.is_dry_run)},
             catalogue.SYNCED: {none: float(not self._sources.missing())},
-            catalogue.VIEW_AGE: _ages(self._sources),
+            catalogue.WATCH_STALENESS: _ages(self._sources),
             catalogue.INHIBITED: {(kind,): float(number) for kind, number in self._reporter.counts().items()},
-            catalogue.CONFIG_OK: {none: float(not self._file.problem)},
+            catalogue.CONFIG_RELOAD_SUCCESSFUL: {none: float(not self._file.problem)},
         }
         if reconciler.finished is not None:
-            rows[catalogue.LAST_TURN] = {none: reconciler.finished}
+            rows[catalogue.LAST_CYCLE] = {none: reconciler.finished}
         if now.epoch is not None and reconciler.handover.left is not None:
-            rows[catalogue.HANDOVER_LEFT] = {none: float(reconciler.handover.left)}
+            rows[catalogue.HANDOVER_PENDING_PODS] = {none: float(reconciler.handover.left)}
         if self._file.loaded is not None:
-            rows[catalogue.CONFIG_LOADED] = {none: self._file.loaded}
+            rows[catalogue.CONFIG_RELOAD_TIMESTAMP] = {none: self._file.loaded}
         if self._counted is None or self._counted[0] is not reconciler.last:
             self._counted = reconciler.last, _reading(reconciler, self._board)
         return {**rows, **_usage(reconciler), **_providers(reconciler), **self._counted[1]}
@@ -95,9 +95,9 @@ def _usage(reconciler: Reconciler) -> Rows:
     stale = len(measured.stale)
     silent = len(measured.failed.keys() - measured.measured.keys())
     states = {"fresh": len(fresh), "stale": stale, "missing": silent}
-    rows: Rows = {catalogue.FIGURES_NODES: {(state,): float(number) for state, number in states.items()}}
+    rows: Rows = {catalogue.METRICS_NODES: {(state,): float(number) for state, number in states.items()}}
     if fresh:
-        rows[catalogue.FIGURES_AGE] = {(wanted.source,): max(fresh)}
+        rows[catalogue.METRICS_AGE] = {(wanted.source,): max(fresh)}
     return rows
 
 
@@ -154,4 +154,4 @@ class Certificates:
             except TlsError:
                 continue  # the port logs what is wrong
         ends = {(door,): loaded.end for door, loaded in self._loaded.items()}
-        return {catalogue.CERTIFICATE_ENDS: {door: end for door, end in ends.items() if end is not None}}
+        return {catalogue.CERTIFICATE_EXPIRY: {door: end for door, end in ends.items() if end is not None}}

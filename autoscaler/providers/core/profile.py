@@ -91,8 +91,8 @@ def learn_kinds(
 def is_complete(node: Node) -> bool:
     """Whether a node shows its kind: up, taking pods, its cards registered and well."""
     missing = node.mode is not Mode.NONE and not node.cards
-    sick = any(not card.healthy for card in node.cards)
-    return node.ready and node.serving and not node.cordoned and not missing and not sick
+    unhealthy = any(not card.healthy for card in node.cards)
+    return node.ready and node.serving and not node.cordoned and not missing and not unhealthy
 
 
 def _least(kinds: Sequence[NodeTemplate], before: NodeTemplate | None) -> NodeTemplate:

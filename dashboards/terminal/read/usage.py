@@ -27,50 +27,50 @@ _RATES: Final = MappingProxyType({"busy_seconds": "utilisation", "compute_second
 """What a counter's increase by second is called."""
 _CARD: Final = MappingProxyType(
     {
-        metrics.CARD_TOTAL.name: "total",
-        metrics.CARD_OFFERED.name: "offered",
-        metrics.CARD_ALLOCATED.name: "allocated",
-        metrics.CARD_USED.name: "used",
-        metrics.CARD_RESERVED.name: "reserved",
-        metrics.CARD_UNATTRIBUTED.name: "unattributed",
+        metrics.CARD_MEMORY_TOTAL.name: "total",
+        metrics.CARD_MEMORY_ALLOCATABLE.name: "offered",
+        metrics.CARD_MEMORY_ALLOCATED.name: "allocated",
+        metrics.CARD_MEMORY_USED.name: "used",
+        metrics.CARD_MEMORY_RESERVED.name: "reserved",
+        metrics.CARD_MEMORY_UNATTRIBUTED.name: "unattributed",
         metrics.CARD_UTILISATION.name: "utilisation",
         metrics.CARD_HEALTHY.name: "healthy",
         metrics.CARD_POWER.name: "power",
         metrics.CARD_POWER_LIMIT.name: "power_limit",
         metrics.CARD_TEMPERATURE.name: "temperature",
         _BUSY_SECONDS: "busy_seconds",
-        metrics.BREACHED.name: "breaches",
+        metrics.BREACHES_OPEN.name: "breaches",
     }
 )
 _TENANT: Final = MappingProxyType(
     {
-        metrics.CONTAINER_ALLOCATED.name: "allocated",
-        metrics.CONTAINER_USED.name: "used",
-        metrics.CONTAINER_CORE.name: "core",
-        metrics.CONTAINER_CORE_LIMIT.name: "core_limit",
-        metrics.CONTAINER_CORE_USED.name: "core_used",
-        metrics.DENIED.name: "denied",
+        metrics.CONTAINER_MEMORY_ALLOCATED.name: "allocated",
+        metrics.CONTAINER_MEMORY_USED.name: "used",
+        metrics.CONTAINER_COMPUTE_ALLOCATED.name: "core",
+        metrics.CONTAINER_COMPUTE_LIMIT.name: "core_limit",
+        metrics.CONTAINER_COMPUTE_USED.name: "core_used",
+        metrics.DENIED_ALLOCATIONS.name: "denied",
         metrics.OVER_LIMIT.name: "over_seconds",
         _COMPUTE_SECONDS: "compute_seconds",
     }
 )
 FAMILIES: Final = frozenset(
-    {*_CARD, *_TENANT, metrics.CARD_INFO.name, metrics.CONTAINER_INFO.name, metrics.SAMPLE_TIME.name}
+    {*_CARD, *_TENANT, metrics.CARD_INFO.name, metrics.CONTAINER_INFO.name, metrics.SAMPLE_TIMESTAMP.name}
 )
 LIVELY: Final = frozenset(
     {
-        metrics.CARD_USED.name,
-        metrics.CARD_RESERVED.name,
-        metrics.CARD_UNATTRIBUTED.name,
+        metrics.CARD_MEMORY_USED.name,
+        metrics.CARD_MEMORY_RESERVED.name,
+        metrics.CARD_MEMORY_UNATTRIBUTED.name,
         metrics.CARD_UTILISATION.name,
-        metrics.BREACHED.name,
-        metrics.CONTAINER_ALLOCATED.name,
-        metrics.CONTAINER_USED.name,
-        metrics.CONTAINER_CORE_USED.name,
+        metrics.BREACHES_OPEN.name,
+        metrics.CONTAINER_MEMORY_ALLOCATED.name,
+        metrics.CONTAINER_MEMORY_USED.name,
+        metrics.CONTAINER_COMPUTE_USED.name,
     }
 )
 """What an API server does not know: enough to ask of a Prometheus that knows tens of thousands of cards."""
-_BY_KIND: Final = frozenset({metrics.BREACHED.name})
+_BY_KIND: Final = frozenset({metrics.BREACHES_OPEN.name})
 """A sample for each kind; what is said of the card is their sum."""
 _LARGEST: Final = float(1 << 62)
 _MOST_INDEX: Final = 4
@@ -153,7 +153,7 @@ def build_usage(samples: Iterable[MetricSample], node: str = "") -> Usage:
     times: list[float] = []
     for sample in samples:
         labels = sample.labels
-        if sample.name == metrics.SAMPLE_TIME.name:
+        if sample.name == metrics.SAMPLE_TIMESTAMP.name:
             times.append(sample.value)
             continue
         node_name, uuid, index = node or labels.get("node", ""), labels.get("uuid", ""), _index(labels.get("card", ""))

@@ -26,7 +26,7 @@ from exporter.sources.nvml.card import CardState, NvmlCard
 from exporter.sources.nvml.events import NvmlEvents, count_xid
 from exporter.sources.nvml.health import CardHealth
 from exporter.sources.nvml.library import CardGoneError, Library, LostError
-from isolation.host.card_events import Alarm, AlarmKind
+from isolation.host.card_events import CardEvent, CardEventKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -218,7 +218,7 @@ class Session:
             self._again_due = now + _ASK_AGAIN_SECONDS
             self._library.ask_again()
         self._prepare(now)
-        self._note_alarms(now, micros)
+        self._note_events(now, micros)
         cards: list[CardSample] = []
         divided: list[CardSample] = []
         for slot in self._slots:
@@ -307,8 +307,8 @@ class Session:
             lost=True,
         )
 
-    def _note_alarms(self, now: float, micros: int) -> None:
-        """Count XIDs, and judge the cards' health by all that is heard; what the driver wants done is asked at once."""
+    def _note_events(self, now: float, micros: int) -> None:
+        """Count XIDs, and judge the cards' health by every event; what the driver wants done is asked at once."""
         slots = {slot.card.uuid: slot for slot in self._slots if slot.card is not None}
         instances = {
             (uuid, part.gpu_instance): part.uuid for uuid, slot in slots.items() for part in slot.instances or ()
@@ -317,8 +317,8 @@ class Session:
             if xid is not None:
                 past = self._state.past(instances.get((uuid, instance), uuid), micros)
                 past.xids = count_xid(past.xids, xid)
-            self._state.health.alarm(
-                Alarm(uuid, AlarmKind.ECC) if xid is None else Alarm(uuid, AlarmKind.XID, xid), now
+            self._state.health.add_event(
+                CardEvent(uuid, CardEventKind.ECC) if xid is None else CardEvent(uuid, CardEventKind.XID, xid), now
             )
             if uuid in slots:
                 self._slow(slots[uuid])

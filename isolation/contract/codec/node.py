@@ -4,7 +4,7 @@ A Kubernetes node as the model sees it: its cards, its mode, its room.
 
 Decides what the node *has*; what is held on it follows from the pods there. Our own annotation
 names the cards; without it they follow from capacity, all alike, under ids made of node and
-index. Which card is sick only the annotation can tell: without it as many as the kubelet
+index. Which card is unhealthy only the annotation can tell: without it as many as the kubelet
 withholds are taken from the end.
 
 The annotation `gpushare.dev/cards`, version 1 (amounts in bytes; `healthy` is true if absent):

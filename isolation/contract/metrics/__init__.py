@@ -181,24 +181,24 @@ CARD_INFO: Final = _card(
     *("model", "pool", "mode", "isolation", "parent", "profile"),
     kind=Kind.INFO,
 )
-CARD_TOTAL: Final = _card("memory_total_bytes", Unit.BYTES, "Total memory of the card.")
-CARD_USED: Final = _card("memory_used_bytes", Unit.BYTES, "Used memory of the card: total minus free.")
-CARD_RESERVED: Final = _card("memory_reserved_bytes", Unit.BYTES, "Memory of the card reserved by the driver.")
-CARD_ALLOCATED: Final = _card("memory_allocated_bytes", Unit.BYTES, "Memory of the card promised to containers.")
-CARD_OFFERED: Final = _card(
+CARD_MEMORY_TOTAL: Final = _card("memory_total_bytes", Unit.BYTES, "Total memory of the card.")
+CARD_MEMORY_USED: Final = _card("memory_used_bytes", Unit.BYTES, "Used memory of the card: total minus free.")
+CARD_MEMORY_RESERVED: Final = _card("memory_reserved_bytes", Unit.BYTES, "Memory of the card reserved by the driver.")
+CARD_MEMORY_ALLOCATED: Final = _card("memory_allocated_bytes", Unit.BYTES, "Memory of the card promised to containers.")
+CARD_MEMORY_ALLOCATABLE: Final = _card(
     "memory_allocatable_bytes",
     Unit.BYTES,
     "Memory of the card that can be promised: total minus reserved, in whole units.",
 )
-CARD_UNATTRIBUTED: Final = _card(
+CARD_MEMORY_UNATTRIBUTED: Final = _card(
     "memory_unattributed_bytes", Unit.BYTES, "Memory of the card used by processes without a promise."
 )
-CARD_REMAINDER: Final = _card(
+CARD_MEMORY_UNACCOUNTED: Final = _card(
     "memory_unaccounted_bytes",
     Unit.BYTES,
     "Used memory that the measurement does not explain: used minus containers, unattributed and reserved.",
 )
-CARD_LARGEST_FREE: Final = _card(
+CARD_MEMORY_LARGEST_FREE: Final = _card(
     "memory_largest_free_bytes", Unit.BYTES, "Largest promise of memory that still fits on the card, in whole units."
 )
 CARD_UTILISATION: Final = _card("utilisation_ratio", Unit.RATIO, "Fraction of time in which a kernel ran on the card.")
@@ -245,8 +245,8 @@ CARD_NVLINK_ERRORS: Final = _card(
 CARD_EXCLUSIVE: Final = _card(
     "exclusive", Unit.NONE, "Whether the whole card is promised to one container: 1 yes, 0 no (shared or free)."
 )
-CARD_HOLDERS: Final = _card("containers", Unit.NONE, "Number of containers with a promise on the card.")
-CARD_ATTRIBUTABLE: Final = _card(
+CARD_CONTAINERS: Final = _card("containers", Unit.NONE, "Number of containers with a promise on the card.")
+CARD_USAGE_ATTRIBUTABLE: Final = _card(
     "usage_attributable",
     Unit.NONE,
     "Whether NVML's values for the card can be attributed to containers: 1 yes, 0 no (the exporter cannot see the "
@@ -260,23 +260,23 @@ CONTAINER_INFO: Final = _container(
     *("promise", "allocation_source", "policy", "source", "compute_source", "peak_source"),
     kind=Kind.INFO,
 )
-CONTAINER_ALLOCATED: Final = _container(
+CONTAINER_MEMORY_ALLOCATED: Final = _container(
     "memory_allocated_bytes", Unit.BYTES, "Memory of the card promised to the container."
 )
-CONTAINER_USED: Final = _container(
+CONTAINER_MEMORY_USED: Final = _container(
     "memory_used_bytes",
     Unit.BYTES,
     "Memory of the card used by the container; 0 from allocation until the container uses the card.",
 )
-CONTAINER_CORE: Final = _container(
+CONTAINER_COMPUTE_ALLOCATED: Final = _container(
     "compute_allocated_ratio",
     Unit.RATIO,
     "Fraction of the card's compute promised to the container; absent if none is.",
 )
-CONTAINER_CORE_USED: Final = _container(
+CONTAINER_COMPUTE_USED: Final = _container(
     "compute_used_ratio", Unit.RATIO, "Fraction of the card's compute used by the container."
 )
-CONTAINER_CORE_LIMIT: Final = _container(
+CONTAINER_COMPUTE_LIMIT: Final = _container(
     "compute_limit_ratio",
     Unit.RATIO,
     "Largest fraction of the card's compute that the container may use: the promise under policy fixed, its ceiling or "
@@ -288,7 +288,7 @@ CONTAINER_COMPUTE_SECONDS: Final = _container(
     "Compute time of the card used by the container: its rate is the used fraction of the card.",
     kind=Kind.COUNTER,
 )
-CONTAINER_CORE_OVERRUN: Final = _container(
+CONTAINER_COMPUTE_OVERRUN: Final = _container(
     "compute_overrun_seconds_total",
     Unit.SECONDS,
     "GPU time that kernels running longer than a second used beyond the container's share of the card's compute; later "
@@ -296,7 +296,7 @@ CONTAINER_CORE_OVERRUN: Final = _container(
     kind=Kind.COUNTER,
 )
 
-CONTAINER_PEAK: Final = _container(
+CONTAINER_MEMORY_PEAK: Final = _container(
     "memory_peak_bytes",
     Unit.BYTES,
     "Peak memory of the card used by the container; includes peaks between samples if the driver's accounting mode is "
@@ -316,13 +316,13 @@ OVER_LIMIT: Final = _isolation(
     "Time for which the container used more memory of the card than promised.",
     *CONTAINER_LABELS,
 )
-OVER_EPISODES: Final = _isolation(
+OVER_LIMIT_INCIDENTS: Final = _isolation(
     "over_limit_incidents_total",
     Unit.NONE,
     "Number of times that the container began to use more memory of the card than promised.",
     *CONTAINER_LABELS,
 )
-DENIED: Final = _isolation(
+DENIED_ALLOCATIONS: Final = _isolation(
     "denied_allocations_total",
     Unit.NONE,
     "Allocations denied in the container because they exceeded its promise, as reported by the container's own library "
@@ -336,7 +336,7 @@ BREACHES: Final = _isolation(
     "node",
     "kind",
 )
-BREACHED: Final = _isolation(
+BREACHES_OPEN: Final = _isolation(
     "breaches_open",
     Unit.NONE,
     "Breaches currently open on the card, for each kind that can be checked.",
@@ -348,31 +348,31 @@ HOST_PIDS: Final = _node(
     "host_pids_visible",
     "Whether the exporter can see the host's processes: 1 yes, 0 no (without hostPID, usage by container is unknown).",
 )
-MPS: Final = _node("mps_running", "Whether an MPS server runs on the node: 1 yes, 0 no.")
+MPS_RUNNING: Final = _node("mps_running", "Whether an MPS server runs on the node: 1 yes, 0 no.")
 NODE_INFO: Final = _node(
     "info", "Information about the node: version of the NVIDIA driver; always 1.", "driver", kind=Kind.INFO
 )
 
 POOL_NODES: Final = _pool("pool_nodes", Unit.NONE, "Number of nodes in the pool, by state.", "pool", "state")
-POOL_SMALLEST: Final = _pool("pool_min_nodes", Unit.NONE, "Minimum number of nodes of the pool.", "pool")
-POOL_LARGEST: Final = _pool("pool_max_nodes", Unit.NONE, "Maximum number of nodes of the pool.", "pool")
-PENDING: Final = _pool(
+POOL_MIN_NODES: Final = _pool("pool_min_nodes", Unit.NONE, "Minimum number of nodes of the pool.", "pool")
+POOL_MAX_NODES: Final = _pool("pool_max_nodes", Unit.NONE, "Maximum number of nodes of the pool.", "pool")
+PENDING_PODS: Final = _pool(
     "pending_pods", Unit.NONE, "Number of pending pods, by the reason why they cannot be placed.", "reason"
 )
-PENDING_LONGEST: Final = _pool(
+PENDING_MAX_AGE: Final = _pool(
     "pending_max_age_seconds",
     Unit.SECONDS,
     "Waiting time of the pod that has been pending longest; 0 if no pod is pending.",
 )
-FRAGMENTED_PODS: Final = _pool(
+PENDING_FRAGMENTED_PODS: Final = _pool(
     "pending_fragmented_pods",
     Unit.NONE,
     "Number of pending pods that fit on no set of cards, although the free memory of a node's cards adds up to enough.",
 )
-EVENTS: Final = _pool(
+AUTOSCALER_EVENTS: Final = _pool(
     "autoscaler_events_total", Unit.NONE, "Events of pods and nodes, by kind.", "kind", kind=Kind.COUNTER
 )
-CLOCK: Final = _pool("simulated_clock_seconds", Unit.SECONDS, "Simulated time of the embedded cluster.")
+SIMULATED_CLOCK: Final = _pool("simulated_clock_seconds", Unit.SECONDS, "Simulated time of the embedded cluster.")
 
 BUILD_INFO: Final = _exporter("build_info", Unit.NONE, "Version of gpushare; always 1.", "version", kind=Kind.INFO)
 COLLECTOR_SUCCESS: Final = _exporter(
@@ -384,7 +384,7 @@ COLLECTOR_SUCCESS: Final = _exporter(
 COLLECTOR_DURATION: Final = _exporter(
     "collector_duration_seconds", Unit.SECONDS, "Duration of the collector for this reading.", "collector"
 )
-SAMPLE_TIME: Final = _exporter(
+SAMPLE_TIMESTAMP: Final = _exporter(
     "sample_timestamp_seconds", Unit.SECONDS, "Unix time at which these values were read, in seconds."
 )
 

@@ -57,17 +57,17 @@ def _pool(name: str, unit: Unit, text: str, *labels: str) -> MetricSpec:
     return MetricSpec(f"{PREFIX}{name}", Kind.GAUGE, labels, unit, text, Group.POOL)
 
 
-FAILURES: Final = _autoscaler(
+TASK_FAILURES: Final = _autoscaler(
     "task_failures_total", Unit.NONE, "Failures of background tasks of the process.", "task", kind=Kind.COUNTER
 )
-HEALTHY: Final = _autoscaler(
+TASK_HEALTHY: Final = _autoscaler(
     "task_healthy",
     Unit.NONE,
     "Whether the background task works: 1 yes, 0 no (it has failed, or completed no cycle, for too long; /healthz "
     "names it).",
     "task",
 )
-LEADS: Final = _autoscaler("leader", Unit.NONE, "Whether this replica is the leader: 1 yes, 0 no.")
+LEADER: Final = _autoscaler("leader", Unit.NONE, "Whether this replica is the leader: 1 yes, 0 no.")
 ENABLED: Final = _autoscaler("enabled", Unit.NONE, "Whether the switch is on: 1 yes, 0 no (off or unreadable).")
 DRY_RUN: Final = _autoscaler(
     "dry_run", Unit.NONE, "Whether dry run is on (actions are logged, not taken): 1 yes, 0 no."
@@ -75,33 +75,33 @@ DRY_RUN: Final = _autoscaler(
 SYNCED: Final = _autoscaler(
     "synced", Unit.NONE, "Whether the initial lists of all watched resources are complete: 1 yes, 0 no."
 )
-VIEW_AGE: Final = _autoscaler(
+WATCH_STALENESS: Final = _autoscaler(
     "watch_staleness_seconds",
     Unit.SECONDS,
     "Seconds since the last message from the API server on a watch; below 90 on a healthy watch.",
     "resource",
 )
-TURNS: Final = _autoscaler("cycles_total", Unit.NONE, "Reconcile cycles by outcome.", "outcome", kind=Kind.COUNTER)
-DURATION: Final = _autoscaler(
+CYCLES: Final = _autoscaler("cycles_total", Unit.NONE, "Reconcile cycles by outcome.", "outcome", kind=Kind.COUNTER)
+CYCLE_DURATION: Final = _autoscaler(
     "cycle_duration_seconds",
     Unit.SECONDS,
     "Duration of each stage of a reconcile cycle; the pause between deciding and acting is not counted.",
     "stage",
     kind=Kind.HISTOGRAM,
 )
-LAST_TURN: Final = _autoscaler(
+LAST_CYCLE: Final = _autoscaler(
     "last_cycle_timestamp_seconds", Unit.SECONDS, "Unix time at which the last complete reconcile cycle ended."
 )
-STEPS: Final = _autoscaler(
+ACTIONS: Final = _autoscaler(
     "actions_total", Unit.NONE, "Steps by type and outcome.", "action", "outcome", kind=Kind.COUNTER
 )
 INHIBITED: Final = _autoscaler(
     "inhibited", Unit.NONE, "Conditions that inhibit actions now, by reason; the log names each.", "reason"
 )
-FIGURES_AGE: Final = _autoscaler(
+METRICS_AGE: Final = _autoscaler(
     "metrics_age_seconds", Unit.SECONDS, "Age of the oldest measurement that is still in use.", "source"
 )
-FIGURES_NODES: Final = _autoscaler(
+METRICS_NODES: Final = _autoscaler(
     "metrics_nodes", Unit.NONE, "Nodes with cards by the state of their measurements.", "state"
 )
 PROVIDER_UP: Final = _autoscaler(
@@ -111,26 +111,28 @@ PROVIDER_UP: Final = _autoscaler(
     "pool",
     "provider",
 )
-ANSWERS: Final = _autoscaler("pending_pods", Unit.NONE, "Pending pods by the autoscaler's decision for them.", "status")
-HANDOVER_LEFT: Final = _autoscaler(
+PENDING_PODS: Final = _autoscaler(
+    "pending_pods", Unit.NONE, "Pending pods by the autoscaler's decision for them.", "status"
+)
+HANDOVER_PENDING_PODS: Final = _autoscaler(
     "handover_pending_pods",
     Unit.NONE,
     "Pods whose annotations for cluster-autoscaler have yet to follow scale_up, scale_down or the switch.",
 )
-RESERVED: Final = _autoscaler("reservations", Unit.NONE, "Reservations for pods that are being moved.")
-MOVES_HOUR: Final = _autoscaler("moves_last_hour", Unit.NONE, "Pods evicted in the last hour.")
-MOVES_LEFT: Final = _autoscaler("move_budget_remaining", Unit.NONE, "Evictions left in the current hour.")
-FRAGMENTS: Final = _autoscaler(
+RESERVATIONS: Final = _autoscaler("reservations", Unit.NONE, "Reservations for pods that are being moved.")
+MOVES_LAST_HOUR: Final = _autoscaler("moves_last_hour", Unit.NONE, "Pods evicted in the last hour.")
+MOVE_BUDGET_REMAINING: Final = _autoscaler("move_budget_remaining", Unit.NONE, "Evictions left in the current hour.")
+FRAGMENTATION: Final = _autoscaler(
     "fragmentation_ratio", Unit.RATIO, "Ratio of the idle cards that is stranded: no pod of the current mix can use it."
 )
 DEFRAGMENTING: Final = _autoscaler("defragmenting", Unit.NONE, "Whether defragmentation is active: 1 yes, 0 no.")
-HOT: Final = _autoscaler(
+HOT_CARDS: Final = _autoscaler(
     "hot_cards", Unit.NONE, "Cards whose compute utilization is above limits.hot_card_threshold_ratio."
 )
-CARDS_BOUGHT: Final = _autoscaler(
+SCALED_UP_CARDS: Final = _autoscaler(
     "scaled_up_cards_total", Unit.NONE, "Cards of nodes added by scale-ups.", "pool", kind=Kind.COUNTER
 )
-CARDS_RETURNED: Final = _autoscaler(
+SCALED_DOWN_CARDS: Final = _autoscaler(
     "scaled_down_cards_total", Unit.NONE, "Cards of nodes removed by scale-downs.", "pool", kind=Kind.COUNTER
 )
 FLAPS: Final = _autoscaler(
@@ -144,56 +146,58 @@ FLAPS: Final = _autoscaler(
 STATE_WRITES: Final = _autoscaler(
     "state_writes_total", Unit.NONE, "Writes of the saved state by outcome.", "outcome", kind=Kind.COUNTER
 )
-CONFIG_LOADED: Final = _autoscaler(
+CONFIG_RELOAD_TIMESTAMP: Final = _autoscaler(
     "config_last_reload_success_timestamp_seconds",
     Unit.SECONDS,
     "Unix time at which the active configuration was loaded.",
 )
-CONFIG_OK: Final = _autoscaler(
+CONFIG_RELOAD_SUCCESSFUL: Final = _autoscaler(
     "config_last_reload_successful",
     Unit.NONE,
     "Whether the configuration file was valid when last read: 1 yes, 0 no (the previous one stays active; after a "
     "restart there is none).",
 )
-CALLS: Final = _autoscaler(
+GRPC_REQUESTS: Final = _autoscaler(
     "grpc_requests_total", Unit.NONE, "gRPC requests by method and status code.", "method", "code", kind=Kind.COUNTER
 )
-CALL_DURATION: Final = _autoscaler(
+GRPC_REQUEST_DURATION: Final = _autoscaler(
     "grpc_request_duration_seconds", Unit.SECONDS, "Duration of gRPC requests by method.", "method", kind=Kind.HISTOGRAM
 )
-CERTIFICATE_ENDS: Final = _autoscaler(
+CERTIFICATE_EXPIRY: Final = _autoscaler(
     "certificate_expiry_timestamp_seconds",
     Unit.SECONDS,
     "Unix time at which the serving certificate expires (the earliest of its chain). Absent if it cannot be read.",
     "listener",
 )
-POOL_TARGET: Final = _pool(
+POOL_TARGET_NODES: Final = _pool(
     "pool_target_nodes", Unit.NONE, "Target size of the pool at its provider, set by any client.", "pool"
 )
-POOL_REST: Final = _pool(
+POOL_BACKOFF: Final = _pool(
     "pool_backoff_seconds",
     Unit.SECONDS,
     "Seconds until the pool may scale up again after failed scale-ups; 0 if it is not in backoff.",
     "pool",
 )
-POOL_PRICE: Final = _pool("pool_node_price", Unit.NONE, "Price of one node of the pool, as configured.", "pool")
-POOL_KNOWN: Final = _pool(
+POOL_NODE_PRICE: Final = _pool("pool_node_price", Unit.NONE, "Price of one node of the pool, as configured.", "pool")
+POOL_NODE_TEMPLATE_KNOWN: Final = _pool(
     "pool_node_template_known",
     Unit.NONE,
     "Whether the node template of the pool is known: 1 yes, 0 no (the pool cannot scale up).",
     "pool",
 )
-POOL_FREE: Final = _pool(
+POOL_LARGEST_FREE: Final = _pool(
     "pool_largest_free_bytes", Unit.BYTES, "Largest memory request that still fits on one card of the pool.", "pool"
 )
-POOL_IDLE: Final = _pool("pool_idle_cards", Unit.NONE, "Idle compute of the pool's ready nodes, in cards.", "pool")
-POOL_LOST: Final = _pool(
+POOL_IDLE_CARDS: Final = _pool(
+    "pool_idle_cards", Unit.NONE, "Idle compute of the pool's ready nodes, in cards.", "pool"
+)
+POOL_STRANDED_CARDS: Final = _pool(
     "pool_stranded_cards",
     Unit.NONE,
     "Stranded part of the idle cards, in cards: no pod of the current mix can use it.",
     "pool",
 )
-PENDING_BYTES: Final = _pool(
+PENDING_MEMORY: Final = _pool(
     "pending_memory_bytes", Unit.BYTES, "Memory of shared cards requested by pending pods.", "namespace", "pool"
 )
 
@@ -224,12 +228,12 @@ RECOMMENDED_ABSTAINED: Final = _pool(
     "reason",
 )
 
-TRIALS: Final = _pool(
+RIGHT_SIZING_TRIALS: Final = _pool(
     "right_sizing_trials",
     Unit.NONE,
     "Containers that were made smaller, and for which what they gave up is still reserved.",
 )
-TRIAL_BYTES: Final = _pool(
+RIGHT_SIZING_RESERVED: Final = _pool(
     "right_sizing_reserved_bytes", Unit.BYTES, "Memory that is reserved for them beyond what they are promised."
 )
 

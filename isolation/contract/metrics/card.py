@@ -35,7 +35,7 @@ RECOVERY_ACTION: Final = _card(
     "Recovery action that the driver requests: 0 none, 1 reset, 2 node reboot, 3 drain peer-to-peer traffic, 4 drain "
     "and reset, 5 recover the IMEX domain, 6 bus reset, 7 system reboot.",
 )
-REMAP_PENDING: Final = _card(
+ROW_REMAP_PENDING: Final = _card(
     "row_remap_pending", Unit.NONE, "Whether remapping of a broken memory row awaits a reset: 1 yes, 0 no."
 )
 PROCESSES: Final = _card("processes", Unit.NONE, "Number of processes that use the card.")
@@ -47,21 +47,21 @@ CONTAINER_DECODER: Final = _container("decoder_utilisation_ratio", "Video decode
 
 PCIE_GENERATION: Final = _card("pcie_generation", Unit.NONE, "Current PCI Express generation of the card's link.")
 PCIE_WIDTH: Final = _card("pcie_width", Unit.NONE, "Current number of PCI Express lanes of the card's link.")
-PCIE_SENT: Final = _card(
+PCIE_TRANSMIT: Final = _card(
     "pcie_transmit_bytes_total", Unit.BYTES, "Bytes that the card sent over PCI Express.", kind=Kind.COUNTER
 )
-PCIE_RECEIVED: Final = _card(
+PCIE_RECEIVE: Final = _card(
     "pcie_receive_bytes_total", Unit.BYTES, "Bytes that the card received over PCI Express.", kind=Kind.COUNTER
 )
 PCIE_ERRORS: Final = _card(
     "pcie_errors_total", Unit.NONE, "PCI Express errors of the card, by kind.", "kind", kind=Kind.COUNTER
 )
 
-NVLINK_LINKS: Final = _card("nvlink_active_links", Unit.NONE, "Number of active NVLink links of the card.")
-NVLINK_SENT: Final = _card(
+NVLINK_ACTIVE_LINKS: Final = _card("nvlink_active_links", Unit.NONE, "Number of active NVLink links of the card.")
+NVLINK_TRANSMIT: Final = _card(
     "nvlink_transmit_bytes_total", Unit.BYTES, "Data bytes that the card sent over NVLink.", kind=Kind.COUNTER
 )
-NVLINK_RECEIVED: Final = _card(
+NVLINK_RECEIVE: Final = _card(
     "nvlink_receive_bytes_total", Unit.BYTES, "Data bytes that the card received over NVLink.", kind=Kind.COUNTER
 )
 
@@ -69,7 +69,7 @@ MEMORY_TEMPERATURE: Final = _card("memory_temperature_celsius", Unit.CELSIUS, "T
 REMAPPED_ROWS: Final = _card(
     "remapped_rows_total", Unit.NONE, "Memory rows that were remapped, by kind of error.", "kind", kind=Kind.COUNTER
 )
-REMAP_FAILED: Final = _card(
+ROW_REMAP_FAILED: Final = _card(
     "row_remap_failed", Unit.NONE, "Whether a broken memory row could not be remapped: 1 yes, 0 no."
 )
 RETIRED_PAGES: Final = _card(
@@ -90,9 +90,9 @@ MEMORY_BANDWIDTH: Final = _card("memory_bandwidth_ratio", Unit.RATIO, "Fraction 
 COLLECTED: Final = MappingProxyType(
     {
         "engines": (ENCODER, DECODER, CONTAINER_ENCODER, CONTAINER_DECODER),
-        "pcie": (PCIE_GENERATION, PCIE_WIDTH, PCIE_SENT, PCIE_RECEIVED, PCIE_ERRORS),
-        "nvlink": (NVLINK_LINKS, NVLINK_SENT, NVLINK_RECEIVED),
-        "memory": (MEMORY_TEMPERATURE, REMAPPED_ROWS, REMAP_FAILED, RETIRED_PAGES),
+        "pcie": (PCIE_GENERATION, PCIE_WIDTH, PCIE_TRANSMIT, PCIE_RECEIVE, PCIE_ERRORS),
+        "nvlink": (NVLINK_ACTIVE_LINKS, NVLINK_TRANSMIT, NVLINK_RECEIVE),
+        "memory": (MEMORY_TEMPERATURE, REMAPPED_ROWS, ROW_REMAP_FAILED, RETIRED_PAGES),
         "gpm": (SM_ACTIVITY, SM_OCCUPANCY, TENSOR_ACTIVITY, MEMORY_BANDWIDTH),
     }
 )

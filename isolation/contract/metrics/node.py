@@ -35,14 +35,14 @@ def _agent(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind.GAU
 
 
 INFO: Final = _agent("info", Unit.NONE, "Node of the agent; always 1.", "node", kind=Kind.INFO)
-DURATION: Final = _agent(
+REQUEST_DURATION: Final = _agent(
     "request_duration_seconds",
     Unit.SECONDS,
     "Duration of RPCs from the container runtime.",
     "method",
     kind=Kind.HISTOGRAM,
 )
-ANSWERS: Final = _agent(
+REQUESTS: Final = _agent(
     "requests_total",
     Unit.NONE,
     "Answered RPCs of the container runtime, by outcome.",
@@ -50,10 +50,10 @@ ANSWERS: Final = _agent(
     "outcome",
     kind=Kind.COUNTER,
 )
-FAILURES: Final = _agent(
+TASK_FAILURES: Final = _agent(
     "task_failures_total", Unit.NONE, "Failures of the agent's background tasks.", "task", kind=Kind.COUNTER
 )
-HEALTHY: Final = _agent(
+TASK_HEALTHY: Final = _agent(
     "task_healthy",
     Unit.NONE,
     "Whether the background task works: 1 yes, 0 no (it has failed, or completed no cycle, for too long; /healthz "
@@ -64,16 +64,16 @@ READY: Final = _agent("ready", Unit.NONE, "Whether pods may be bound to this nod
 DEVICE_PLUGIN: Final = _agent(
     "device_plugin_up", Unit.NONE, "Whether the device plugin process runs beside the agent: 1 yes, 0 no."
 )
-REGISTERED: Final = _agent(
+KUBELET_REGISTERED: Final = _agent(
     "kubelet_registered", Unit.NONE, "Whether the device plugin is registered with the kubelet: 1 yes, 0 no."
 )
-REGISTRATIONS: Final = _agent(
+KUBELET_REGISTRATIONS: Final = _agent(
     "kubelet_registrations_total",
     Unit.NONE,
     "Registrations with the kubelet since the device plugin started.",
     kind=Kind.COUNTER,
 )
-UNPREPARED: Final = _agent(
+UNPREPARED_CONTAINERS: Final = _agent(
     "unprepared_containers_total",
     Unit.NONE,
     "Containers with a share that the device plugin refused because the agent had not prepared them, since the device "
@@ -81,34 +81,36 @@ UNPREPARED: Final = _agent(
     kind=Kind.COUNTER,
 )
 DEVICES: Final = _agent("devices", Unit.NONE, "Devices (units of shared memory) reported to the kubelet.", "health")
-HELD: Final = _agent("allocated_devices", Unit.NONE, "Devices (units of shared memory) allocated to containers.")
-HOLDERS: Final = _agent("allocations", Unit.NONE, "Containers with an allocation on this node.")
-CONNECTED: Final = _agent(
+ALLOCATED_DEVICES: Final = _agent(
+    "allocated_devices", Unit.NONE, "Devices (units of shared memory) allocated to containers."
+)
+ALLOCATIONS: Final = _agent("allocations", Unit.NONE, "Containers with an allocation on this node.")
+RUNTIME_CONNECTED: Final = _agent(
     "runtime_connected", Unit.NONE, "Whether the container runtime shows every container to the agent: 1 yes, 0 no."
 )
-CONNECTIONS: Final = _agent(
+RUNTIME_CONNECTIONS: Final = _agent(
     "runtime_connections_total",
     Unit.NONE,
     "Connections with the container runtime since the agent started.",
     kind=Kind.COUNTER,
 )
-SICK: Final = _agent(
+UNHEALTHY_CARDS: Final = _agent(
     "unhealthy_cards", Unit.NONE, "Unhealthy cards, which get no new allocations, by reason.", "reason"
 )
-LISTENED: Final = _agent(
+HEALTH_MONITORED_CARDS: Final = _agent(
     "health_monitored_cards", Unit.NONE, "Cards for which the driver reports XID and ECC error events."
 )
-MPS_FAILED: Final = _agent(
+MPS_FAILED_CONTAINERS: Final = _agent(
     "mps_failed_containers_total",
     Unit.NONE,
     "Containers that ended because their card's MPS server had, since the agent started; the Event MPSServerEnded says "
     "why.",
     kind=Kind.COUNTER,
 )
-WRITES: Final = _agent(
+NODE_UPDATES: Final = _agent(
     "node_updates_total", Unit.NONE, "Writes to the Node object since the agent started.", kind=Kind.COUNTER
 )
-SILENCE: Final = _agent(
+WATCH_STALENESS: Final = _agent(
     "watch_staleness_seconds",
     Unit.SECONDS,
     "Time since the last message from the API server about this node's pods; below 90 for a healthy watch.",
@@ -119,25 +121,25 @@ CATALOGUE: Final = MappingProxyType(
         spec.name: spec
         for spec in (
             INFO,
-            DURATION,
-            ANSWERS,
-            FAILURES,
-            HEALTHY,
+            REQUEST_DURATION,
+            REQUESTS,
+            TASK_FAILURES,
+            TASK_HEALTHY,
             READY,
             DEVICE_PLUGIN,
-            REGISTERED,
-            REGISTRATIONS,
-            UNPREPARED,
+            KUBELET_REGISTERED,
+            KUBELET_REGISTRATIONS,
+            UNPREPARED_CONTAINERS,
             DEVICES,
-            HELD,
-            HOLDERS,
-            CONNECTED,
-            CONNECTIONS,
-            SICK,
-            LISTENED,
-            MPS_FAILED,
-            WRITES,
-            SILENCE,
+            ALLOCATED_DEVICES,
+            ALLOCATIONS,
+            RUNTIME_CONNECTED,
+            RUNTIME_CONNECTIONS,
+            UNHEALTHY_CARDS,
+            HEALTH_MONITORED_CARDS,
+            MPS_FAILED_CONTAINERS,
+            NODE_UPDATES,
+            WATCH_STALENESS,
         )
     }
 )

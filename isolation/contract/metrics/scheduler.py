@@ -40,7 +40,7 @@ def _scheduler(name: str, unit: Unit, text: str, *labels: str, kind: Kind = Kind
 REQUESTS: Final = _scheduler(
     "requests_total", Unit.NONE, "Requests answered, by verb and outcome.", "verb", "outcome", kind=Kind.COUNTER
 )
-DURATION: Final = _scheduler(
+REQUEST_DURATION: Final = _scheduler(
     "request_duration_seconds",
     Unit.SECONDS,
     "Time to answer a request, by verb; bind includes the write to the API server.",
@@ -48,20 +48,20 @@ DURATION: Final = _scheduler(
     kind=Kind.HISTOGRAM,
 )
 BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Of `DURATION`, in seconds; 5 ms and 20 ms are what the handlers promise at 1,000 and 5,000 nodes."""
-FAILURES: Final = _scheduler(
+"""Of `REQUEST_DURATION`, in seconds; 5 ms and 20 ms are what the handlers promise at 1,000 and 5,000 nodes."""
+TASK_FAILURES: Final = _scheduler(
     "task_failures_total", Unit.NONE, "Failures of background tasks of the process.", "task", kind=Kind.COUNTER
 )
-HEALTHY: Final = _scheduler(
+TASK_HEALTHY: Final = _scheduler(
     "task_healthy",
     Unit.NONE,
     "Whether the background task works: 1 yes, 0 no (it has failed, or completed no cycle, for too long; /healthz "
     "names it).",
     "task",
 )
-LEADS: Final = _scheduler("leader", Unit.NONE, "Whether this replica is the leader and may bind pods: 1 yes, 0 no.")
+LEADER: Final = _scheduler("leader", Unit.NONE, "Whether this replica is the leader and may bind pods: 1 yes, 0 no.")
 SYNCED: Final = _scheduler("synced", Unit.NONE, "Whether all informer caches are synced: 1 yes, 0 no.")
-VIEW_AGE: Final = _scheduler(
+WATCH_STALENESS: Final = _scheduler(
     "watch_staleness_seconds",
     Unit.SECONDS,
     "Time since the API server last sent anything on the watch; below 90 on a healthy watch.",
@@ -69,34 +69,36 @@ VIEW_AGE: Final = _scheduler(
 )
 NODES: Final = _scheduler("nodes", Unit.NONE, "Nodes with shareable GPU cards.")
 PODS: Final = _scheduler("pods", Unit.NONE, "Pods that hold GPU shares.")
-ASSUMED: Final = _scheduler(
+ASSUMED_PODS: Final = _scheduler(
     "assumed_pods", Unit.NONE, "Assumed pods: cards are chosen, and the binding is not observed yet."
 )
-WAITING: Final = _scheduler("pending_pods", Unit.NONE, "Pending pods that fit on no node when they were last tried.")
-RESERVED: Final = _scheduler("reservations", Unit.NONE, "Reservations of card memory, by reason.", "reason")
-OVERCOMMITTED: Final = _scheduler(
+PENDING_PODS: Final = _scheduler(
+    "pending_pods", Unit.NONE, "Pending pods that fit on no node when they were last tried."
+)
+RESERVATIONS: Final = _scheduler("reservations", Unit.NONE, "Reservations of card memory, by reason.", "reason")
+OVERCOMMITTED_CARDS: Final = _scheduler(
     "overcommitted_cards",
     Unit.NONE,
     "Cards with more memory or compute promised than they offer. Above 0, there is a bug or another component "
     "has written allocations; such a card gets no new pods.",
 )
-UNREADABLE: Final = _scheduler(
+UNREADABLE_OBJECTS: Final = _scheduler(
     "unreadable_objects",
     Unit.NONE,
     "Nodes and pods that cannot be decoded, whose last valid version remains in use, and ConfigMaps of the autoscaler.",
 )
-POOLS: Final = _scheduler(
+HANDED_OVER_POOLS: Final = _scheduler(
     "handed_over_pools",
     Unit.NONE,
     "Pools that gpushare scales in place of cluster-autoscaler, as the autoscaler has last published.",
 )
-WOKEN: Final = _scheduler(
+REQUEUED_PODS: Final = _scheduler(
     "requeued_pods_total",
     Unit.NONE,
     "Pending pods that were requeued because capacity became free after kube-scheduler had tried them.",
     kind=Kind.COUNTER,
 )
-RELIEFS: Final = _scheduler(
+PREEMPTION_ATTEMPTS: Final = _scheduler(
     "preemption_attempts_total",
     Unit.NONE,
     "Preemptions for pods that fit by sum but not on single cards, by outcome: done, blocked (an eviction was denied, "
@@ -117,7 +119,7 @@ ADMISSION_RESTARTS: Final = _scheduler(
 ADMISSION_CONNECTIONS: Final = _scheduler(
     "admission_connections", Unit.NONE, "Open connections of the admission process."
 )
-ADMISSION_DROPPED: Final = _scheduler(
+ADMISSION_DROPPED_CONNECTIONS: Final = _scheduler(
     "admission_dropped_connections_total",
     Unit.NONE,
     "Connections that the admission process closed before it answered, by reason: timeout (the request was not "
@@ -126,15 +128,15 @@ ADMISSION_DROPPED: Final = _scheduler(
     "reason",
     kind=Kind.COUNTER,
 )
-ADMISSION_MEMORY: Final = _scheduler(
+ADMISSION_RESIDENT_MEMORY: Final = _scheduler(
     "admission_resident_memory_bytes", Unit.BYTES, "Resident memory of the admission process."
 )
-CERTIFICATE: Final = _scheduler(
+CERTIFICATE_LOADED: Final = _scheduler(
     "certificate_loaded_timestamp_seconds",
     Unit.SECONDS,
     "Time at which the serving certificate was loaded, in seconds since the epoch.",
 )
-CERTIFICATE_ENDS: Final = _scheduler(
+CERTIFICATE_EXPIRY: Final = _scheduler(
     "certificate_expiry_timestamp_seconds",
     Unit.SECONDS,
     "Expiry of the serving certificate, in seconds since the epoch; for a chain, the earliest. Absent if unreadable.",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which cards are sick, and when they are well again: from what the driver reported, and when.
+Which cards are unhealthy, and when they are well again: from what the driver reported, and when.
 
-Pure. A sick card gets no new allocations; what runs on it is left alone. What a program can bring about by itself never
-makes a card sick: a tenant could take it from all the others. What the driver wants done with the card (its
+Pure. An unhealthy card gets no new allocations; what runs on it is left alone. What a program can bring about by itself
+never makes a card unhealthy: a tenant could take it from all the others. What the driver wants done with the card (its
 recovery action) goes before every guess of ours, where it tells.
 """
 
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from isolation.host.card_events import Alarm, Board
+    from isolation.host.card_events import Board, CardEvent
 
 SETTLE_SECONDS: Final = 60.0
-"""After an alarm the driver's "nothing need be done" is believed: its verdict may come later than the alarm."""
-WELL_AFTER_SECONDS: Final = 3600.0
+"""After an error event the driver's "nothing need be done" is believed: its verdict may come later than the event."""
+HEALTHY_AFTER_SECONDS: Final = 3600.0
 _PROGRAMS: Final = frozenset(
     {
         *(8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84, 85, 86, 88, 89, 94),
@@ -43,13 +43,13 @@ ACTION_CHANGED: Final = 154
 """The recovery action has changed. Where the driver tells the action, it decides; else something must be done."""
 FATAL: Final = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, *range(143, 151), ACTION_CHANGED})
 """
-Of those that make a card sick, those that NVIDIA's catalogue calls for a reset or more after: uncorrectable ECC,
+Of those that make a card unhealthy, those that NVIDIA's catalogue calls for a reset or more after: uncorrectable ECC,
 halted, row remapping failed, NVLink, off the bus, uncontained ECC, GSP, unrecovered ECC, initialization, NVLink 5.
 """
 APPLICATION: Final = frozenset({13, 31, 43, 45})
 """Those that a tenant's own mistake brings about: an exception of its kernel, a wrong address, and what follows."""
 NEVER: Final = _PROGRAMS | _HARMLESS | _FOLLOWING
-"""XIDs that do not make a card sick."""
+"""XIDs that do not make a card unhealthy."""
 _ACTIONS: Final = MappingProxyType(
     {
         1: "a GPU reset",
@@ -66,18 +66,18 @@ _ACTIONS: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class HealthTerms:
-    """What makes a card sick, and for how long."""
+    """What makes a card unhealthy, and for how long."""
 
     watched: bool = True
     """False: nothing does."""
     ignored: frozenset[int] = frozenset()
     """XIDs besides `NEVER`."""
-    well_after: float = WELL_AFTER_SECONDS
-    """Seconds without an alarm after which a card is well whose driver does not tell; 0: not by time."""
+    healthy_after: float = HEALTHY_AFTER_SECONDS
+    """Seconds without an event after which a card is well whose driver does not tell; 0: not by time."""
 
 
 class Reason(StrEnum):
-    """Why a card gets no newcomers."""
+    """Why a card gets no new allocations."""
 
     XID = "xid"
     ECC = "ecc"
@@ -86,13 +86,13 @@ class Reason(StrEnum):
     ROW_REMAP = "row_remap"
     """A broken row of memory could not be replaced."""
     LOST = "lost"
-    """NVML does not tell of it; not an illness of this module's."""
+    """NVML does not tell of it; not an fault of this module's."""
     MIG = "mig"
-    """Its MIG instances were changed while containers had promises on them; not an illness of this module's either."""
+    """Its MIG instances were changed while containers had promises on them; not an fault of this module's either."""
 
 
 @dataclass(frozen=True, slots=True)
-class Illness:
+class CardFault:
     """Of one physical card. Times are seconds since the machine's start."""
 
     cards: tuple[str, ...]
@@ -102,7 +102,7 @@ class Illness:
     """The XID, or the driver's recovery action."""
     since: float
     last: float
-    """The last alarm."""
+    """The last event."""
     asked: bool = False
     """The driver wants something done, by its last word."""
     gone: bool = False
@@ -120,51 +120,55 @@ class Illness:
         return f"the driver requests {_ACTIONS.get(self.number, f'recovery action {self.number}')}"
 
 
-Ill = Mapping[str, Illness]
+UnhealthyCards = Mapping[str, CardFault]
 """By UUID of the physical card."""
 
 
-def critical(alarm: Alarm, terms: HealthTerms) -> bool:
-    """Whether it makes a card sick."""
-    return alarm.kind.value == Reason.ECC or alarm.number not in NEVER | terms.ignored
+def critical(event: CardEvent, terms: HealthTerms) -> bool:
+    """Whether it makes a card unhealthy."""
+    return event.kind.value == Reason.ECC or event.number not in NEVER | terms.ignored
 
 
-def remembered(ill: Ill, terms: HealthTerms) -> Ill:
+def remembered(unhealthy: UnhealthyCards, terms: HealthTerms) -> UnhealthyCards:
     """What is still believed after a restart, maybe under other terms."""
     return {
         uuid: known
-        for uuid, known in ill.items()
+        for uuid, known in unhealthy.items()
         if terms.watched and (known.asked or known.reason is not Reason.XID or known.number not in terms.ignored)
     }
 
 
-def alarmed(ill: Ill, alarm: Alarm, boards: Mapping[str, Board], terms: HealthTerms, now: float) -> Ill:
+def apply_event(
+    unhealthy: UnhealthyCards, event: CardEvent, boards: Mapping[str, Board], terms: HealthTerms, now: float
+) -> UnhealthyCards:
     """
-    What is known after an alarm. A divided card's alarm concerns all its instances.
+    What is known after an event. A divided card's event concerns all its instances.
 
     One that names no card concerns none: it would take the whole node for a word that fits nobody, and a card
     that is broken shows by its driver's wishes, or is lost.
     """
-    board = boards.get(alarm.board)
-    if board is None or not critical(alarm, terms) or (alarm.number == ACTION_CHANGED and board.action is not None):
-        return ill
-    reason, known = Reason(alarm.kind.value), ill.get(alarm.board)
+    board = boards.get(event.board)
+    if board is None or not critical(event, terms) or (event.number == ACTION_CHANGED and board.action is not None):
+        return unhealthy
+    reason, known = Reason(event.kind.value), unhealthy.get(event.board)
     if known is None:
-        return {**ill, alarm.board: Illness(board.cards, reason, alarm.number, now, now)}
-    return {**ill, alarm.board: replace(known, reason=reason, number=alarm.number, last=now)}
+        return {**unhealthy, event.board: CardFault(board.cards, reason, event.number, now, now)}
+    return {**unhealthy, event.board: replace(known, reason=reason, number=event.number, last=now)}
 
 
-def looked(ill: Ill, boards: Iterable[Board], terms: HealthTerms, now: float) -> tuple[Ill, Mapping[str, str]]:
+def apply_boards(
+    unhealthy: UnhealthyCards, boards: Iterable[Board], terms: HealthTerms, now: float
+) -> tuple[UnhealthyCards, Mapping[str, str]]:
     """What is known after a look at all cards, and of those that are well again why."""
-    still = {uuid: replace(known, gone=True) for uuid, known in ill.items()}
+    still = {uuid: replace(known, gone=True) for uuid, known in unhealthy.items()}
     well: dict[str, str] = {}
     for board in boards:
-        known = ill.get(board.uuid)
+        known = unhealthy.get(board.uuid)
         if board.action or board.remap_failed:
             reason = Reason.DRIVER if board.action else Reason.ROW_REMAP
-            illness = known if known is not None else Illness(board.cards, reason, board.action or 0, now, now)
-            number = board.action if board.action and illness.reason is Reason.DRIVER else illness.number
-            still[board.uuid] = replace(illness, cards=board.cards, number=number, asked=True, gone=False)
+            fault = known if known is not None else CardFault(board.cards, reason, board.action or 0, now, now)
+            number = board.action if board.action and fault.reason is Reason.DRIVER else fault.number
+            still[board.uuid] = replace(fault, cards=board.cards, number=number, asked=True, gone=False)
         elif known is not None:
             still[board.uuid] = replace(known, cards=board.cards, gone=False)
             if why := _well(known, board, terms, now):
@@ -173,7 +177,7 @@ def looked(ill: Ill, boards: Iterable[Board], terms: HealthTerms, now: float) ->
     return still, well
 
 
-def _well(known: Illness, board: Board, terms: HealthTerms, now: float) -> str:
+def _well(known: CardFault, board: Board, terms: HealthTerms, now: float) -> str:
     """Why the card is well; empty: it is not. The driver wants nothing of it, or does not tell."""
     if known.gone:
         return "it was lost and is back"
@@ -182,4 +186,4 @@ def _well(known: Illness, board: Board, terms: HealthTerms, now: float) -> str:
         if known.asked:
             return "the recovery action that the driver requested is done"
         return "the driver requests no recovery action" if quiet >= SETTLE_SECONDS else ""
-    return f"no error for {quiet / 60:.0f} minutes" if terms.well_after and quiet >= terms.well_after else ""
+    return f"no error for {quiet / 60:.0f} minutes" if terms.healthy_after and quiet >= terms.healthy_after else ""

@@ -216,12 +216,14 @@ class AdmissionProcess:
         rows: dict[MetricSpec, Mapping[tuple[str, ...], float]] = {
             catalogue.ADMISSION_UP: {none: float(not self.problem())},
             catalogue.ADMISSION_RESTARTS: {none: float(self._restarts)},
-            catalogue.ADMISSION_DROPPED: {(reason,): float(number) for reason, number in self._dropped.items()},
+            catalogue.ADMISSION_DROPPED_CONNECTIONS: {
+                (reason,): float(number) for reason, number in self._dropped.items()
+            },
         }
         if self._report is not None:
             rows[catalogue.ADMISSION_CONNECTIONS] = {none: float(self._report.connections)}
         if self.pid is not None and (resident := _resident(self.pid)) is not None:
-            rows[catalogue.ADMISSION_MEMORY] = {none: resident}
+            rows[catalogue.ADMISSION_RESIDENT_MEMORY] = {none: resident}
         return rows
 
     def certificate(self) -> tuple[float, float | None] | None:

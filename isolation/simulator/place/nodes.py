@@ -207,8 +207,8 @@ def _describe_problems(node: Node) -> list[str]:
     unknown = all(card.total_bytes == card.unit_bytes for card in node.cards)
     if node.mode is Mode.EXCLUSIVE and node.cards and unknown:
         warnings.append("the memory of its cards is unknown; each card is shown as one unit")
-    if sick := sum(not card.healthy for card in node.cards):
-        warnings.append(f"{sick} of {len(node.cards)} cards are unavailable or unhealthy")
+    if unhealthy := sum(not card.healthy for card in node.cards):
+        warnings.append(f"{unhealthy} of {len(node.cards)} cards are unavailable or unhealthy")
     return warnings
 
 

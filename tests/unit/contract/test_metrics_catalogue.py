@@ -74,9 +74,13 @@ def test_a_container_has_few_samples():
 
 def test_allocated_and_used_divide():
     """Allocated and used carry identical labels, so that a query can divide them without on()."""
-    assert metrics.CONTAINER_ALLOCATED.labels == metrics.CONTAINER_USED.labels
-    assert metrics.CONTAINER_CORE.labels == metrics.CONTAINER_CORE_USED.labels
-    assert metrics.CONTAINER_ALLOCATED.labels == metrics.CONTAINER_CORE.labels == metrics.OVER_LIMIT.labels
+    assert metrics.CONTAINER_MEMORY_ALLOCATED.labels == metrics.CONTAINER_MEMORY_USED.labels
+    assert metrics.CONTAINER_COMPUTE_ALLOCATED.labels == metrics.CONTAINER_COMPUTE_USED.labels
+    assert (
+        metrics.CONTAINER_MEMORY_ALLOCATED.labels
+        == metrics.CONTAINER_COMPUTE_ALLOCATED.labels
+        == metrics.OVER_LIMIT.labels
+    )
 
 
 @pytest.mark.parametrize("unknown", [None, math.nan, math.inf, -math.inf])
@@ -84,14 +88,14 @@ def test_unknown_is_absent(unknown):
     """What is unknown, or is no number, has no sample."""
     rows = [(("n", "u", "0"), unknown), (("n", "u", "1"), 0)]
 
-    assert ((("n", "u", "1"), 0.0),) == family(metrics.CARD_USED, rows).samples
+    assert ((("n", "u", "1"), 0.0),) == family(metrics.CARD_MEMORY_USED, rows).samples
 
 
 def test_same_labels_add_up():
     """Two parts of one series become one sample; with an unknown part the sum is unknown."""
     rows = [(("n", "u", "0"), 3), (("n", "u", "0"), 4), (("n", "u", "1"), 3), (("n", "u", "1"), None)]
 
-    assert ((("n", "u", "0"), 7.0),) == family(metrics.CARD_USED, rows).samples
+    assert ((("n", "u", "0"), 7.0),) == family(metrics.CARD_MEMORY_USED, rows).samples
 
 
 def test_info_stays_one():
@@ -104,13 +108,13 @@ def test_info_stays_one():
 def test_wrong_number_of_labels_is_a_mistake():
     """A collector that forgets a label is told so instead of shifting the others."""
     with pytest.raises(ValueError, match="gpushare_card_memory_used_bytes has labels"):
-        family(metrics.CARD_USED, [(("n", "u"), 1)])
+        family(metrics.CARD_MEMORY_USED, [(("n", "u"), 1)])
 
 
 @given(st.lists(st.tuples(st.tuples(st.sampled_from("ab"), st.just("u"), st.sampled_from("01")), st.integers(0, 9))))
 def test_every_series_once_and_nothing_lost(rows):
     """However often labels repeat, each series stands once and the total stays."""
-    samples = family(metrics.CARD_USED, rows).samples
+    samples = family(metrics.CARD_MEMORY_USED, rows).samples
 
     assert len({labels for labels, _ in samples}) == len(samples)
     assert sum(value for _, value in rows) == sum(value for _, value in samples)

@@ -17,10 +17,10 @@ from autoscaler.apis.rpc.core.keda_trigger import compute_value, parse_trigger
 from autoscaler.kube.usage import MeasurementAges, Row
 from isolation.contract.metrics import (
     CARD_BUSY_SECONDS,
-    CONTAINER_ALLOCATED,
     CONTAINER_COMPUTE_SECONDS,
-    CONTAINER_USED,
-    SAMPLE_TIME,
+    CONTAINER_MEMORY_ALLOCATED,
+    CONTAINER_MEMORY_USED,
+    SAMPLE_TIMESTAMP,
 )
 from isolation.contract.model import Ask, Phase, Placement, Pod, Request, Slice
 from isolation.contract.usage_rates import UsageHistory, add_reading, usage_rates
@@ -59,8 +59,8 @@ def rows(stamp, seconds):
     """What its exporter says."""
     spot = {"namespace": "ml", "pod": "burst", "container": "main", "uuid": "GPU-1", "node": "n1"}
     return [
-        Row(SAMPLE_TIME.name, {}, stamp),
-        Row(CONTAINER_USED.name, spot, GIB),
+        Row(SAMPLE_TIMESTAMP.name, {}, stamp),
+        Row(CONTAINER_MEMORY_USED.name, spot, GIB),
         Row(CONTAINER_COMPUTE_SECONDS.name, spot, seconds),
         Row(CARD_BUSY_SECONDS.name, {"uuid": "GPU-1", "node": "n1"}, seconds),
     ]
@@ -152,11 +152,11 @@ def test_a_pod_with_whole_cards_is_reported_like_one_with_shares():
 
     def page(stamp):
         sample = {"namespace": "ml", "pod": "whole", "container": "main", "node": "n1", "mode": "exclusive"}
-        rows = [Row(SAMPLE_TIME.name, {}, stamp)]
+        rows = [Row(SAMPLE_TIMESTAMP.name, {}, stamp)]
         for at, spot in enumerate(spots):
             rows += [
-                Row(CONTAINER_USED.name, sample | spot, 3 * GIB),
-                Row(CONTAINER_ALLOCATED.name, sample | spot, 15 * GIB),
+                Row(CONTAINER_MEMORY_USED.name, sample | spot, 3 * GIB),
+                Row(CONTAINER_MEMORY_ALLOCATED.name, sample | spot, 15 * GIB),
                 Row(CONTAINER_COMPUTE_SECONDS.name, sample | spot, stamp * (0.2 + 0.4 * at)),
             ]
         return rows
@@ -183,7 +183,7 @@ def test_a_row_without_labels_costs_no_other_reading():
     """
     A whole card of no pod, as a page may have it that is no exporter's of ours.
     """
-    strange = Row(CONTAINER_USED.name, {"mode": "exclusive", "card": "0", "uuid": "GPU-1"}, GIB)
+    strange = Row(CONTAINER_MEMORY_USED.name, {"mode": "exclusive", "card": "0", "uuid": "GPU-1"}, GIB)
     measured = MeasurementAges(45.0, 60.0).joined({"n1": [*rows(1e9, 0.0), strange]}, {}, 1.0)
 
     assert {"burst", ""} == {spot.pod for spot in measured.samples}

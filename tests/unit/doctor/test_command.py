@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from isolation.contract.names import KUBE_SCHEDULER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
+from isolation.contract.rbac import PERMISSIONS
 from isolation.doctor import view
 from isolation.doctor.checks.finding import counted, ok, problem, unknown
-from isolation.doctor.checks.rights import RIGHTS
 from isolation.doctor.cli import doctor
-from isolation.doctor.grants import FILES, objects, text
+from isolation.doctor.manifests import FILES, objects, text
 from isolation.scheduler.core.kube_scheduler_config import sidecar_config
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -100,7 +100,7 @@ def test_the_kube_scheduler_beside_us_gets_what_we_print():
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_committed_objects_are_those_of_the_tables(name):
     """
-    `python -m isolation.doctor.grants NAME` makes the file again.
+    `python -m isolation.doctor.manifests NAME` makes the file again.
     """
     assert text(name) == (ROOT / "manifests" / "base" / FILES[name]).read_text()
 
@@ -110,12 +110,12 @@ def test_no_right_is_wider_than_its_reason():
     No stars, no secrets, no writing of roles, nothing without a reason.
     """
     for account in (SCHEDULER, NODE_AGENT):
-        for right in RIGHTS[account]:
-            assert right.why, right
-            assert "*" not in {right.resource, right.group, *right.verbs}
-            assert right.plain not in {"secrets", "clusterroles", "roles", "serviceaccounts"}
-            assert right.plain != "configmaps" or right.names
-            assert not {"escalate", "impersonate", "bind", "deletecollection"} & set(right.verbs)
+        for permission in PERMISSIONS[account]:
+            assert permission.why, permission
+            assert "*" not in {permission.resource, permission.group, *permission.verbs}
+            assert permission.plain not in {"secrets", "clusterroles", "roles", "serviceaccounts"}
+            assert permission.plain != "configmaps" or permission.names
+            assert not {"escalate", "impersonate", "bind", "deletecollection"} & set(permission.verbs)
 
 
 @pytest.mark.parametrize("name", ["scheduler", "node"])
@@ -134,7 +134,7 @@ def test_roles_say_the_table_and_bind_one_account(name):
     assert {SYSTEM_NAMESPACE} == {space for _, _, space in bound}
     assert {(account, account) for account in accounts} == {(role, who) for role, who, _ in bound if role in accounts}
     assert {KUBE_SCHEDULER} >= {who for role, who, _ in bound if role not in accounts}
-    assert verbs == {account: sum(len(right.verbs) for right in RIGHTS[account]) for account in accounts}
+    assert verbs == {account: sum(len(permission.verbs) for permission in PERMISSIONS[account]) for account in accounts}
 
 
 def test_every_check_is_documented():

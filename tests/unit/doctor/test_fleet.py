@@ -220,7 +220,11 @@ def webhook_serves(pem):
         ),
         ({"nodes": ()}, "cluster.nodes", State.WARNING),
         ({"nodes": (node(agent="stopping"),)}, "cluster.agents", State.PROBLEM),
-        ({"nodes": (replace(node(), sick="GPU-a: the MIG instances were changed"),)}, "cluster.cards", State.WARNING),
+        (
+            {"nodes": (replace(node(), unhealthy="GPU-a: the MIG instances were changed"),)},
+            "cluster.cards",
+            State.WARNING,
+        ),
         ({"nodes": (node(),)}, "cluster.cards", State.OK),
         ({"nodes": (node(units=29),)}, "cluster.units", State.WARNING),
         ({"nodes": (node(**{"gpushare.dev/card-units": "80"}),)}, "cluster.units", State.WARNING),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.doctor_facts import NOW, WHOLE, certificate, facts, node
 
 from isolation.contract.names import AUTOSCALER, SCHEDULER
+from isolation.contract.rbac import MOVING, PERMISSIONS, sentence
 from isolation.doctor.checks.cluster.autoscaler import check_autoscaler as look_at_autoscaler
 from isolation.doctor.checks.cluster.facts import (
     AutoscalerFacts,
@@ -27,7 +28,6 @@ from isolation.doctor.checks.cluster.findings import check_cluster
 from isolation.doctor.checks.cluster.installation import find_installation
 from isolation.doctor.checks.cluster.parse import secret, workload
 from isolation.doctor.checks.finding import State
-from isolation.doctor.checks.rights import MOVING, RIGHTS, sentence
 from isolation.doctor.cli import doctor
 
 ours = "gpushare-system/{}".format
@@ -80,16 +80,20 @@ def test_the_overlay_for_ack_lacks_nothing():
     rules = [rule for one in objects("ack") if one["kind"].endswith("Role") for rule in one["rules"]]
     granted = {(r, v) for rule in rules for r, v in product(rule["resources"], rule["verbs"])}
     rights = {
-        sentence(AUTOSCALER, verb, right.resource): (right.resource, verb) in granted
-        for right in RIGHTS[AUTOSCALER]
-        for verb in right.verbs
+        sentence(AUTOSCALER, verb, permission.resource): (permission.resource, verb) in granted
+        for permission in PERMISSIONS[AUTOSCALER]
+        for verb in permission.verbs
     }
     changed = WATCHING | installed("ack") | {"secrets": {"gpushare-scheduler-tls": None}, "items": []}
 
     findings = check_cluster(facts(nodes=(node(agent="", **{"ack.aliyun.com": "c1"}),), rights=rights, **changed), NOW)
 
     assert [] == [one for one in findings if one.state is not State.OK]
-    assert MOVING == {pair for right in RIGHTS[AUTOSCALER] for pair in product([right.resource], right.verbs)} - granted
+    assert (
+        MOVING
+        == {pair for permission in PERMISSIONS[AUTOSCALER] for pair in product([permission.resource], permission.verbs)}
+        - granted
+    )
 
 
 def test_a_right_that_is_missing_on_ack_is_reported_with_its_overlay():

@@ -88,7 +88,7 @@ def test_the_driver_must_be_new_enough_for_the_library(cards, expected):
         (CardFacts((T4, T4), "580.1"), State.OK),
     ],
 )
-def test_cards_that_are_missing_sick_or_too_small_are_said(cards, expected):
+def test_cards_that_are_missing_unhealthy_or_too_small_are_said(cards, expected):
     """
     Units are counted as they would be offered.
     """

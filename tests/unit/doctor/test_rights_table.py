@@ -11,7 +11,7 @@ import yaml
 from e2e.manifest_build import MANIFESTS
 from e2e.rights_table import ACCOUNTS, ROWS, table
 
-from isolation.doctor.checks.rights import RIGHTS
+from isolation.contract.rbac import PERMISSIONS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "threats.md"
 BEGIN, END = "<!-- Made from tests/e2e/rights_table.py. -->\n", "<!-- end -->\n"
@@ -56,13 +56,13 @@ def test_every_account_of_the_manifests_has_its_column():
 
 def test_every_right_to_write_is_in_the_table():
     """
-    Each of the table of rights is a yes somewhere.
+    Each of the table of permissions is a yes somewhere.
     """
     writes = {
-        (account, right.group, right.resource, verb)
-        for account, rights in RIGHTS.items()
-        for right in rights
-        for verb in right.verbs
+        (account, permission.group, permission.resource, verb)
+        for account, permissions in PERMISSIONS.items()
+        for permission in permissions
+        for verb in permission.verbs
         if verb not in {"get", "list", "watch"}
     }
 

@@ -140,11 +140,11 @@ def test_largest_promise_that_still_fits(held, expected):
 
 def test_no_largest_slice_where_none_can_be_promised():
     """On an unhealthy card nothing fits; beside slices of time, which promise no memory, nobody can say."""
-    sick = Node(agent=True).card(unhealthy="xid")
+    unhealthy = Node(agent=True).card(unhealthy="xid")
     sliced = Node().container("a").grant("a", [f"{uuid()}::0"])
 
     assert (0, None) == (
-        look(sick).reading.cards[0].largest_free_bytes,
+        look(unhealthy).reading.cards[0].largest_free_bytes,
         look(sliced).reading.cards[0].largest_free_bytes,
     )
 

@@ -51,7 +51,7 @@ def samples(page):
 
 def broken(_):
     """Fails half-way."""
-    yield family(metrics.CLOCK, [((), 1.0)])
+    yield family(metrics.SIMULATED_CLOCK, [((), 1.0)])
     raise RuntimeError("the source is gone")
 
 
@@ -65,7 +65,7 @@ def test_promtool_is_content():
     promtool.check(render(ALL, small_fleet()))
 
 
-HARDWARE = (card.RECOVERY_ACTION, card.REMAP_PENDING, card.PROCESSES)
+HARDWARE = (card.RECOVERY_ACTION, card.ROW_REMAP_PENDING, card.PROCESSES)
 """What this fleet tells of its cards' hardware; none of them is unhealthy."""
 
 
@@ -193,7 +193,7 @@ def test_scrapes_while_snapshots_change_are_whole():
     """Whoever scrapes while the next snapshot is published gets one of them, never a mixture."""
 
     def families(number):
-        yield family(metrics.PENDING, [((str(n),), number) for n in range(200)])
+        yield family(metrics.PENDING_PODS, [((str(n),), number) for n in range(200)])
 
     exposition = Exposition({"c": families}, clock=lambda: 0.0, release="x")
     exposition.publish(0, 0.0, ready=True)

@@ -10,7 +10,7 @@ import time
 import pytest
 from support.waiting import soon, until
 
-from isolation.contract.metrics.node import FAILURES, HEALTHY
+from isolation.contract.metrics.node import TASK_FAILURES, TASK_HEALTHY
 from isolation.kube import background
 from isolation.kube.background import Background
 from isolation.kube.core.backoff import Pace
@@ -27,12 +27,12 @@ def quick(monkeypatch):
 
 def failures(tasks, name="t"):
     """How often it has failed, as the metric has it."""
-    return tasks.rows(FAILURES, HEALTHY)[FAILURES][name,]
+    return tasks.rows(TASK_FAILURES, TASK_HEALTHY)[TASK_FAILURES][name,]
 
 
 def healthy(tasks, name="t"):
     """Whether it is, as the metric has it."""
-    return tasks.rows(FAILURES, HEALTHY)[HEALTHY][name,]
+    return tasks.rows(TASK_FAILURES, TASK_HEALTHY)[TASK_HEALTHY][name,]
 
 
 class Work:

@@ -26,9 +26,9 @@ from isolation.contract.names import (
     SCHEDULER,
     SYSTEM_NAMESPACE,
 )
-from isolation.doctor.checks.rights import RIGHTS
-from isolation.doctor.grants import FILES, text
-from isolation.doctor.grants import objects as granted_objects
+from isolation.contract.rbac import PERMISSIONS
+from isolation.doctor.manifests import FILES, text
+from isolation.doctor.manifests import objects as generated_objects
 from isolation.scheduler.admission.objects import build_objects as admission_objects
 from isolation.scheduler.core.kube_scheduler_config import existing_scheduler_config
 
@@ -156,7 +156,7 @@ def test_the_example_in_the_comment_can_be_read_too(file):
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_committed_roles_are_what_the_table_says(name):
     """
-    `python -m isolation.doctor.grants NAME` makes the file again.
+    `python -m isolation.doctor.manifests NAME` makes the file again.
     """
     assert (MANIFESTS / "base" / FILES[name]).read_text() == text(name)
 
@@ -166,16 +166,18 @@ def test_the_autoscaler_may_write_what_it_owns_and_nothing_wider():
     No stars, no secrets, no roles; ConfigMaps and Leases in our namespace, by name wherever RBAC knows names.
     """
     wide = []
-    for right in RIGHTS[AUTOSCALER]:
-        assert right.why, right
-        assert "*" not in {right.resource, right.group, *right.verbs}
-        assert right.plain not in {"secrets", "clusterroles", "roles", "serviceaccounts", "deployments"}
-        assert not {"escalate", "impersonate", "bind", "deletecollection"} & set(right.verbs)
-        if right.plain in {"configmaps", "leases"}:
-            assert right.local
-            assert right.names or right.verbs == ("create",), right
+    for permission in PERMISSIONS[AUTOSCALER]:
+        assert permission.why, permission
+        assert "*" not in {permission.resource, permission.group, *permission.verbs}
+        assert permission.plain not in {"secrets", "clusterroles", "roles", "serviceaccounts", "deployments"}
+        assert not {"escalate", "impersonate", "bind", "deletecollection"} & set(permission.verbs)
+        if permission.plain in {"configmaps", "leases"}:
+            assert permission.local
+            assert permission.names or permission.verbs == ("create",), permission
         wide += [
-            (right.resource, verb) for verb in right.verbs if verb not in {"get", "list", "watch"} and not right.local
+            (permission.resource, verb)
+            for verb in permission.verbs
+            if verb not in {"get", "list", "watch"} and not permission.local
         ]
 
     assert {
@@ -186,7 +188,7 @@ def test_the_autoscaler_may_write_what_it_owns_and_nothing_wider():
         ("pods/status", "patch"),
         ("events", "create"),
     } == set(wide)
-    assert 1 == len({json.dumps(s) for one in granted_objects("autoscaler") for s in one.get("subjects", ())})
+    assert 1 == len({json.dumps(s) for one in generated_objects("autoscaler") for s in one.get("subjects", ())})
 
 
 def test_the_policies_about_the_autoscaler_name_what_the_code_names():
@@ -194,7 +196,7 @@ def test_the_policies_about_the_autoscaler_name_what_the_code_names():
     Its account, its taint, its state: each as in the contract.
     """
     policies = list(yaml.safe_load_all((MANIFESTS / "base/autoscaler/policy.yaml").read_text()))
-    policies += list(yaml.safe_load_all((MANIFESTS / "components/cluster-api/rights.yaml").read_text()))
+    policies += list(yaml.safe_load_all((MANIFESTS / "components/cluster-api/rbac.yaml").read_text()))
     policies = [one for one in policies if one["kind"] == "ValidatingAdmissionPolicy"]
     whole = yaml.safe_dump(policies, width=10_000)
 
@@ -239,7 +241,7 @@ def test_roles_for_people_are_those_that_the_page_shows():
     """
     page = (MANIFESTS.parent / "docs/views.md").read_text()
     [shown] = re.findall(r"```yaml\n(.*?kind: ClusterRole.*?)```", page, re.DOTALL)
-    made = list(yaml.safe_load_all((MANIFESTS / "components/views/rights.yaml").read_text()))
+    made = list(yaml.safe_load_all((MANIFESTS / "components/views/rbac.yaml").read_text()))
 
     assert [(one["kind"], one["rules"]) for one in yaml.safe_load_all(shown)] == [
         (one["kind"], one["rules"]) for one in made

@@ -205,7 +205,7 @@ def test_each_container_of_the_scheduler_has_a_token_of_its_own():
     """
     pod = DEPLOYMENT["spec"]["template"]["spec"]
     place = "/var/run/secrets/kubernetes.io/serviceaccount"
-    token = thing("scheduler/rights.yaml", "Secret")
+    token = thing("scheduler/rbac.yaml", "Secret")
     mounted = {
         one["name"]: [m["name"] for m in one["volumeMounts"] if m["mountPath"].startswith(place)]
         for one in pod["containers"]

@@ -50,7 +50,7 @@ def test_a_kubelet_that_gave_nothing_writes_null_or_no_file(checkpoint, tmp_path
     "text", ["", RECORDED[:200], "[]", '{"Data": {}}', '{"Data": {"PodDeviceEntries": [{}]}}', "[" * 100_000, "\x00"]
 )
 def test_what_cannot_be_read_leaves_what_was_known_and_is_reported_once(checkpoint, tmp_path, caplog, text):
-    """Who has a unit must not seem to have none: it would be called unhealthy with a sick card."""
+    """Who has a unit must not seem to have none: it would be called unhealthy with an unhealthy card."""
     assert GIVEN == checkpoint.used()
     (tmp_path / FILE).write_text(text)
     for _ in range(3):

@@ -85,13 +85,13 @@ def test_a_change_under_promises_is_reported_and_nobody_new_comes(tmp_path):
 
     assert {"MIG-1x": 2} == box.look(*parts(0, "c", "d", "e"), *parts(1, "x"))
     assert {"MIG-0a", "MIG-0b"} == set(box.kept.changed)
-    assert "while containers have promises on MIG-0a" in box.kept.sick["MIG-0b"]
+    assert "while containers have promises on MIG-0a" in box.kept.unhealthy["MIG-0b"]
     box.kept = box.restarted()
     assert {"MIG-1x": 2} == box.look()
 
     box.held = set()
     assert {"MIG-0c": 0, "MIG-0d": 1, "MIG-1x": 2, "MIG-0e": 3} == box.look()
-    assert ({}, {}) == (box.kept.changed, box.kept.sick)
+    assert ({}, {}) == (box.kept.changed, box.kept.unhealthy)
 
 
 def test_a_change_without_promises_is_taken_as_it_is(tmp_path):

@@ -184,7 +184,7 @@ def test_a_card_that_is_gone_is_lost_and_one_in_its_place_is_new(tmp_path):
     assert ([True, True], ["GPU-0", "GPU-new"]) == (back, [card.uuid for card in kept.cards()])
 
 
-def test_a_sick_card_keeps_the_amounts_that_it_had(tmp_path):
+def test_an_unhealthy_card_keeps_the_amounts_that_it_had(tmp_path):
     """
     It tells none; its pods' promises are still made on them.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units that the kubelet counts: IDs that never change, and a sick card that takes nothing from anybody."""
+"""The units that the kubelet counts: IDs that never change, and an unhealthy card that takes nothing from anybody."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def list_ids(*args, **more):
 
 @given(CARDS, st.sets(st.integers(0, 200)), st.sampled_from(list(UNITS.values())))
 def test_what_a_container_has_is_there_and_healthy_whatever_happens_to_cards(rows, used, unit):
-    """The kubelet would not let it start again: not for a sick card, nor a card that is gone, nor an excluded node."""
+    """The kubelet would not let it start again: not for an unhealthy card, a card that is gone or an excluded node."""
     cards, in_force = fleet(rows, unit)
     mine = {unit_id(unit, number) for number in used}
     for shares in (True, False):
@@ -43,7 +43,7 @@ def test_what_a_container_has_is_there_and_healthy_whatever_happens_to_cards(row
 
 
 @given(CARDS, st.sets(st.integers(0, 200)))
-def test_a_unit_is_unhealthy_for_each_that_a_sick_card_could_still_give(rows, used):
+def test_a_unit_is_unhealthy_for_each_that_an_unhealthy_card_could_still_give(rows, used):
     """Rounded so that a card in use by half a unit gives up one less; never more than nobody has."""
     cards, in_force = fleet(rows)
     found = list_ids(cards, GIB, {unit_id(GIB, number) for number in used}, in_force, shares=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's object must be of the sources that Python mirrors; with another, calls would corrupt memory."""
+"""The native object must be of the sources that Python mirrors; with another, calls would corrupt memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 from isolation.placement import native
 
-KERNEL = Path(native.__file__).with_name("kernel")
+NATIVE = Path(native.__file__).with_name("native")
 
 
 def built(folder: Path, change: tuple[str, str]) -> ctypes.CDLL:
-    """The part of the kernel that has the check, with `change` made in its header."""
-    (folder / "kernel.h").write_text((KERNEL / "kernel.h").read_text().replace(*change))
-    (folder / "fleet.c").write_text((KERNEL / "fleet.c").read_text())
-    (folder / "cards.h").write_text((KERNEL / "cards.h").read_text())
-    target = folder / "kernel.so"
+    """The part of the native code that has the check, with `change` made in its header."""
+    (folder / "placement.h").write_text((NATIVE / "placement.h").read_text().replace(*change))
+    (folder / "fleet.c").write_text((NATIVE / "fleet.c").read_text())
+    (folder / "cards.h").write_text((NATIVE / "cards.h").read_text())
+    target = folder / "native.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(target), str(folder / "fleet.c"), "-lm"], check=True)
     return ctypes.CDLL(str(target))
 

@@ -192,7 +192,7 @@ def test_under_ci_nothing_that_the_set_up_provides_is_missing():
     """
     Other tests skip without these; in CI that would hide a broken set-up behind a green run.
     """
-    parts = ("placement/_kernel.so", "lib/libgpushare.so", "lib/libgpushare-strict.so")
+    parts = ("placement/_native.so", "lib/libgpushare.so", "lib/libgpushare-strict.so")
     drivers = ("simgpu/_hardware.so", "simgpu/lib/libcuda.so.1", "simgpu/lib/libnvidia-ml.so.1")
 
     assert [] == [part for part in (*parts, *drivers) if not (ROOT / "isolation" / part).is_file()]

@@ -101,7 +101,7 @@ def test_what_make_test_has_run_is_left_out(played):
 
 def test_a_stage_of_no_group_runs_when_it_is_named(played):
     """
-    `make clients`: not part of `all`, and yet a stage.
+    `make cuda-programs`: not part of `all`, and yet a stage.
     """
     alone = stage("alone", PASSING)
 
@@ -173,7 +173,7 @@ def test_every_test_belongs_to_a_stage_and_to_one_only():
         "real_kubelet",
         "test_keda",
         "test_operators",
-        "-m clients tests/clients",
+        "-m cuda_programs tests/cuda_programs",
     ):
         assert expression in said
-    assert {name for lane in stages.GROUPS["all"] for name in lane} == set(stages.stages(1)) - {"clients"}
+    assert {name for lane in stages.GROUPS["all"] for name in lane} == set(stages.stages(1)) - {"cuda-programs"}

@@ -212,8 +212,8 @@ def test_an_unhealthy_card_takes_nobody_and_is_no_alarm():
     """What it holds stays; what comes goes elsewhere; it is not over-committed."""
     made = build_cache(node("n", 2, 8))
     made.set_pod(bound(pod("a", 5), at("n", 0, size=5)))
-    sick = replace(node("n", 2, 8), cards=(replace(card(0, 8), healthy=False), card(1, 8)))
-    made.set_node(sick)
+    unhealthy = replace(node("n", 2, 8), cards=(replace(card(0, 8), healthy=False), card(1, 8)))
+    made.set_node(unhealthy)
 
     assert [] == made.find_overcommitted()
     assert (1,) == indices(made.assume(pod("b", 2), "n", 0.0))

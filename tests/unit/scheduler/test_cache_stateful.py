@@ -101,7 +101,7 @@ class Cluster(RuleBasedStateMachine):
     def begins(self, sizes, asks):
         """Some nodes and some pods, so that most steps have something to work on."""
         for name, size in zip(NAMES, sizes, strict=True):
-            self.set_node(name=name, cards=2, size=size, mode=Mode.CGPU, sick=False, serving=1, model="T4")
+            self.set_node(name=name, cards=2, size=size, mode=Mode.CGPU, unhealthy=False, serving=1, model="T4")
         for uid, size in zip(UIDS, asks, strict=False):
             owner = "rs" if size % 2 else ""
             self.created(uid=uid, size=size, cards=1, core=0, priority=0, owner=owner, reported=bool(size % 3))
@@ -111,13 +111,13 @@ class Cluster(RuleBasedStateMachine):
         cards=st.integers(0, 3),
         size=st.integers(4, 9),
         mode=st.sampled_from(MODES),
-        sick=st.booleans(),
+        unhealthy=st.booleans(),
         serving=st.integers(0, 5),
         model=st.sampled_from(["T4", "A10"]),
     )
-    def set_node(self, *, name, cards, size, mode, sick, serving, model):
+    def set_node(self, *, name, cards, size, mode, unhealthy, serving, model):
         """A node, new or changed in any way."""
-        many = tuple(card(i, size, node=name, model=model, healthy=not (sick and i == 0)) for i in range(cards))
+        many = tuple(card(i, size, node=name, model=model, healthy=not (unhealthy and i == 0)) for i in range(cards))
         self.nodes[name] = replace(node(name, cards, mode=mode), cards=many, serving=serving > 0)
         self.cache.set_node(self.nodes[name])
 

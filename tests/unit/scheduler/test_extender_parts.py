@@ -16,7 +16,7 @@ from support.scheduler_endpoints import Desk
 from support.waiting import PATIENCE_SECONDS, soon
 
 from isolation.contract.metrics import Kind, Unit
-from isolation.contract.metrics.scheduler import CATALOGUE, FAILURES, LABELS
+from isolation.contract.metrics.scheduler import CATALOGUE, LABELS, TASK_FAILURES
 from isolation.contract.names import ACK, SCHEDULER
 from isolation.kube.core.lease import LeaseRecord, LeaseTiming
 from isolation.kube.options import Address, parse_address
@@ -321,7 +321,7 @@ def test_metrics_are_those_of_the_catalogue():
     metrics = Metrics()
     specs = (spec for spec in CATALOGUE.values() if spec.kind is Kind.GAUGE or "_admission_" in spec.name)
     gauges = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in specs}
-    metrics.add_gauges(lambda: gauges | {FAILURES: {("x",): 1.0}})
+    metrics.add_gauges(lambda: gauges | {TASK_FAILURES: {("x",): 1.0}})
     metrics.count_request("filter", "fit", 0.001)
     metrics.count_preemption("done")
     metrics.count_eviction("done")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.metrics.autoscaler import CONFIG_OK, INHIBITED, PROVIDER_UP
+from isolation.contract.metrics.autoscaler import CONFIG_RELOAD_SUCCESSFUL, INHIBITED, PROVIDER_UP
 from isolation.contract.names import AUTOSCALER, SYSTEM_NAMESPACE
 from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Unavailable
 from isolation.doctor.checks.cluster.processes import read_holder
@@ -80,7 +80,9 @@ def _check_conditions(page: str | Unavailable | None) -> list[Finding]:
     if isinstance(page, Unavailable):
         fix = f"use credentials with get on pods/proxy in {SYSTEM_NAMESPACE}, or check {_LOGS}"
         return [unknown(check, f"cannot read the autoscaler's metrics through the API server: {page.why}", fix)]
-    reloads, inhibitions, providers = (_series(page, spec.name) for spec in (CONFIG_OK, INHIBITED, PROVIDER_UP))
+    reloads, inhibitions, providers = (
+        _series(page, spec.name) for spec in (CONFIG_RELOAD_SUCCESSFUL, INHIBITED, PROVIDER_UP)
+    )
     silent = [labels.get("pool", "") for labels, value in providers if not value]
     withheld = [labels.get("reason", "") for labels, value in inhibitions if value]
     if not reloads:

@@ -48,7 +48,7 @@ class ClusterNode:
     agent: str = ""
     card_units: str = ""
     card_count: str = ""
-    sick: str = ""
+    unhealthy: str = ""
     """Which cards get no new pods, and why, as our agent says."""
     described: bool = False
     """Our agent's list of cards stands on it."""

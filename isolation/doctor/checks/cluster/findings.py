@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.names import ACK, AUTOSCALER, NODE_AGENT, PROVISIONING_GROUP, SCHEDULER
+from isolation.contract.rbac import MOVING, sentence
 from isolation.doctor.checks import minimum
 from isolation.doctor.checks.cluster import admission, autoscaler, certificates, metrics_apis, pods, processes, scalers
 from isolation.doctor.checks.cluster import nodes as cluster_nodes
@@ -19,7 +20,6 @@ from isolation.doctor.checks.cluster.installation import find_installation
 from isolation.doctor.checks.cluster.parse import table
 from isolation.doctor.checks.finding import Finding, counted, named, ok, problem, unknown, warning
 from isolation.doctor.checks.machine.runtime import parse_version
-from isolation.doctor.checks.rights import MOVING, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -131,10 +131,10 @@ def _check_agents(shared: list[ClusterNode]) -> Finding:
 
 def _check_cards(shared: Iterable[ClusterNode]) -> Finding:
     check = "cluster.cards"
-    sick = [one for one in shared if one.sick]
-    if sick:
-        evidence = f"{sick[0].name}: {sick[0].sick[:_LONGEST_TEXT]}"
-        rest = f" (and cards of {len(sick) - 1} more nodes)" if len(sick) > 1 else ""
+    unhealthy = [one for one in shared if one.unhealthy]
+    if unhealthy:
+        evidence = f"{unhealthy[0].name}: {unhealthy[0].unhealthy[:_LONGEST_TEXT]}"
+        rest = f" (and cards of {len(unhealthy) - 1} more nodes)" if len(unhealthy) > 1 else ""
         fix = "drain the node if its MIG instances were changed; else see runbook GpushareNodeAgentCardsUnhealthy"
         return warning(check, f"cards get no new pods on {evidence}{rest}", fix)
     return ok(check, "all cards get new pods")

@@ -32,7 +32,7 @@ from isolation.contract.names import (
     MIG_PREFIX,
     QGPU_POLICY_LABEL,
     SHARED,
-    SICK,
+    UNHEALTHY_CARDS,
 )
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import Caller, ClusterNode, PodFacts, Secret, Workload
@@ -76,7 +76,7 @@ def node_facts(item: Mapping[str, Any]) -> ClusterNode:
         agent=str(annotations.get(AGENT, "")),
         card_units=str(labels.get(CARD_UNITS, "")),
         card_count=str(labels.get(CARD_COUNT, "")),
-        sick=str(annotations.get(SICK, "")),
+        unhealthy=str(annotations.get(UNHEALTHY_CARDS, "")),
         described=CARDS in annotations,
         vendors=any(label in labels for label in _VENDORS),
         offered=tuple(key for key, value in table(status, "capacity").items() if "/" in key and _count(value)),

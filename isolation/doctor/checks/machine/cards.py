@@ -40,9 +40,9 @@ def _check_present(cards: CardFacts) -> Finding:
         return problem(check, cards.why, "install the NVIDIA driver, or use simulated cards with --simgpu FILE")
     if not cards.cards:
         return problem(check, "the driver reports no card", "check `nvidia-smi -L` and `dmesg | grep NVRM`")
-    sick = [card.index for card in cards.cards if not card.healthy]
-    if sick:
-        listed = ", ".join(map(str, sick))
+    unhealthy = [card.index for card in cards.cards if not card.healthy]
+    if unhealthy:
+        listed = ", ".join(map(str, unhealthy))
         return problem(
             check, f"card {listed} does not respond", "reset it (`nvidia-smi -r -i N`) or reboot the machine"
         )

@@ -55,7 +55,7 @@ def test_the_account_may_renew_exactly_what_it_enters():
     """
     By name; nothing else of APIServices may be changed, and nothing deleted.
     """
-    role = next(one for one in things("metrics-api/rights.yaml") if one["kind"] == "ClusterRole")
+    role = next(one for one in things("metrics-api/rbac.yaml") if one["kind"] == "ClusterRole")
     rules = [rule for rule in role["rules"] if "apiservices" in rule["resources"]]
     assert ["create", "list", "patch"] == sorted(verb for rule in rules for verb in rule["verbs"])
     (patching,) = [rule for rule in rules if "patch" in rule["verbs"]]

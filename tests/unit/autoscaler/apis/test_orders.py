@@ -43,7 +43,7 @@ class Story:
                 plan, memory = await reconcile(stand.world, LIMITS, memory)
                 return [type(step) for step in plan.steps]
 
-            found = await play(stand, turned), memory.closed
+            found = await play(stand, turned), memory.backoffs
             assert not found[1], "no pool rests for it"
             return found[0]
 

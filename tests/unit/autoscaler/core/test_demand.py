@@ -154,7 +154,7 @@ def test_largest_size_and_closed_pools_cap_the_purchase():
     waiting = [pod(ask(10)) for _ in range(3)]
 
     found = compute_demand(seen([pool(max_nodes=2)], waiting), LIMITS)
-    shut = compute_demand(seen([pool(max_nodes=2)], waiting), LIMITS, closed={"p"})
+    shut = compute_demand(seen([pool(max_nodes=2)], waiting), LIMITS, in_backoff={"p"})
 
     assert (["p", "p"], 1) == (bought(found), len(found.capped))
     assert "at its maximum of 2 nodes" in found.capped[waiting[2].uid].reason

@@ -139,10 +139,10 @@ def test_machine_that_does_not_come_is_given_up_and_its_pool_rests():
 
     plan, memory = decide(stuck, LIMITS, AutoscalerState())
     once = memory.record(plan, LIMITS)
-    again = once.record(replace(plan, at=once.closed["p"].until + 1), LIMITS)
+    again = once.record(replace(plan, at=once.backoffs["p"].until + 1), LIMITS)
 
     assert [RemoveFailedNode] == [type(step) for step in plan.steps]
-    assert (300, 600) == (once.closed["p"].seconds, again.closed["p"].seconds)
+    assert (300, 600) == (once.backoffs["p"].seconds, again.backoffs["p"].seconds)
     assert {"p"} == once.pools_in_backoff(plan.at + 299)
     assert frozenset() == once.pools_in_backoff(plan.at + 300)
 

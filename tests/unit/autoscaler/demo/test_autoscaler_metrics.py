@@ -45,14 +45,16 @@ def test_what_is_reported_is_what_has_happened():
     values = samples(loop_metrics.render())
 
     counts = dict(world.cluster.accounting.counts)
-    steps = values[catalogue.STEPS.name]
+    steps = values[catalogue.ACTIONS.name]
     assert counts["nodes_added"] == steps["scale_up", "done"] > 0
     assert counts["nodes_drained"] == steps["drain", "done"]
-    assert 1800 / world.limits.scan_interval_seconds == pytest.approx(sum(values[catalogue.TURNS.name].values()), abs=3)
+    assert 1800 / world.limits.scan_interval_seconds == pytest.approx(
+        sum(values[catalogue.CYCLES.name].values()), abs=3
+    )
     sizes = world.cluster.snapshot().sizes()
-    assert {(pool,): size for pool, size in sizes.items()} == values[catalogue.POOL_TARGET.name]
-    assert {(): 1.0} == values[catalogue.LEADS.name]
-    assert sum(values[catalogue.CARDS_BOUGHT.name].values()) >= steps["scale_up", "done"]
+    assert {(pool,): size for pool, size in sizes.items()} == values[catalogue.POOL_TARGET_NODES.name]
+    assert {(): 1.0} == values[catalogue.LEADER.name]
+    assert sum(values[catalogue.SCALED_UP_CARDS.name].values()) >= steps["scale_up", "done"]
 
 
 def test_the_names_are_those_of_the_catalogue_and_promtool_likes_them():
@@ -84,11 +86,11 @@ def test_gauges_are_taken_once_a_second():
 
     world.advance(600.0)
     loop_metrics.sample(world, 0.5)
-    early = samples(loop_metrics.render())[metrics.PENDING_LONGEST.name]
+    early = samples(loop_metrics.render())[metrics.PENDING_MAX_AGE.name]
     loop_metrics.sample(world, 1.5)
-    late = samples(loop_metrics.render())[metrics.PENDING_LONGEST.name]
+    late = samples(loop_metrics.render())[metrics.PENDING_MAX_AGE.name]
 
-    assert samples(before)[metrics.PENDING_LONGEST.name] == early
+    assert samples(before)[metrics.PENDING_MAX_AGE.name] == early
     assert late != early
 
 

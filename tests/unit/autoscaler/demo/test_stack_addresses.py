@@ -141,8 +141,14 @@ def test_every_figure_is_scraped_once():
     """The cluster's page is read for two jobs; no name of the catalogue comes from two targets of one cluster."""
     jobs = json.loads(prometheus_config.prometheus_file(PORTS, None, alerting=False))["scrape_configs"]
     rules = [job["metric_relabel_configs"][0] for job in jobs if "metric_relabel_configs" in job]
-    names = [metrics.CARD_USED, metrics.CONTAINER_USED, metrics.DENIED, metrics.SAMPLE_TIME, metrics.EVENTS]
-    names += [metrics.CLOCK, metrics.POOL_NODES, metrics.PENDING]
+    names = [
+        metrics.CARD_MEMORY_USED,
+        metrics.CONTAINER_MEMORY_USED,
+        metrics.DENIED_ALLOCATIONS,
+        metrics.SAMPLE_TIMESTAMP,
+        metrics.AUTOSCALER_EVENTS,
+    ]
+    names += [metrics.SIMULATED_CLOCK, metrics.POOL_NODES, metrics.PENDING_PODS]
 
     def taken(rule, name):
         return (re.fullmatch(rule["regex"], name) is not None) == (rule["action"] == "keep")
@@ -153,9 +159,9 @@ def test_every_figure_is_scraped_once():
     assert len(jobs) == len({job["job_name"] for job in jobs})
     measured, of_the_fleet, own = ([spec.name for spec in names if taken(rule, spec.name)] for rule in rules)
     assert [spec.name for spec in names[:4]] == measured
-    assert [metrics.EVENTS.name, metrics.CLOCK.name] == of_the_fleet
-    assert set() == {metrics.EVENTS.name} & set(own)
-    assert {metrics.POOL_NODES.name, metrics.PENDING.name} <= set(own)
+    assert [metrics.AUTOSCALER_EVENTS.name, metrics.SIMULATED_CLOCK.name] == of_the_fleet
+    assert set() == {metrics.AUTOSCALER_EVENTS.name} & set(own)
+    assert {metrics.POOL_NODES.name, metrics.PENDING_PODS.name} <= set(own)
 
 
 def test_the_tenants_fit_on_the_cards():

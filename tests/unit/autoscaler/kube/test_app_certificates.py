@@ -13,7 +13,7 @@ from e2e.certificates import Authority
 
 from autoscaler.kube.options import Address, Grpc, MetricsApi, Options
 from autoscaler.kube.telemetry.process import Certificates
-from isolation.contract.metrics.autoscaler import CERTIFICATE_ENDS
+from isolation.contract.metrics.autoscaler import CERTIFICATE_EXPIRY
 from isolation.host.reloading_tls import CertificateFiles
 
 HERE = Address("127.0.0.1", 0)
@@ -21,7 +21,7 @@ HERE = Address("127.0.0.1", 0)
 
 def page_of(certificates):
     """By port."""
-    return {door: end for (door,), end in certificates()[CERTIFICATE_ENDS].items()}
+    return {door: end for (door,), end in certificates()[CERTIFICATE_EXPIRY].items()}
 
 
 def end_of(path):

@@ -23,18 +23,18 @@ from autoscaler.kube.metrics_server import measured_app, serving
 from autoscaler.kube.telemetry.metrics import Telemetry
 from isolation.contract import metrics
 from isolation.contract.metrics import Kind, Unit
-from isolation.contract.metrics.autoscaler import CATALOGUE, FAILURES, LABELS
+from isolation.contract.metrics.autoscaler import CATALOGUE, LABELS, TASK_FAILURES
 from isolation.kube.options import Address
 
 ROOT = Path(__file__).resolve().parents[4]
 SHARED = (
     metrics.POOL_NODES,
-    metrics.POOL_SMALLEST,
-    metrics.POOL_LARGEST,
-    metrics.PENDING,
-    metrics.PENDING_LONGEST,
-    metrics.FRAGMENTED_PODS,
-    metrics.EVENTS,
+    metrics.POOL_MIN_NODES,
+    metrics.POOL_MAX_NODES,
+    metrics.PENDING_PODS,
+    metrics.PENDING_MAX_AGE,
+    metrics.PENDING_FRAGMENTED_PODS,
+    metrics.AUTOSCALER_EVENTS,
 )
 """What the embedded cluster shows under the same names."""
 
@@ -78,7 +78,7 @@ def everything(telemetry):
     telemetry.took("observe", 0.1)
     telemetry.wrote("done")
     telemetry.answered("Refresh", "OK", 0.1)
-    gauges = (spec for spec in (*CATALOGUE.values(), *SHARED) if spec.kind is Kind.GAUGE or spec is FAILURES)
+    gauges = (spec for spec in (*CATALOGUE.values(), *SHARED) if spec.kind is Kind.GAUGE or spec is TASK_FAILURES)
     values = {spec: {tuple("x" for _ in spec.labels): 1.0} for spec in gauges}
     telemetry.watch(lambda: values)
 
@@ -124,7 +124,7 @@ def test_one_reading_as_gauges():
     Sizes by state with their zeros, what each waiting pod was reported, back-off left, what is lost.
     """
     turn = seen_with(waiting=(8, 8, 20))
-    _, memory = decide(turn, Limits(), AutoscalerState(closed={POOL: Backoff(turn.at + 40, 300.0)}))
+    _, memory = decide(turn, Limits(), AutoscalerState(backoffs={POOL: Backoff(turn.at + 40, 300.0)}))
     picture = MetricsSnapshot(0.0, {}, summarize_pools(turn), list_pending(turn))
     rows = rows_of(TelemetryReading(turn, memory, Limits(), picture, targets={POOL: 3}, left=7))
     by_name = {spec.name: values for spec, values in rows.items()}

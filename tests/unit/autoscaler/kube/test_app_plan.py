@@ -52,7 +52,7 @@ def test_what_keeps_it_from_acting_stands_first():
     """
     Before the table: a dry run, a switch, a condition; and a pool that rests.
     """
-    rests = AutoscalerState(closed={"gpu-a": Backoff(1040.0, 300.0)})
+    rests = AutoscalerState(backoffs={"gpu-a": Backoff(1040.0, 300.0)})
     text = shown(
         prospect(pod(ask(12)), memory=rests, conditions=("node n is not well",), inhibited_by=("switched off",))
     )

@@ -38,7 +38,7 @@ MEMORIES = st.builds(
     last_add=st.just(float("-inf")) | TIMES,
     moves=st.lists(TIMES, max_size=5).map(tuple),
     moved=st.dictionaries(NAMES, TIMES, max_size=5),
-    closed=RESTS,
+    backoffs=RESTS,
     refused=RESTS,
     hot=st.dictionaries(NAMES, TIMES, max_size=5),
     defragmenting=st.booleans(),
@@ -92,12 +92,12 @@ def test_times_of_a_clock_that_was_ahead_are_now():
     A time in the future would keep a node superfluous for ever, or a pool closed for days.
     """
     ahead = AutoscalerState(
-        unneeded={"n": NOW + 9e5}, last_add=NOW + 9e5, moves=(NOW + 9e5,), closed={"p": Backoff(NOW + 9e5, 300.0)}
+        unneeded={"n": NOW + 9e5}, last_add=NOW + 9e5, moves=(NOW + 9e5,), backoffs={"p": Backoff(NOW + 9e5, 300.0)}
     )
     found = decode(encode(ControllerState(ahead, {"n": Machine("n", "p", MachineState.BOOTING, NOW + 9e5)})), NOW)
 
     assert ({"n": NOW}, NOW, (NOW,)) == (found.memory.unneeded, found.memory.last_add, found.memory.moves)
-    assert {"p": Backoff(NOW + 300, 300.0)} == found.memory.closed
+    assert {"p": Backoff(NOW + 300, 300.0)} == found.memory.backoffs
     assert NOW == found.machines["n"].since
 
 
@@ -206,15 +206,15 @@ def test_after_a_conflict_both_memories_count():
     """
     Moves of either side use up the hour, and a rest ends at the later end.
     """
-    ours = AutoscalerState(moves=(1.0, 3.0), moved={"a": 3.0}, closed={"p": Backoff(10.0, 5.0)}, last_add=4.0)
+    ours = AutoscalerState(moves=(1.0, 3.0), moved={"a": 3.0}, backoffs={"p": Backoff(10.0, 5.0)}, last_add=4.0)
     theirs = AutoscalerState(
-        moves=(2.0, 3.0), moved={"a": 2.0, "b": 2.0}, closed={"p": Backoff(20.0, 9.0)}, unneeded={"n": 1.0}
+        moves=(2.0, 3.0), moved={"a": 2.0, "b": 2.0}, backoffs={"p": Backoff(20.0, 9.0)}, unneeded={"n": 1.0}
     )
 
     both = merge_memories(ours, theirs)
 
     assert ((1.0, 2.0, 3.0), {"a": 3.0, "b": 2.0}) == (both.moves, both.moved)
-    assert ({"p": Backoff(20.0, 9.0)}, 4.0, {"n": 1.0}) == (both.closed, both.last_add, both.unneeded)
+    assert ({"p": Backoff(20.0, 9.0)}, 4.0, {"n": 1.0}) == (both.backoffs, both.last_add, both.unneeded)
 
 
 def test_after_a_conflict_resizes_of_both_count():

@@ -33,7 +33,7 @@ def test_a_pool_that_will_not_sell_rests_and_is_asked_again_later():
             stand.seconds = float(seconds)
             plan, memory = await reconcile(stand.world, LIMITS, memory)
             bought.append(sum(isinstance(step, ScaleUp) for step in plan.steps))
-        return bought, set(memory.closed)
+        return bought, set(memory.backoffs)
 
     assert ([1, 0, 0, 0, 1], {"a"}) == run(api, machines, story, stale_seconds=1e9)
 
@@ -48,7 +48,7 @@ def test_a_purchase_of_unknown_outcome_is_looked_at_again(trouble):
 
     async def story(stand):
         _, memory = await reconcile(stand.world, LIMITS, AutoscalerState())
-        return memory.closed, [condition.kind for condition in stand.world.conditions()]
+        return memory.backoffs, [condition.kind for condition in stand.world.conditions()]
 
     closed, kinds = run(Api([], [a_pod("p1")]), Machines(trouble=trouble), story)
     assert {} == closed

@@ -20,10 +20,10 @@ from autoscaler.kube.usage import MeasurementAges, Row, spots_of
 from autoscaler.kube.usage_http import MOST_BYTES, PAST_HOURS, Exporters, Prometheus, TellError, rows_of, vector_of
 from isolation.contract.metrics import (
     CARD_BUSY_SECONDS,
-    CONTAINER_ALLOCATED,
     CONTAINER_COMPUTE_SECONDS,
-    CONTAINER_USED,
-    SAMPLE_TIME,
+    CONTAINER_MEMORY_ALLOCATED,
+    CONTAINER_MEMORY_USED,
+    SAMPLE_TIMESTAMP,
 )
 from isolation.contract.model import Ask, Card, Cluster, Mode, Node, Placement, Pod, Request, Slice
 
@@ -35,8 +35,8 @@ def page(stamp=100.0, used=GIB, core=0.4, heat=0.95, node="n1"):
     spot = f'namespace="ml",pod="train",container="main",node="{node}",uuid="GPU-1",card="0",mode="shared"'
     busy = heat if isinstance(heat, str) else heat * stamp
     return (
-        f"# HELP {SAMPLE_TIME.name} when\n{SAMPLE_TIME.name} {stamp}\n"
-        f"{CONTAINER_USED.name}{{{spot}}} {used}\n{CONTAINER_COMPUTE_SECONDS.name}{{{spot}}} {core * stamp}\n"
+        f"# HELP {SAMPLE_TIMESTAMP.name} when\n{SAMPLE_TIMESTAMP.name} {stamp}\n"
+        f"{CONTAINER_MEMORY_USED.name}{{{spot}}} {used}\n{CONTAINER_COMPUTE_SECONDS.name}{{{spot}}} {core * stamp}\n"
         f'{CARD_BUSY_SECONDS.name}{{node="{node}",uuid="GPU-1",card="0"}} {busy}\nup 1\n'
     )
 
@@ -107,7 +107,7 @@ def test_without_a_time_nothing_is_believed():
     """
     An exporter that does not say when it measured has not told.
     """
-    text = "\n".join(line for line in page().splitlines() if SAMPLE_TIME.name not in line)
+    text = "\n".join(line for line in page().splitlines() if SAMPLE_TIMESTAMP.name not in line)
 
     measured = MeasurementAges(30.0, 60.0).joined({"n1": rows(text)}, {}, 0.0)
 
@@ -130,7 +130,7 @@ def test_no_text_breaks_the_reader(text):
     """
     Whatever an exporter sends.
     """
-    found = rows(text + f"\n{SAMPLE_TIME.name} 5\n" + text)
+    found = rows(text + f"\n{SAMPLE_TIMESTAMP.name} 5\n" + text)
 
     assert all(isinstance(row, Row) for row in found)
 
@@ -261,8 +261,8 @@ def past_of(used, since=NOW - 4 * 86_400):
         asked.append(query)
         labels = {"namespace": "team", "pod": "web-0", "container": "main", "uuid": "GPU-a"}
         values = {
-            f"max_over_time({CONTAINER_USED.name}[1h])": used(at),
-            f"last_over_time({CONTAINER_ALLOCATED.name}[1h])": 12 * GIB,
+            f"max_over_time({CONTAINER_MEMORY_USED.name}[1h])": used(at),
+            f"last_over_time({CONTAINER_MEMORY_ALLOCATED.name}[1h])": 12 * GIB,
         }
         known = query in values and at >= since
         result = [{"metric": labels, "value": [at, str(values[query])]}] if known else []

@@ -83,14 +83,14 @@ def test_a_node_that_is_not_itself_teaches_nothing(changed):
     assert known == learn(known, [node("n2", gib=99, **changed)])
 
 
-def test_a_sick_card_is_not_expected_of_a_fresh_node():
+def test_an_unhealthy_card_is_not_expected_of_a_fresh_node():
     """
     Nor is a smaller node learnt from it.
     """
-    sick = node()
-    sick = replace(sick, cards=(sick.cards[0], replace(sick.cards[1], healthy=False)))
+    unhealthy = node()
+    unhealthy = replace(unhealthy, cards=(unhealthy.cards[0], replace(unhealthy.cards[1], healthy=False)))
 
-    assert {} == learn({}, [sick])
+    assert {} == learn({}, [unhealthy])
 
 
 def test_taints_of_the_moment_are_not_remembered():

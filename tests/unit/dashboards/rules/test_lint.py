@@ -159,7 +159,7 @@ TOLD_BY_EACH = {
     spec.name
     for spec in promql.CATALOGUE.values()
     if spec.group in (Group.POOL, Group.SCHEDULER) and spec.kind is Kind.GAUGE
-} - {scheduler.LEADS.name}
+} - {scheduler.LEADER.name}
 """What every replica of scheduler and autoscaler tells of the one cluster; how many lead is meant to be counted."""
 
 

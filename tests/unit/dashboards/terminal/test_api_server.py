@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What real clusters have and tidy ones do not: taints of sick nodes, agents away, pods nobody recorded."""
+"""What real clusters have and tidy ones do not: taints of unhealthy nodes, agents away, pods nobody recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
 DEDICATED = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
 
 
-def sick(name, *taints, ready="True", cordoned=False, agent=""):
+def unhealthy(name, *taints, ready="True", cordoned=False, agent=""):
     """A node as the API server shows one with which something is wrong."""
     made = node_json(name, 1, 16)
     made["spec"] = {"taints": list(taints), "unschedulable": cordoned}
@@ -43,10 +43,10 @@ def explain_pod(tmp_path, nodes, pod, others=()):
 @pytest.mark.parametrize(
     ("node", "wrong"),
     [
-        (sick("n", UNSCHEDULABLE, cordoned=True), "cordoned"),
-        (sick("n", NOT_READY, ready="Unknown"), "not ready"),
-        (sick("n", NOT_READY, UNSCHEDULABLE, ready="False", cordoned=True), "not ready and cordoned"),
-        (sick("n", agent="stopping"), "without its node agent"),
+        (unhealthy("n", UNSCHEDULABLE, cordoned=True), "cordoned"),
+        (unhealthy("n", NOT_READY, ready="Unknown"), "not ready"),
+        (unhealthy("n", NOT_READY, UNSCHEDULABLE, ready="False", cordoned=True), "not ready and cordoned"),
+        (unhealthy("n", agent="stopping"), "without its node agent"),
     ],
     ids=["cordoned", "not-ready", "both", "no-agent"],
 )
@@ -64,7 +64,7 @@ def test_no_help_leads_to_a_node_without_its_agent(tmp_path):
     """
     There the scheduler binds no share, however small.
     """
-    away = sick("away", agent="stopping")
+    away = unhealthy("away", agent="stopping")
     document, shown = explain_pod(
         tmp_path, [away, node_json("full", 1, 16)], pod_json("w", "", 12), [pod_json("x", "full", 8)]
     )
@@ -78,7 +78,7 @@ def test_a_node_of_the_pool_without_a_taint_stands_for_a_new_one(tmp_path):
     Though another of its likes, earlier by name, has one that the pod does not tolerate.
     """
     document, _ = explain_pod(
-        tmp_path, [sick("a", DEDICATED), sick("b")], pod_json("w", "", 12), [pod_json("x", "b", 8)]
+        tmp_path, [unhealthy("a", DEDICATED), unhealthy("b")], pod_json("w", "", 12), [pod_json("x", "b", 8)]
     )
     assert ["a new node like b (1 x A100, cgpu): the pod fits"] == [
         one["text"] for one in document["pending"]["remedies"] if one["kind"] == "pool"
@@ -89,7 +89,7 @@ def test_where_nothing_helps_it_is_said_what_was_tried(tmp_path):
     """
     And not that only another kind of node would do: the pod could tolerate this one's taint.
     """
-    document, shown = explain_pod(tmp_path, [sick("a", DEDICATED)], pod_json("w", "", 8))
+    document, shown = explain_pod(tmp_path, [unhealthy("a", DEDICATED)], pod_json("w", "", 8))
     assert [] == document["pending"]["remedies"]
     assert "a: taint dedicated=x:NoSchedule is not tolerated" in shown
     assert "No remedy found. Tried: a smaller request," in shown
@@ -102,7 +102,7 @@ def test_a_node_short_of_cpu_does_not_fit_in_the_table_either(tmp_path):
     """
     limits = {ACK.memory: "8", "cpu": "500"}
     pod = pod_json("w", "", 8, containers=[{"name": "main", "resources": {"limits": limits, "requests": limits}}])
-    document, shown = explain_pod(tmp_path, [sick("n")], pod)
+    document, shown = explain_pod(tmp_path, [unhealthy("n")], pod)
     assert "cpu" == document["pending"]["why"]
     assert "100 % nodes short of CPU" in shown
 
@@ -113,7 +113,7 @@ def test_a_pod_that_has_ended_holds_nothing(tmp_path, phase):
     Whatever its record says: no cards, no faults, no advice.
     """
     pod = pod_json("w", "n", 8) | {"status": {"phase": phase}}
-    document, shown = explain_pod(tmp_path, [sick("n")], pod)
+    document, shown = explain_pod(tmp_path, [unhealthy("n")], pod)
     assert (None, None, []) == (document["bound"], document["pending"], document["problems"])
     assert f"team/w: ended ({phase}) on node n: its cards are released" in shown
     assert "record" not in shown
@@ -125,7 +125,7 @@ def test_of_a_pod_that_asks_nothing_of_cards_nothing_is_claimed(tmp_path):
     No room, no advice: who places it knows.
     """
     pod = {"metadata": {"name": "w", "namespace": "team", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}
-    document, shown = explain_pod(tmp_path, [sick("n")], pod | {"status": {"phase": "Pending"}})
+    document, shown = explain_pod(tmp_path, [unhealthy("n")], pod | {"status": {"phase": "Pending"}})
     assert document["pending"] is None
     assert "requests no cards: see its scheduler and its Events for why it is pending" in shown
 
