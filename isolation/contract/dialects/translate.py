@@ -242,10 +242,9 @@ def _check_mixture(spec: At, found: tuple[System, ...], *, ours: bool) -> None:
 
 def _check_canonical(made: Translation, *, sliced: bool) -> None:
     """What is whole cards now must not be time slices for whoever reads the pod next."""
-    spec = made.spec.mapping()
-    if any(_is_tied(one, spec, sliced=sliced) for one in _BY_SELECTOR):
-        left = spoken(made.metadata, made.spec, sliced=sliced)
-        if left:
+    for one in _BY_SELECTOR:
+        tied = _is_tied(one, made.spec.mapping(), sliced=sliced)
+        if tied and (left := spoken(made.metadata, made.spec, sliced=sliced)):
             raise Unacceptable(
                 f"the pod asks for {ACK.whole} where that is {left[0].title} (by its namespace, or nodeSelector "
                 f"{left[0].selector}); request a share of a card, or use nodes and a namespace without {left[0].title}"
@@ -319,7 +318,8 @@ def _container(
     """One container with canonical amounts in the place of foreign ones; `said` gets what they were."""
     words: dict[str, str] = {}
     amounts = _amounts(want, units) if want is not None else {}
-    new: dict[str, object] = {}
+    resources = one.value.get("resources")
+    new: dict[str, object] = dict(resources) if isinstance(resources, dict) else {}
     removed = units.removed
     for part, before in (("requests", one.requests), ("limits", one.limits)):
         kept: dict[str, object] = {}
@@ -331,18 +331,13 @@ def _container(
         kept.update(amounts)
         if kept:
             new[part] = kept
+        else:
+            new.pop(part, None)
     if want is None and not words:
         return one.value
     if words:
         said[one.name] = words
-    resources = one.value.get("resources")
-    if isinstance(resources, dict):
-        new.update({key: value for key, value in resources.items() if key not in _PARTS})
-    lines.append(
-        lambda: Line(
-            f"container {one.name}: {_listed(words) or 'nothing'}", _listed(amounts), _explain_amounts(want, units)
-        )
-    )
+    lines.append(partial(_explain_container, one.name, words, amounts, want, units))
     return {**one.value, "resources": new}
 
 
@@ -393,6 +388,12 @@ def _explain_amounts(want: Want | None, units: _Units) -> str:
         rounded = "" if want.bytes % units.unit_bytes == 0 else ", rounded up"
         why = f"{want.bytes // MIB} MiB in units of {unit}{rounded}{cards}"
     return f"{why}; {want.core} % of the compute of each card" if want.core else why
+
+
+def _explain_container(
+    name: str, words: Mapping[str, str], amounts: Mapping[str, str], want: Want | None, units: _Units
+) -> Line:
+    return Line(f"container {name}: {_listed(words) or 'nothing'}", _listed(amounts), _explain_amounts(want, units))
 
 
 def _explain_removed(key: str, value: str) -> Line:
