@@ -45,6 +45,8 @@ _REMOVED: Final = {one.name: frozenset((*one.resources, *one.implied)) for one i
 _BY_SELECTOR: Final = [one for one in SYSTEMS.values() if one.selector]
 _BOOKED: Final = "its request is in the amounts now"
 _OWN: Final = frozenset({ACK.memory, ACK.compute})
+_METADATA: Final = ("metadata",)
+_SPEC: Final = ("spec",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") 
 
     A pod in none of the dialects that are switched on is returned as it is.
     """
-    metadata, spec = At(pod.get("metadata"), ("metadata",)), At(pod.get("spec"), ("spec",))
+    metadata, spec = At(pod.get("metadata"), _METADATA), At(pod.get("spec"), _SPEC)
     found, ours = _spoken(metadata, spec, sliced=offered.slices is not None)
     if not found:
         return Translation(metadata, spec)
@@ -207,12 +209,13 @@ def _translate(metadata: At, spec: At, labels: Mapping[str, object], system: Sys
         selector = spec["nodeSelector"].mapping()
         new["nodeSelector"] = {**selector, **pod.selector}
         added = ", ".join(f"{key}: {value}" for key, value in pod.selector.items() if selector.get(key) != value)
-        lines += [lambda: Line("", f"nodeSelector {added}", "its namespace")] if added else []
+        if added:
+            lines.append(partial(Line, "", f"nodeSelector {added}", "its namespace"))
     scheduler = new.get("schedulerName")
     if type(scheduler) is str and scheduler in SCHEDULERS:
         said["schedulerName"], new["schedulerName"] = scheduler, DEFAULT_SCHEDULER
         why = "gpushare's scheduler places shares, the default one whole cards"
-        lines.append(lambda: Line(f"schedulerName {scheduler}", "", why))
+        lines.append(partial(Line, f"schedulerName {scheduler}", "", why))
     annotations = _annotations(pod, system, said, lines)
     text = msgspec.json.encode(said, order="sorted").decode()
     annotations[DIALECT], annotations[ASKED] = system.name, text
@@ -220,11 +223,9 @@ def _translate(metadata: At, spec: At, labels: Mapping[str, object], system: Sys
     if cards > 1 and not whole:
         meta["labels"] = {**labels, ACK.card_count: str(cards)}
         spread = "cards over which the memory is spread, the same on each"
-        lines.append(lambda: Line("", f"label {ACK.card_count}: {cards}", spread))
-    made = Translation(
-        At(meta, metadata.path), At(new, spec.path), system.name, text, tuple(lines), tuple(pod.warnings)
-    )
-    _check_canonical(made, sliced=offered.slices is not None)
+        lines.append(partial(Line, "", f"label {ACK.card_count}: {cards}", spread))
+    made = Translation(At(meta, _METADATA), At(new, _SPEC), system.name, text, tuple(lines), tuple(pod.warnings))
+    _check_canonical(made, new, sliced=offered.slices is not None)
     return made
 
 
@@ -240,11 +241,10 @@ def _check_mixture(spec: At, found: tuple[System, ...], *, ours: bool) -> None:
         raise Unacceptable(f"the pod asks for GPUs in the words of {' and '.join(titles)}; use those of one of them")
 
 
-def _check_canonical(made: Translation, *, sliced: bool) -> None:
+def _check_canonical(made: Translation, spec: Mapping[str, object], *, sliced: bool) -> None:
     """What is whole cards now must not be time slices for whoever reads the pod next."""
     for one in _BY_SELECTOR:
-        tied = _is_tied(one, made.spec.mapping(), sliced=sliced)
-        if tied and (left := spoken(made.metadata, made.spec, sliced=sliced)):
+        if _is_tied(one, spec, sliced=sliced) and (left := spoken(made.metadata, made.spec, sliced=sliced)):
             raise Unacceptable(
                 f"the pod asks for {ACK.whole} where that is {left[0].title} (by its namespace, or nodeSelector "
                 f"{left[0].selector}); request a share of a card, or use nodes and a namespace without {left[0].title}"
