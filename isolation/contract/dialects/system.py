@@ -62,11 +62,11 @@ class Want(NamedTuple):
 class ForeignContainer:
     """One container as its owner wrote it."""
 
-    __slots__ = ("_index", "_listed", "limits", "name", "requests", "value")
+    __slots__ = ("_index", "_listed", "kind", "limits", "name", "requests", "value")
 
-    def __init__(self, listed: At, index: int, value: object) -> None:
-        """`listed`: the list whose item it is. Raises CodecError."""
-        self._listed, self._index = listed, index
+    def __init__(self, listed: At, kind: str, index: int, value: object) -> None:
+        """`listed`: the list whose item it is, of that name. Raises CodecError."""
+        self._listed, self.kind, self._index = listed, kind, index
         self.value: dict[str, object] = value if type(value) is dict else At(value, listed, index).mapping()
         name = self.value.get("name")
         self.name = name if type(name) is str and is_label_name(name) else self.at["name"].label_name()
@@ -180,8 +180,8 @@ class ForeignPod:
     def copy(self, names: Mapping[str, str]) -> None:
         """Copy annotations that list names, without empty ones, under their canonical names."""
         for foreign, canonical in names.items():
-            if value := self.annotation(foreign):
-                self.annotations[canonical] = ",".join(part for one in value.split(",") if (part := one.strip()))
+            if foreign in self.written and (value := self.annotation(foreign)):
+                self.annotations[canonical] = ",".join([part for one in value.split(",") if (part := one.strip())])
 
     def warn(self, reasons: Mapping[str, str]) -> None:
         """Warn of annotations that have no effect."""

@@ -192,18 +192,14 @@ def _translate(metadata: At, spec: At, labels: Mapping[str, object], system: Sys
     units = _Units(cards, card_bytes, offered.unit_bytes, _REMOVED[system.name])
     lines: list[Callable[[], Line]] = []
     asked: dict[str, dict[str, str]] = {}
-    listed = [_container(one, wants.get(one.name), units, asked, lines) for one in pod.containers]
+    listed: dict[str, list[object]] = {}
+    for one in pod.containers:
+        listed.setdefault(one.kind, []).append(_container(one, wants.get(one.name), units, asked, lines))
     if not wants and not asked:
         raise Unacceptable(
             f"no container asks for a card; request {system.better}, or remove what is left of the request"
         )
-    new = dict(before)
-    init, containers = _KINDS
-    first = len(_listed_in(new, init))
-    if first:
-        new[init] = listed[:first]
-    if len(listed) > first:
-        new[containers] = listed[first:]
+    new: dict[str, object] = {**before, **listed}
     said: dict[str, Any] = {"containers": asked}
     if pod.selector:
         selector = spec["nodeSelector"].mapping()
@@ -361,7 +357,8 @@ def _units_of(want: Want, units: _Units) -> int:
     """Units of memory on each card."""
     if want.part is None:
         return -(-want.bytes // units.unit_bytes)
-    return max(1, want.part.numerator * (units.card_bytes // units.unit_bytes) // want.part.denominator)
+    numerator, denominator = want.part.as_integer_ratio()
+    return max(1, numerator * (units.card_bytes // units.unit_bytes) // denominator)
 
 
 def _amounts(want: Want, units: _Units) -> dict[str, str]:
@@ -435,7 +432,7 @@ def _containers(spec: At, said: Mapping[str, object]) -> tuple[ForeignContainer,
         if listed := said.get(kind):
             at = At(listed, spec, kind)
             values = listed if type(listed) is list else at.items()
-            found += [ForeignContainer(at, i, value) for i, value in enumerate(values)]
+            found += [ForeignContainer(at, kind, i, value) for i, value in enumerate(values)]
     if len(found) > 1 and len({one.name for one in found}) < len(found):
         raise Unacceptable("two containers have the same name; give each its own name")
     return tuple(found)
