@@ -97,10 +97,10 @@ def _legacy(pod: ForeignPod) -> dict[str, Want]:
         if not _COUNT_TEXT.fullmatch(size):
             raise Unacceptable(f"annotation {MEMORY} is {show(size)}; write a whole number of MiB in quotes")
         want = Want(int(count or 1), int(size) * MIB)
-    if not named:
-        init = pod.spec.mapping().get("initContainers")
-        named = pod.containers[len(init) if isinstance(init, list) else 0].name
-    return {named: want}
+    for one in pod.containers:
+        if one.name == named or (not named and one.kind == "containers"):
+            return {one.name: want}
+    return {}
 
 
 def _check_absent(pod: ForeignPod) -> None:
