@@ -62,12 +62,12 @@ class Want(NamedTuple):
 class ForeignContainer:
     """One container as its owner wrote it."""
 
-    __slots__ = ("_index", "_listed", "kind", "limits", "name", "requests", "value")
+    __slots__ = ("_index", "_spec", "kind", "limits", "name", "requests", "value")
 
-    def __init__(self, listed: At, kind: str, index: int, value: object) -> None:
-        """`listed`: the list whose item it is, of that name. Raises CodecError."""
-        self._listed, self.kind, self._index = listed, kind, index
-        self.value: dict[str, object] = value if type(value) is dict else At(value, listed, index).mapping()
+    def __init__(self, spec: At, kind: str, index: int, value: object) -> None:
+        """`kind`: the field of the spec that lists it. Raises CodecError."""
+        self._spec, self.kind, self._index = spec, kind, index
+        self.value: dict[str, object] = value if type(value) is dict else At(value, spec[kind], index).mapping()
         name = self.value.get("name")
         self.name = name if type(name) is str and is_label_name(name) else self.at["name"].label_name()
         resources = self.value.get("resources")
@@ -79,7 +79,7 @@ class ForeignContainer:
     @property
     def at(self) -> At:
         """It and where it stands: made only where somebody must say so."""
-        return At(self.value, self._listed, self._index)
+        return At(self.value, self._spec[self.kind], self._index)
 
     @property
     def where(self) -> str:

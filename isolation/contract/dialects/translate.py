@@ -405,20 +405,17 @@ def _annotations(
     pod: ForeignPod, system: System, said: dict[str, Any], lines: list[Callable[[], Line]]
 ) -> dict[str, object]:
     """The pod's annotations without those that ask, and with canonical ones."""
-    before = pod.written
-    kept = dict(before)
-    if system.annotations and before:
-        gone = [key for key in (*system.annotations, *system.also_removed) if key in before]
+    kept = dict(pod.written)
+    if system.annotations and kept:
+        asking = [*system.annotations, *system.also_removed]
         for start, end, owner in _BY_CONTAINER:
             if owner is system:
-                for one in pod.containers:
-                    key = start + one.name + end
-                    if key in before:
-                        gone.append(key)
+                asking += [start + one.name + end for one in pod.containers]
         words = said["annotations"] = {}
-        for key in gone:
-            words[key] = _plain(kept.pop(key))
-            lines.append(partial(_explain_removed, key, words[key]))
+        for key in asking:
+            if key in kept:
+                words[key] = _plain(kept.pop(key))
+                lines.append(partial(_explain_removed, key, words[key]))
     if pod.annotations:
         lines += [partial(_added, system, key, value) for key, value in pod.annotations.items()]
         kept.update(pod.annotations)
@@ -430,9 +427,8 @@ def _containers(spec: At, said: Mapping[str, object]) -> tuple[ForeignContainer,
     found: list[ForeignContainer] = []
     for kind in _KINDS:
         if listed := said.get(kind):
-            at = At(listed, spec, kind)
-            values = listed if type(listed) is list else at.items()
-            found += [ForeignContainer(at, kind, i, value) for i, value in enumerate(values)]
+            values = listed if type(listed) is list else At(listed, spec, kind).items()
+            found += [ForeignContainer(spec, kind, i, value) for i, value in enumerate(values)]
     if len(found) > 1 and len({one.name for one in found}) < len(found):
         raise Unacceptable("two containers have the same name; give each its own name")
     return tuple(found)
