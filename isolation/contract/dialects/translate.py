@@ -408,9 +408,8 @@ def _annotations(
     kept = dict(pod.written)
     if system.annotations and kept:
         asking = [*system.annotations, *system.also_removed]
-        for start, end, owner in _BY_CONTAINER:
-            if owner is system:
-                asking += [start + one.name + end for one in pod.containers]
+        for one in pod.containers:
+            asking += [start + one.name + end for start, end, owner in _BY_CONTAINER if owner is system]
         words = said["annotations"] = {}
         for key in asking:
             if key in kept:
