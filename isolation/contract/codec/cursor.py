@@ -115,16 +115,15 @@ class At:
     def mapping(self) -> dict[str, object]:
         """A mapping with text keys; absent is empty."""
         value = self.value
-        if self._sound:
-            return value  # type: ignore[return-value]
         if value is None:
             return {}
         if not isinstance(value, dict):
             raise self.wrong(f"expected a mapping, not {show(value)}; write key: value")
-        for key in value:
-            if not isinstance(key, str):
-                raise self.wrong(f"the key {show(key)} is not a string; quote it")
-        self._sound = True
+        if not self._sound:
+            for key in value:
+                if not isinstance(key, str):
+                    raise self.wrong(f"the key {show(key)} is not a string; quote it")
+            self._sound = True
         return value
 
     def fields(self) -> Iterator[tuple[str, At]]:
