@@ -132,8 +132,13 @@ def _requirement(key: str, op: str, values: tuple[str, ...]) -> Requirement:
 
 
 def _toleration(item: At) -> Toleration:
-    key, value = item.text_at("key"), item.text_at("value")
-    op, effect = item.text_at("operator", "Equal") or "Equal", item.text_at("effect")
+    said = item.mapping()
+    key, value = said.get("key", ""), said.get("value", "")
+    op, effect = said.get("operator", ""), said.get("effect", "")
+    # Nearly all are texts: only one that is not needs a cursor that can say where it stands.
+    if not (isinstance(key, str) and isinstance(value, str) and isinstance(op, str) and isinstance(effect, str)):
+        key, value, op, effect = (item[name].text() for name in ("key", "value", "operator", "effect"))
+    op = op or "Equal"
     if op not in ("Equal", "Exists"):
         raise Unacceptable(f"toleration of {show(key)}: operator {show(op)} is not supported; use Equal or Exists")
     if effect not in _EFFECTS:
@@ -142,7 +147,7 @@ def _toleration(item: At) -> Toleration:
         raise Unacceptable(f"toleration of {show(key)}: Exists takes no value; remove it or use Equal")
     if op == "Equal" and not key:
         raise Unacceptable("a toleration without a key tolerates everything; set operator: Exists")
-    return Toleration(key=key, value=value, effect=effect, exists=op == "Exists")
+    return Toleration(key, value, effect, op == "Exists")
 
 
 def _models(terms: list[tuple[Requirement, ...]], dialect: Dialect) -> frozenset[str]:

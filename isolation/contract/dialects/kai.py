@@ -83,24 +83,24 @@ def _legacy(pod: ForeignPod) -> dict[str, Want]:
     named = pod.annotation(CONTAINER)
     if named and all(named != one.name for one in pod.containers):
         raise Unacceptable(f"annotation {CONTAINER} is {show(named)}, which is no container of the pod; correct it")
-    count = pod.annotation(DEVICES) or "1"
-    if not _COUNT_TEXT.fullmatch(count):
+    count = pod.annotation(DEVICES)
+    if count and not _COUNT_TEXT.fullmatch(count):
         raise Unacceptable(f"annotation {DEVICES} is {show(count)}; write a whole number of 1 or more in quotes")
     if fraction:
         part = _part(fraction)
-        if not part:
+        if part is None:
             raise Unacceptable(
                 f"annotation {FRACTION} is {show(fraction)}; write a number above 0 and up to 1 in quotes"
             )
-        want = Want(int(count), part=part)
+        want = Want(int(count or 1), part=part)
     else:
         if not _COUNT_TEXT.fullmatch(size):
             raise Unacceptable(f"annotation {MEMORY} is {show(size)}; write a whole number of MiB in quotes")
-        want = Want(int(count), int(size) * MIB)
-    if not named:
-        init = pod.spec.mapping().get("initContainers")
-        named = pod.containers[len(init) if isinstance(init, list) else 0].name
-    return {named: want}
+        want = Want(int(count or 1), int(size) * MIB)
+    for one in pod.containers:
+        if one.name == named or (not named and one.kind == "containers"):
+            return {one.name: want}
+    return {}
 
 
 def _check_absent(pod: ForeignPod) -> None:
@@ -113,8 +113,8 @@ def _check_absent(pod: ForeignPod) -> None:
 
 @lru_cache(maxsize=1024)
 def _part(text: str) -> Fraction | None:
-    """Of a card; None or 0: it is none."""
-    return Fraction(text) if _FRACTION_TEXT.fullmatch(text) else None
+    """Of a card, more than 0; None: it is none."""
+    return Fraction(text) or None if _FRACTION_TEXT.fullmatch(text) else None
 
 
 def _container(pod: ForeignPod, container: ForeignContainer) -> Want | None:

@@ -62,12 +62,12 @@ class Want(NamedTuple):
 class ForeignContainer:
     """One container as its owner wrote it."""
 
-    __slots__ = ("_index", "_listed", "limits", "name", "requests", "value")
+    __slots__ = ("_index", "_spec", "kind", "limits", "name", "requests", "value")
 
-    def __init__(self, listed: At, index: int, value: object) -> None:
-        """`listed`: the list whose item it is. Raises CodecError."""
-        self._listed, self._index = listed, index
-        self.value: dict[str, object] = value if type(value) is dict else At(value, listed, index).mapping()
+    def __init__(self, spec: At, kind: str, index: int, value: object) -> None:
+        """`kind`: the field of the spec that lists it. Raises CodecError."""
+        self._spec, self.kind, self._index = spec, kind, index
+        self.value: dict[str, object] = value if type(value) is dict else At(value, spec[kind], index).mapping()
         name = self.value.get("name")
         self.name = name if type(name) is str and is_label_name(name) else self.at["name"].label_name()
         resources = self.value.get("resources")
@@ -79,7 +79,7 @@ class ForeignContainer:
     @property
     def at(self) -> At:
         """It and where it stands: made only where somebody must say so."""
-        return At(self.value, self._listed, self._index)
+        return At(self.value, self._spec[self.kind], self._index)
 
     @property
     def where(self) -> str:
@@ -180,8 +180,8 @@ class ForeignPod:
     def copy(self, names: Mapping[str, str]) -> None:
         """Copy annotations that list names, without empty ones, under their canonical names."""
         for foreign, canonical in names.items():
-            if value := self.annotation(foreign):
-                self.annotations[canonical] = ",".join(part for one in value.split(",") if (part := one.strip()))
+            if foreign in self.written and (value := self.annotation(foreign)):
+                self.annotations[canonical] = ",".join([part for one in value.split(",") if (part := one.strip())])
 
     def warn(self, reasons: Mapping[str, str]) -> None:
         """Warn of annotations that have no effect."""

@@ -45,6 +45,8 @@ _REMOVED: Final = {one.name: frozenset((*one.resources, *one.implied)) for one i
 _BY_SELECTOR: Final = [one for one in SYSTEMS.values() if one.selector]
 _BOOKED: Final = "its request is in the amounts now"
 _OWN: Final = frozenset({ACK.memory, ACK.compute})
+_METADATA: Final = ("metadata",)
+_SPEC: Final = ("spec",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def translate(pod: Mapping[str, object], offered: Offered, namespace: str = "") 
 
     A pod in none of the dialects that are switched on is returned as it is.
     """
-    metadata, spec = At(pod.get("metadata"), ("metadata",)), At(pod.get("spec"), ("spec",))
+    metadata, spec = At(pod.get("metadata"), _METADATA), At(pod.get("spec"), _SPEC)
     found, ours = _spoken(metadata, spec, sliced=offered.slices is not None)
     if not found:
         return Translation(metadata, spec)
@@ -190,29 +192,26 @@ def _translate(metadata: At, spec: At, labels: Mapping[str, object], system: Sys
     units = _Units(cards, card_bytes, offered.unit_bytes, _REMOVED[system.name])
     lines: list[Callable[[], Line]] = []
     asked: dict[str, dict[str, str]] = {}
-    listed = [_container(one, wants.get(one.name), units, asked, lines) for one in pod.containers]
+    listed: dict[str, list[object]] = {}
+    for one in pod.containers:
+        listed.setdefault(one.kind, []).append(_container(one, wants.get(one.name), units, asked, lines))
     if not wants and not asked:
         raise Unacceptable(
             f"no container asks for a card; request {system.better}, or remove what is left of the request"
         )
-    new = dict(before)
-    init, containers = _KINDS
-    first = len(_listed_in(new, init))
-    if first:
-        new[init] = listed[:first]
-    if len(listed) > first:
-        new[containers] = listed[first:]
+    new: dict[str, object] = {**before, **listed}
     said: dict[str, Any] = {"containers": asked}
     if pod.selector:
         selector = spec["nodeSelector"].mapping()
         new["nodeSelector"] = {**selector, **pod.selector}
         added = ", ".join(f"{key}: {value}" for key, value in pod.selector.items() if selector.get(key) != value)
-        lines += [lambda: Line("", f"nodeSelector {added}", "its namespace")] if added else []
+        if added:
+            lines.append(partial(Line, "", f"nodeSelector {added}", "its namespace"))
     scheduler = new.get("schedulerName")
     if type(scheduler) is str and scheduler in SCHEDULERS:
         said["schedulerName"], new["schedulerName"] = scheduler, DEFAULT_SCHEDULER
         why = "gpushare's scheduler places shares, the default one whole cards"
-        lines.append(lambda: Line(f"schedulerName {scheduler}", "", why))
+        lines.append(partial(Line, f"schedulerName {scheduler}", "", why))
     annotations = _annotations(pod, system, said, lines)
     text = msgspec.json.encode(said, order="sorted").decode()
     annotations[DIALECT], annotations[ASKED] = system.name, text
@@ -220,11 +219,9 @@ def _translate(metadata: At, spec: At, labels: Mapping[str, object], system: Sys
     if cards > 1 and not whole:
         meta["labels"] = {**labels, ACK.card_count: str(cards)}
         spread = "cards over which the memory is spread, the same on each"
-        lines.append(lambda: Line("", f"label {ACK.card_count}: {cards}", spread))
-    made = Translation(
-        At(meta, metadata.path), At(new, spec.path), system.name, text, tuple(lines), tuple(pod.warnings)
-    )
-    _check_canonical(made, sliced=offered.slices is not None)
+        lines.append(partial(Line, "", f"label {ACK.card_count}: {cards}", spread))
+    made = Translation(At(meta, _METADATA), At(new, _SPEC), system.name, text, tuple(lines), tuple(pod.warnings))
+    _check_canonical(made, new, sliced=offered.slices is not None)
     return made
 
 
@@ -240,12 +237,10 @@ def _check_mixture(spec: At, found: tuple[System, ...], *, ours: bool) -> None:
         raise Unacceptable(f"the pod asks for GPUs in the words of {' and '.join(titles)}; use those of one of them")
 
 
-def _check_canonical(made: Translation, *, sliced: bool) -> None:
+def _check_canonical(made: Translation, spec: Mapping[str, object], *, sliced: bool) -> None:
     """What is whole cards now must not be time slices for whoever reads the pod next."""
-    spec = made.spec.mapping()
-    if any(_is_tied(one, spec, sliced=sliced) for one in _BY_SELECTOR):
-        left = spoken(made.metadata, made.spec, sliced=sliced)
-        if left:
+    for one in _BY_SELECTOR:
+        if _is_tied(one, spec, sliced=sliced) and (left := spoken(made.metadata, made.spec, sliced=sliced)):
             raise Unacceptable(
                 f"the pod asks for {ACK.whole} where that is {left[0].title} (by its namespace, or nodeSelector "
                 f"{left[0].selector}); request a share of a card, or use nodes and a namespace without {left[0].title}"
@@ -319,7 +314,8 @@ def _container(
     """One container with canonical amounts in the place of foreign ones; `said` gets what they were."""
     words: dict[str, str] = {}
     amounts = _amounts(want, units) if want is not None else {}
-    new: dict[str, object] = {}
+    resources = one.value.get("resources")
+    new: dict[str, object] = dict(resources) if isinstance(resources, dict) else {}
     removed = units.removed
     for part, before in (("requests", one.requests), ("limits", one.limits)):
         kept: dict[str, object] = {}
@@ -331,18 +327,13 @@ def _container(
         kept.update(amounts)
         if kept:
             new[part] = kept
+        else:
+            new.pop(part, None)
     if want is None and not words:
         return one.value
     if words:
         said[one.name] = words
-    resources = one.value.get("resources")
-    if isinstance(resources, dict):
-        new.update({key: value for key, value in resources.items() if key not in _PARTS})
-    lines.append(
-        lambda: Line(
-            f"container {one.name}: {_listed(words) or 'nothing'}", _listed(amounts), _explain_amounts(want, units)
-        )
-    )
+    lines.append(partial(_explain_container, one.name, words, amounts, want, units))
     return {**one.value, "resources": new}
 
 
@@ -366,7 +357,8 @@ def _units_of(want: Want, units: _Units) -> int:
     """Units of memory on each card."""
     if want.part is None:
         return -(-want.bytes // units.unit_bytes)
-    return max(1, want.part.numerator * (units.card_bytes // units.unit_bytes) // want.part.denominator)
+    numerator, denominator = want.part.as_integer_ratio()
+    return max(1, numerator * (units.card_bytes // units.unit_bytes) // denominator)
 
 
 def _amounts(want: Want, units: _Units) -> dict[str, str]:
@@ -395,6 +387,12 @@ def _explain_amounts(want: Want | None, units: _Units) -> str:
     return f"{why}; {want.core} % of the compute of each card" if want.core else why
 
 
+def _explain_container(
+    name: str, words: Mapping[str, str], amounts: Mapping[str, str], want: Want | None, units: _Units
+) -> Line:
+    return Line(f"container {name}: {_listed(words) or 'nothing'}", _listed(amounts), _explain_amounts(want, units))
+
+
 def _explain_removed(key: str, value: str) -> Line:
     return Line(f"annotation {key}: {value}", "", _BOOKED)
 
@@ -407,20 +405,16 @@ def _annotations(
     pod: ForeignPod, system: System, said: dict[str, Any], lines: list[Callable[[], Line]]
 ) -> dict[str, object]:
     """The pod's annotations without those that ask, and with canonical ones."""
-    before = pod.written
-    kept = dict(before)
-    if system.annotations and before:
-        gone = [key for key in (*system.annotations, *system.also_removed) if key in before]
-        for start, end, owner in _BY_CONTAINER:
-            if owner is system:
-                for one in pod.containers:
-                    key = start + one.name + end
-                    if key in before:
-                        gone.append(key)
+    kept = dict(pod.written)
+    if system.annotations and kept:
+        asking = [*system.annotations, *system.also_removed]
+        for one in pod.containers:
+            asking += [start + one.name + end for start, end, owner in _BY_CONTAINER if owner is system]
         words = said["annotations"] = {}
-        for key in gone:
-            words[key] = _plain(kept.pop(key))
-            lines.append(partial(_explain_removed, key, words[key]))
+        for key in asking:
+            if key in kept:
+                words[key] = _plain(kept.pop(key))
+                lines.append(partial(_explain_removed, key, words[key]))
     if pod.annotations:
         lines += [partial(_added, system, key, value) for key, value in pod.annotations.items()]
         kept.update(pod.annotations)
@@ -432,9 +426,8 @@ def _containers(spec: At, said: Mapping[str, object]) -> tuple[ForeignContainer,
     found: list[ForeignContainer] = []
     for kind in _KINDS:
         if listed := said.get(kind):
-            at = At(listed, spec, kind)
-            values = listed if type(listed) is list else at.items()
-            found += [ForeignContainer(at, i, value) for i, value in enumerate(values)]
+            values = listed if type(listed) is list else At(listed, spec, kind).items()
+            found += [ForeignContainer(spec, kind, i, value) for i, value in enumerate(values)]
     if len(found) > 1 and len({one.name for one in found}) < len(found):
         raise Unacceptable("two containers have the same name; give each its own name")
     return tuple(found)

@@ -142,6 +142,7 @@ REFUSED = {
     "kai-devices-alone": (kai(**{"gpu-fraction-num-devices": "2"}), "needs gpu-fraction or gpu-memory"),
     "kai-empty": (kai(**{"gpu-fraction": ""}), "is empty"),
     "kai-no-container": (kai(**{"gpu-memory": "1", "gpu-fraction-container-name": "x"}), "no container"),
+    "kai-no-containers": (asking({}, annotated("gpu-memory", "1"), spec(containers=[])), "no container asks"),
     "kai-devices-forged": (
         kai(**{"gpu-memory": "1", "nvidia.com/container.main.gpus.devices": "GPU-1"}),
         "scheduler's to write",
