@@ -53,7 +53,7 @@ inside() { # <user> <program> <arguments>
 }
 
 begin exporter
-inside 0:0 python -c "$EVERY" exporter isolation.contract
+inside 0:0 python -c "$EVERY" exporter
 inside 0:0 gpushare exporter --help >/dev/null
 inside 0:0 sh -ec "$CARDS"
 inside 0:0 sh -ec "$SBOM; $ABSENT"
