@@ -21,7 +21,7 @@ from support.waiting import PATIENCE_SECONDS
 ROOT = Path(__file__).resolve().parents[2]
 TRY, MACHINE, CLUSTER, FLEET = readme()
 """Its blocks. Those of a cluster are typed by tests/e2e/test_readme_cluster.py."""
-INSTALL_SECONDS = 900
+INSTALL_SECONDS = 1000
 """Also for what computes for long beside other tests."""
 KUBECONFIG = """
 apiVersion: v1
