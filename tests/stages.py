@@ -102,7 +102,7 @@ def stages(budget: int) -> dict[str, Stage]:
         Stage(
             "slow-tests",
             "long random tests, installs, simulated days of a cluster",
-            (pytest(many, "-m", "slow and not e2e", *searching),),
+            (pytest(max(3, few), "-m", "slow and not e2e", *searching),),
             "make stage S=slow-tests",
         ),
         Stage(
