@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -79,8 +78,6 @@ _CARDS_LIMIT_SECONDS: Final = 300.0
 """A driver that is being reset answers again; restarting the agent earlier would only take containers their starts."""
 _EVENTS_LIMIT_SECONDS: Final = 600.0
 """One Event after the other, each with its deadline, at an API server that is slow."""
-_SWITCH_SECONDS: Final = 0.001
-"""Between Python's threads. With 5 ms, as usual, kubelet, runtime and guard wait for work of other threads."""
 LEAVE_SECONDS: Final = 1.5
 """Bindings that were under way when we said that we leave have come in this time."""
 ADMIT_SECONDS: Final = 10.0
@@ -386,7 +383,6 @@ class NodeAgent:
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """The agent, until told to stop; NodeError where it cannot begin."""
-    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         async with (
             alone(settings, LOCK, stop, "node agent"),
