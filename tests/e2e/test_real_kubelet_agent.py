@@ -169,6 +169,7 @@ def test_a_container_that_comes_back_keeps_its_devices_and_its_promise(stage):
         await stage.place(client, pod_of("again", container("main", 2, "1536")), 1)
         pod = await stage.running_pod(client, "again")
         before = stage.devices(pod)
+        stage.said(pod)  # all of its first life, before that ends
         stage.node.ctr("tasks", "kill", "-s", "SIGKILL", stage.node.containers(pod["metadata"]["uid"])["main"])
         pod = await client.until(
             lambda p: (

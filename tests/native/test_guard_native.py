@@ -238,6 +238,34 @@ def test_what_hides_ours_is_covered_again(bundle, before, mounts):
     assert "theirs\n" == (bundle.folder / "theirs").read_text()
 
 
+def test_of_several_mounts_only_what_is_hidden_is_bound_again(bundle):
+    bundle.mount("/etc/a", "/etc/b", "/etc/c")
+    places = "; ".join(f'touch "$R/etc/{one}"; mount --bind ours "$R/etc/{one}"' for one in "abc")
+    before = f'{places}; mount --bind theirs "$R/etc/b"'
+    names = " ".join(f"/proc/$P/root{bundle.rootfs}/etc/{one}" for one in "abc")
+    status, said = bundle.run(before=before, after=f"cat {names}; grep -c {bundle.rootfs}/etc/ /proc/$P/mountinfo")
+    assert (0, ["ours", "ours", "ours", "5"]) == (status, said.split()), said
+
+
+def test_a_runtime_in_a_root_of_its_own_has_its_files_found_there(bundle, tmp_path):
+    """Also when the guard has been in the container and comes back for a mount."""
+    top = tmp_path / "top"
+    program = compiled(tmp_path / "static", *sorted(GUARD.glob("*.c")), flags=["-static"])
+    inside = tmp_path / "enter"
+    inside.write_text(f"""#!/bin/sh -e
+mkdir {top}; mount -t tmpfs none {top}; mkdir {top}/proc {top}/own; mount --rbind /proc {top}/proc
+cp {program} {top}/guard; cp -a {bundle.marks} {bundle.folder}/bundle {top}/; echo ours > {top}/own/ours
+exec chroot {top} /guard /marks
+""")
+    inside.chmod(0o755)
+    bundle.guard, bundle.state["bundle"], bundle.spec["root"] = inside, "/bundle", {"path": str(bundle.rootfs)}
+    bundle.mark.write_text(f"{NONCE}\n/own/ours\t/etc/x\tro\n")
+    status, said = bundle.run(
+        before='touch "$R/etc/x"; mount --bind theirs "$R/etc/x"', after=f"cat /proc/$P/root{bundle.rootfs}/etc/x"
+    )
+    assert (0, "ours\n") == (status, said)
+
+
 def test_a_region_stays_writable_where_it_is_bound_again(bundle):
     bundle.mount("/etc/region")
     before = 'touch "$R/etc/region"; mount --bind theirs "$R/etc/region"'

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-One promise, several enforcers: what every backend must hold, in one suite, and what only the kernel's limits hold.
+One promise, several enforcers: what every backend must hold, in one suite, and what MIG and the kernel's limits hold
+beyond that.
 
 Real processes in control groups, the real guard as the runtime's hook, and the simulated driver. With `kernel` the
 cards belong to a process of root, which judges by the socket's peer: what it granted is what there is.
@@ -8,17 +9,30 @@ cards belong to a process of root, which judges by the socket's peer: what it gr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
+from support.admission_pods import pod
+from support.admission_reviews import asked, respond, world
 from support.backend_stand import GIB, LIBRARIES, RefusedStartError, kernel_here, stand
 from support.cdi_process import namespaces, own_loader
 from support.cgroups import unified
+from support.waiting import until
 
-from isolation.contract.names import PRELOAD
+from exporter.sources.nvml.source import NvmlSource
+from exporter.sources.promises import PromiseSource
+from isolation.contract.codec import request_of
+from isolation.contract.model import Placement
+from isolation.contract.names import ACK, PRELOAD
+from isolation.host.backend_record import read_backend
+from isolation.host.feed import uuid_of
 from isolation.host.memory_limits import UNLIMITED
+from isolation.placement.engine import Engine
+from isolation.scheduler.admission.core.node_sizes import measure_nodes
 
 MIB = 1 << 20
 OOM = 2
@@ -27,6 +41,11 @@ rc = begin()
 got = 0
 while alloc(32 * MIB)[0] == 0: got += 32 * MIB
 say([rc, got, info()[1]])
+"""
+SEEN = """
+begin()
+say([uuid(0), info()[1], alloc(GIB)[0], alloc(GIB)[0]])
+sys.stdin.readline()
 """
 MANAGED = """
 begin()
@@ -40,9 +59,15 @@ pytestmark = [
 NEEDS_KERNEL = pytest.mark.skipif(not kernel_here(), reason="needs root and cgroup version 2")
 
 
-@pytest.fixture(params=["library", "mps", pytest.param("kernel", marks=NEEDS_KERNEL)])
+@pytest.fixture(params=["library", "mig", "mps", pytest.param("kernel", marks=NEEDS_KERNEL)])
 def node(request, tmp_path):
     with stand(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def stack():
+    with contextlib.ExitStack() as made:
         yield made
 
 
@@ -55,6 +80,53 @@ def kernel(tmp_path):
 
 
 # What every backend holds.
+
+
+def free_bytes(exporter):
+    """By card, as the exporter reads it."""
+    return {card.uuid: card.free_bytes for card in exporter.read(time.monotonic()).cards}
+
+
+def promises(node):
+    """As the exporter reads them."""
+    source = PromiseSource((), node.folder / "run", Path("/proc"), Path("/sys/fs/cgroup"))
+    return list(source.read(time.monotonic()).holds)
+
+
+def test_a_pod_is_admitted_placed_delivered_held_seen_and_ended(node, stack):
+    """One promise from the pod to its end, by what the agent says of its node."""
+    told = node.node()
+    assert (told.unheld, told.serving, [one.uuid for one in told.cards]) == ("", True, node.uuids)
+    largest = max(one.allocatable_bytes // GIB for one in told.cards)
+    where = {"nodeSelector": {ACK.mode_label: told.mode.value}, "securityContext": {"runAsUser": 0}}
+    cluster = world(fleet=measure_nodes([told]))
+    too_large = respond(asked(pod(str(largest + 1), **where)), cluster)
+    assert (too_large["allowed"], f"the largest card offers {largest}" in too_large["message"]) == (False, True)
+    wanted = pod("2", **where)
+    assert respond(asked(wanted), cluster)["allowed"]
+
+    found = Engine([told]).place(request_of(wanted["metadata"], wanted["spec"]))
+    assert isinstance(found, Placement), found
+    [part] = found.slices
+    exporter = NvmlSource(node.box.path, beat=0)
+    stack.callback(exporter.close)
+    before = free_bytes(exporter)
+
+    container = node.start("p", part.bytes, SEEN, card=part.uuid)
+    assert container.go() == [part.uuid.split("-", 1)[1].replace("-", ""), 2 * GIB, 0, OOM]
+    [promise] = promises(node)
+    [card] = promise.region.reading.cards
+    assert (promise.hold.slices, promise.hold.tenant, promise.hold.enforced) == (found.slices, container.tenant, True)
+    assert (card.uuid, card.limit_bytes) == (uuid_of(part.uuid), 2 * GIB)
+    assert GIB < card.used_bytes <= 2 * GIB
+    taken = {one: before[one] - free for one, free in free_bytes(exporter).items()}
+    assert GIB < taken.pop(part.uuid) <= 2 * GIB
+    assert not any(taken.values())
+    assert read_backend(node.folder / "run") == node.backend.name
+
+    node.end(container)
+    assert promises(node) == []
+    until(lambda: before[part.uuid] - free_bytes(exporter)[part.uuid] < 512 * MIB)  # an MPS server stays for a while
 
 
 def test_a_program_gets_its_promise_sees_it_as_the_card_and_gets_no_byte_more(node):
@@ -87,6 +159,20 @@ def test_a_container_that_the_agent_did_not_prepare_does_not_start(node):
     container = node.start("a", 2 * GIB, FILL)
     with pytest.raises(RefusedStartError, match="did not prepare"):
         node._hook(container.id, container.process.pid, {})
+
+
+# What MIG holds beyond that.
+
+
+def test_who_gets_around_the_library_gets_at_most_its_own_instance(tmp_path):
+    """A neighbour on the other instance of the card has all of its promise meanwhile."""
+    with stand("mig", tmp_path) as node:
+        own, other = node.uuids
+        filled = node.start("a", 2 * GIB, FILL + "sys.stdin.readline()\n", without=(PRELOAD,))
+        _, got, total = filled.go()
+        assert 2 * GIB < got < total <= node.cards[own].total_bytes
+        neighbour = node.start("b", 36 * GIB, FILL, card=other)
+        assert neighbour.release()[1] > 35 * GIB
 
 
 # What the kernel's limits hold beyond that.

@@ -7,6 +7,7 @@ its hook, then the program.
         container = node.start("a", 2 * GIB, code)     # the guard ran; the program waits
         answer = container.release()                   # ... and runs to its end
 
+With "mig" the card is divided, and the pods' cards are its instances.
 With "mps" a keeper runs beside the node, as a process of its own.
 With "kernel" the cards belong to the process that owns the hardware (`gpushare simgpu own`).
 """
@@ -22,6 +23,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,25 +33,30 @@ from support.cgroups import groups, remove, unified
 from support.simbox import boxes
 from support.waiting import PATIENCE_SECONDS
 
+from isolation.contract.codec import node_of
 from isolation.contract.host_allocation import Tenant
-from isolation.contract.model import Card, Slice, Trust
+from isolation.contract.model import Mode, Slice, Trust
+from isolation.contract.names import ACK
+from isolation.host.backend_record import write_backend
 from isolation.host.machine import NvmlMachine
 from isolation.host.memory_limits import MemoryLimits
-from isolation.node.backend import KernelBackend, LibraryBackend, UndeliverableError
+from isolation.node.backend import KernelBackend, LibraryBackend, MigBackend, NodeBackends, UndeliverableError
 from isolation.node.core.container_check import Given
 from isolation.node.core.mps import Wish
 from isolation.node.delivery import ALLOC, CLIENT, Delivery, promise_id
 from isolation.node.gate import Gate
 from isolation.node.hardware import SimulatedHardware
+from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.memory_limits import SOCKET, LimitServer
 from isolation.node.mps.backend import MpsBackend, percent_of
 from isolation.node.mps.exchange import MpsExchange
+from isolation.node.status import wish
 from isolation.simgpu.owner import ask_books
-from isolation.simgpu.report import card_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from isolation.contract.model import Node
     from isolation.node.cdi import Edits
     from isolation.node.delivery import Delivered
     from isolation.simgpu.hardware import Box
@@ -58,6 +65,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ROOT / "isolation" / "simgpu" / "lib"
 GIB = 1 << 30
 WAITING = "import sys\nsys.stdin.readline()\n"
+MODELS = {"mig": "a100-80g:2g.20gb,3g.40gb"}
+"""Cards of a node with that backend; else one of 16 GiB."""
 MPS_RUNS = pytest.mark.skipif(
     not (LIBRARIES / "libcuda.so.1").is_file() or not namespaces() or os.geteuid() != 0,
     reason="daemons run as root, in mount namespaces, beside the simulated driver",
@@ -85,6 +94,14 @@ class Container:
     process: subprocess.Popen[str]
     guard_seconds: float
 
+    def go(self) -> Any:
+        """Run; the first that it says. It may run on."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
     def release(self) -> Any:
         """Run to the end; what it said last."""
         out, err = self.process.communicate("go\n", timeout=PATIENCE_SECONDS)
@@ -107,10 +124,13 @@ class Stand:
 
     def __init__(self, backend: str, folder: Path, box: Box, cgroup: Path | None) -> None:
         self.box, self.folder, self.cgroup = box, folder, cgroup
-        self.uuids = [card_uuid(card) for card in box.cards()]
-        self.cards = {uuid: Card(uuid, at, 16 * GIB, model="Tesla V100") for at, uuid in enumerate(self.uuids)}
         run_dir, marks = folder / "run", folder / "marks"
         self.machine = NvmlMachine(box.path)
+        self.inventory = NodeInventory(self.machine, Terms(GIB), folder / "node.json")
+        self.inventory.refresh()
+        self.inventory.serves(Mode.MPS if backend == "mps" else Mode.CGPU, whole=False, backend=backend)
+        self.cards = {card.uuid: card for card in self.inventory.cards()}
+        self.uuids = list(self.cards)
         self.limits = MemoryLimits(self.machine)
         place, mount = folder / SOCKET, unified() or Path("/sys/fs/cgroup")
         self.server = LimitServer(place, mount, self.limits)
@@ -121,10 +141,15 @@ class Stand:
             )
         if backend == "mps":
             made = MpsBackend(run_dir, tell=self.tell)
+        if backend == "mig":
+            made = MigBackend(run_dir, cards=self.inventory.cards)
         self.backend = made
+        self.backends = NodeBackends(
+            {backend: made}, self.inventory.backend, self.inventory.mode, partial(write_backend, run_dir)
+        )
         self.gate = Gate(run_dir, folder / "cdi", marks)
         self.gate.install()
-        self.delivery = Delivery(run_dir, SimulatedHardware(box.path, LIBRARIES, run_dir), made)
+        self.delivery = Delivery(run_dir, SimulatedHardware(box.path, LIBRARIES, run_dir), self.backends)
         self.boxed = Boxed(folder)
         self.running: list[Container] = []
         self.keeper: subprocess.Popen[bytes] | None = None
@@ -160,16 +185,30 @@ class Stand:
         wish = Wish(0, max(sizes), max(map(percent_of, self.given.values())), generations) if sizes else Wish()
         MpsExchange(self.folder / "run").wish({self.uuids[0]: wish})
 
-    def asked(self, name: str, size: int, core: int = 0) -> tuple[Tenant, Given]:
-        """A container with so many bytes of the first card, which counts from here on."""
+    def node(self) -> Node:
+        """The node as admission and scheduler read it from what the agent says."""
+        mode = self.inventory.mode()
+        said = wish(self.inventory.cards(), mode, "ready", choice=self.backends.choice)
+        units = sum(card.allocatable_bytes // GIB for card in self.inventory.cards())
+        amounts = {name: str(amount) for name, amount in said.resources.items()} | {ACK.memory: str(units)}
+        amounts |= {"cpu": "8", "memory": "64Gi", "pods": "110"}
+        metadata = {"name": "n", "labels": {ACK.mode_label: mode.value}, "annotations": said.annotations}
+        ready = [{"type": "Ready", "status": "True"}]
+        return node_of(
+            {"metadata": metadata, "status": {"capacity": amounts, "allocatable": amounts, "conditions": ready}}
+        )
+
+    def asked(self, name: str, size: int, core: int = 0, *, card: str = "") -> tuple[Tenant, Given]:
+        """A container with so many bytes of that card, or of the first one, which counts from here on."""
         tenant = Tenant("ml", name, str(uuid.uuid4()), "main")
-        given = Given((Slice(self.uuids[0], 0, size, core),), trust=Trust("ml", 0))
+        card = card or self.uuids[0]
+        given = Given((Slice(card, self.cards[card].index, size, core),), trust=Trust("ml", 0))
         self.given[promise_id(tenant)] = given
         return tenant, given
 
-    def deliver(self, name: str, size: int, core: int = 0) -> tuple[Tenant, Delivered]:
+    def deliver(self, name: str, size: int, core: int = 0, *, card: str = "") -> tuple[Tenant, Delivered]:
         """What it gets; UndeliverableError."""
-        tenant, given = self.asked(name, size, core)
+        tenant, given = self.asked(name, size, core, card=card)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -186,15 +225,16 @@ class Stand:
         code: str,
         *,
         core: int = 0,
+        card: str = "",
         without: tuple[str, ...] = (),
         loader: Path | None = None,
     ) -> Container:
         """
-        Create and start a container with so many bytes of the first card; RefusedStartError.
+        Create and start a container with so many bytes of that card, or of the first; RefusedStartError.
 
         `without`: files of ours that the tenant got rid of; `loader`: the program brings this one.
         """
-        tenant, delivered = self.deliver(name, size, core)
+        tenant, delivered = self.deliver(name, size, core, card=card)
         ident = uuid.uuid4().hex * 2
         annotations = self.gate.mark(ident, (), delivered.limits)
         edits = delivered.edits
@@ -253,7 +293,7 @@ class Stand:
 def stand(backend: str, folder: Path, **settings: int) -> Iterator[Stand]:
     """A node whose promises this backend holds."""
     with contextlib.ExitStack() as stack:
-        box = stack.enter_context(boxes("v100-16g", teardown_ns=0, **settings))
+        box = stack.enter_context(boxes(MODELS.get(backend, "v100-16g"), teardown_ns=0, **settings))
         cgroup = stack.enter_context(groups(f"{backend}-{time.monotonic_ns()}")) if kernel_here() else None
         if backend == "kernel":
             stack.enter_context(owner_of(box.path))

@@ -166,31 +166,41 @@ static int same_file(const struct statx *one, const struct statx *other)
            one->stx_dev_minor == other->stx_dev_minor;
 }
 
-/* A mount of what the agent prepared on the host, attached to nothing yet. */
-static int detached_mount(const char *source, int writable)
+/* What must be on top in the container. */
+struct wanted {
+    const char *source, *target;
+    int writable, tree;
+    struct statx ours; /* of the source */
+};
+
+static void look_at_source(struct wanted *one)
 {
-    struct mount_attr attr = {.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | (writable ? 0 : MOUNT_ATTR_RDONLY)};
-    struct statx about;
-    if (statx(AT_FDCWD, source, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &about))
-        refuse("cannot examine %s: %s", source, strerror(errno));
-    if (S_ISLNK(about.stx_mode) || about.stx_attributes & STATX_ATTR_MOUNT_ROOT)
-        refuse("%s is a link, or something is mounted over it, on the node", source);
-    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    if (statx(AT_FDCWD, one->source, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_INO, &one->ours))
+        refuse("cannot examine %s: %s", one->source, strerror(errno));
+    if (S_ISLNK(one->ours.stx_mode) || one->ours.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+        refuse("%s is a link, or something is mounted over it, on the node", one->source);
+}
+
+/* A mount of what the agent prepared on the host, attached to nothing yet. */
+static int detached_mount(const struct wanted *one)
+{
+    uint64_t read_only = one->writable ? 0 : MOUNT_ATTR_RDONLY;
+    struct mount_attr attr = {.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only};
+    unsigned flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW;
+    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, one->source, flags);
     if (tree < 0 || syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr))
-        refuse("cannot mount %s: %s", source, errno == ENOSYS ? "Linux 5.12 or newer is required" : strerror(errno));
+        refuse("cannot mount %s: %s", one->source, errno == ENOSYS ? "Linux 5.12 or newer is required" : strerror(errno));
     return tree;
 }
 
 /*
- * Make what `tree` holds what the container finds at `target`.
+ * The folder of the target, open, and in `at` and `there` what the container finds at the target.
  *
- * The folder of the target must lie on the container's own root file system: a name in a volume can be removed by
- * whoever shares the volume, and a mount on it goes with it. A link in place of the target could be pointed elsewhere
- * later.
+ * The folder must lie on the container's own root file system: a name in a volume can be removed by whoever shares the
+ * volume, and a mount on it goes with it. A link in place of the target could be pointed elsewhere later.
  */
-static void ensure_mount(int root, const char *target, int tree)
+static int find_target(int root, const char *target, int *at, struct statx *there)
 {
-    struct statx top, there, ours;
     char parent[MOST_PATH];
     const char *slash = strrchr(target, '/');
     if (*target != '/' || !slash[1] || strlen(target) >= sizeof parent)
@@ -201,28 +211,39 @@ static void ensure_mount(int root, const char *target, int tree)
         refuse("a volume of the pod, or a link of the image to one, hides %s: mount the volume elsewhere", target);
     if (within < 0)
         refuse("%s cannot be reached in the container: %s", parent, strerror(errno));
-    look(root, "the container's root", &top);
-    look(tree, target, &ours);
-    int at = open_inside(within, slash + 1, O_PATH | O_NOFOLLOW, 0);
-    if (at < 0)
+    *at = open_inside(within, slash + 1, O_PATH | O_NOFOLLOW, 0);
+    if (*at < 0)
         refuse("%s cannot be reached in the container: %s", target, strerror(errno));
-    look(at, target, &there);
-    if (S_ISLNK(there.stx_mode))
+    look(*at, target, there);
+    if (S_ISLNK(there->stx_mode))
         refuse("%s is a link in the image: use an image without it", target);
-    if (!same_file(&there, &ours)) {
+    return within;
+}
+
+static int is_on_top(int root, const struct wanted *one)
+{
+    struct statx there;
+    int at, within = find_target(root, one->target, &at, &there);
+    close(at);
+    close(within);
+    return same_file(&there, &one->ours);
+}
+
+/* Make what the tree holds what the container finds at the target. */
+static void ensure_mount(int root, const struct wanted *one)
+{
+    struct statx top, there;
+    int at, within = find_target(root, one->target, &at, &there);
+    if (!same_file(&there, &one->ours)) {
         /* What is mounted there may be a peer of a mount on the host, which must not get ours. */
         struct mount_attr apart = {.propagation = MS_PRIVATE};
+        look(root, "the container's root", &top);
         if (there.stx_mnt_id != top.stx_mnt_id && syscall(SYS_mount_setattr, at, "", AT_EMPTY_PATH, &apart, sizeof apart))
-            refuse("cannot set the mount of %s apart: %s", target, strerror(errno));
-        if (syscall(SYS_move_mount, tree, "", at, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
-            refuse("cannot mount over %s: %s", target, strerror(errno));
-        close(at);
-        at = open_inside(within, slash + 1, O_PATH | O_NOFOLLOW, 0);
-        if (at < 0)
-            refuse("%s cannot be reached in the container: %s", target, strerror(errno));
-        look(at, target, &there);
-        if (!same_file(&there, &ours))
-            refuse("%s is not ours after it was mounted again", target);
+            refuse("cannot set the mount of %s apart: %s", one->target, strerror(errno));
+        if (syscall(SYS_move_mount, one->tree, "", at, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH))
+            refuse("cannot mount over %s: %s", one->target, strerror(errno));
+        if (!is_on_top(root, one))
+            refuse("%s is not ours after it was mounted again", one->target);
     }
     close(at);
     close(within);
@@ -247,23 +268,37 @@ static void enter_mounts(long pid)
 /* Lines of `source TAB target TAB ro|rw`. */
 static void ensure_mounts(char *lines, long pid, const char *rootfs)
 {
-    const char *targets[MOST_MOUNTS];
-    int trees[MOST_MOUNTS], count = 0;
+    struct wanted wanted[MOST_MOUNTS];
+    int count = 0, right = 0;
     for (char *rest = lines, *line; (line = strsep(&rest, "\n"));) {
         if (!*line)
             continue;
         char *source = strsep(&line, "\t"), *target = strsep(&line, "\t");
         if (!source || !target || !line || (strcmp(line, "ro") && strcmp(line, "rw")) || count == MOST_MOUNTS)
             refuse("the mark of this container is damaged");
-        trees[count] = detached_mount(source, !strcmp(line, "rw")); /* of the host, so before we leave it */
-        targets[count++] = target;
+        wanted[count] = (struct wanted){.source = source, .target = target, .writable = !strcmp(line, "rw")};
+        look_at_source(&wanted[count++]); /* of the host, so before we leave it */
     }
+    int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), top = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (home < 0 || top < 0)
+        refuse("cannot open the node's mounts: %s", strerror(errno));
     enter_mounts(pid);
     int root = open(rootfs, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0)
         refuse("cannot open the container's root %s: %s", rootfs, strerror(errno));
     for (int i = 0; i < count; i++)
-        ensure_mount(root, targets[i], trees[i]);
+        right += is_on_top(root, &wanted[i]);
+    /* The usual case. A mount that is made and not used has the kernel wait at our end for all its readers of mounts:
+     * tens of milliseconds where other containers start. */
+    if (right == count)
+        return;
+    if (setns(home, CLONE_NEWNS) || fchdir(top) || chroot("."))
+        refuse("cannot go back to the node's mounts: %s", strerror(errno));
+    for (int i = 0; i < count; i++)
+        wanted[i].tree = detached_mount(&wanted[i]);
+    enter_mounts(pid);
+    for (int i = 0; i < count; i++)
+        ensure_mount(root, &wanted[i]);
 }
 
 /* Have the agent set what the line says, which is taken out of the mark. */

@@ -182,8 +182,8 @@ TWO = "containerd containerd.io 2.1.9 abc"
         (Runtime(containerd_version="containerd v1.7.27", nri_socket=False), State.PROBLEM, "disable = false"),
         (
             Runtime(NRI + "disable = false", containerd_version="containerd v1.7.27", nri_socket=True),
-            State.WARNING,
-            "2.1 or newer",
+            State.OK,
+            "1.7 with NRI",
         ),
         (Runtime(crio_version="crio version 1.34.0", nri_socket=True), State.OK, "CRI-O"),
         (
@@ -201,6 +201,12 @@ def test_the_runtime_must_let_the_agent_in_and_is_told_how(given, expected, word
 
     assert expected == found.state
     assert words in f"{found.evidence} {found.fix}"
+
+
+def test_that_a_runtime_is_too_old_is_said_once():
+    given = Runtime(NRI + "disable = false", containerd_version="containerd v1.7.27", nri_socket=True)
+    wrong = [one for one in machine_runtime.check_runtime(given) if one.state in {State.PROBLEM, State.WARNING}]
+    assert [("machine.runtime", "containerd 1.7 is too old")] == [(one.check, one.evidence) for one in wrong]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _check_server_version(version: str) -> Finding:
         return unknown(check, f"the server reports version {version!r}", "check `kubectl version`")
     if numbers < minimum.KUBERNETES:
         return problem(
-            check, f"Kubernetes {version} is too old", "upgrade to {}.{} or newer".format(*minimum.KUBERNETES)
+            check, f"Kubernetes {version} is too old", f"upgrade to {minimum.dotted(minimum.KUBERNETES)} or newer"
         )
     if numbers > _NEWEST:
         return ok(check, f"Kubernetes {version}, newer than the newest tested version (1.36)")

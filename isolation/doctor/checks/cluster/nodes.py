@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.model import SHARED_MODES, ComputePolicy, Mode
 from isolation.contract.names import ACK, BACKEND, COMPUTE_POLICY, NODE_AGENT, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
+from isolation.doctor.checks import minimum
 from isolation.doctor.checks.cluster.facts import ClusterNode, Unavailable
 from isolation.doctor.checks.finding import Finding, named, ok, problem, unknown, warning
 from isolation.doctor.checks.machine.runtime import parse_version
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 _SHARED: Final = frozenset(mode.value for mode in SHARED_MODES)
 _THEIRS: Final = frozenset({"mig", "topology"})
 """ACK's modes that others serve."""
-_CDI_SINCE: Final = (1, 29)
-_GET_SINCE: Final = (1, 34)
 _MOST_SKEW: Final = 3
 """Minor versions that a kubelet may be behind the API server (Kubernetes' version skew policy)."""
 _READY: Final = "ready"
@@ -183,23 +182,22 @@ def _check_readable(nodes: Iterable[ClusterNode]) -> Finding:
 
 
 def _check_version_skew(nodes: Iterable[ClusterNode], shared: Iterable[ClusterNode], server: str) -> Finding:
-    check, own = "cluster.kubelet_versions", parse_version(server)
+    check, own, oldest = "cluster.kubelet_versions", parse_version(server), minimum.dotted(minimum.KUBERNETES)
     versions = {one.name: parse_version(one.kubelet) for one in nodes}
     sharing = {one.name for one in shared}
     if own is None:
         return unknown(check, f"the server reports version {server!r}", "check `kubectl version`")
     ahead = [name for name, version in versions.items() if version and version > own]
     behind = [name for name, version in versions.items() if version and own[1] - version[1] > _MOST_SKEW]
-    no_cdi = [name for name in sharing if (version := versions[name]) and version < _CDI_SINCE]
-    no_get = [name for name in sharing if (version := versions[name]) and _CDI_SINCE <= version < _GET_SINCE]
+    no_cdi = [name for name in sharing if (version := versions[name]) and version < minimum.KUBELET_CDI]
+    no_get = [name for name in sharing if (version := versions[name]) and version < minimum.KUBERNETES]
     silent = [name for name in sharing if versions[name] is None]
     if no_cdi:
-        return problem(
-            check, f"the kubelet of {named(no_cdi)} is older than 1.29: it does not support CDI", "upgrade it"
-        )
+        why = f"is older than {minimum.dotted(minimum.KUBELET_CDI)}: it does not support CDI"
+        return problem(check, f"the kubelet of {named(no_cdi)} {why}", f"upgrade it to {oldest}")
     if no_get:
-        fix = "set featureGates: {KubeletPodResourcesGet: true} in the kubelet's configuration, or upgrade it to 1.34"
-        why = f"the kubelet of {named(no_get)} is older than 1.34: the exporter cannot ask for single pods"
+        fix = f"upgrade it to {oldest}, or set featureGates: {{KubeletPodResourcesGet: true}} in its configuration"
+        why = f"the kubelet of {named(no_get)} is older than {oldest}: the exporter cannot ask for single pods"
         return warning(check, why, fix)
     if ahead or behind:
         which = ("newer than the API server", ahead) if ahead else ("too old for this API server", behind)

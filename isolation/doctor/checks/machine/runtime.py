@@ -61,8 +61,8 @@ def parse_version(text: str | None) -> tuple[int, int] | None:
 def _check_containerd(runtime: Runtime) -> Finding:
     check, version = "machine.runtime", parse_version(runtime.containerd_version)
     if version is not None and version < minimum.CONTAINERD:
-        fix = f"upgrade containerd to {_dotted(minimum.CONTAINERD)} or newer"
-        return problem(check, f"containerd {_dotted(version)} is too old", fix)
+        fix = f"upgrade containerd to {minimum.dotted(minimum.CONTAINERD)} or newer"
+        return problem(check, f"containerd {minimum.dotted(version)} is too old", fix)
     settings = [_table(text) for text in (runtime.containerd, *runtime.containerd_parts)]
     wrong = [why for why in settings if isinstance(why, str)]
     if wrong:
@@ -74,9 +74,9 @@ def _check_containerd(runtime: Runtime) -> Finding:
     values = [_cri(table) for table in settings if isinstance(table, dict)]
     enabled = _last(values, "enable_cdi")
     folders = _last(values, "cdi_spec_dirs")
-    evidence = f"containerd {_dotted(version)}" if version else "containerd"
+    evidence = f"containerd {minimum.dotted(version)}" if version else "containerd"
     if enabled is None and version is None:
-        fix = f"it must be {_dotted(minimum.CONTAINERD)} or newer; CDI is then on by default"
+        fix = f"it must be {minimum.dotted(minimum.CONTAINERD)} or newer; CDI is then on by default"
         return unknown(check, "containerd does not report its version", fix)
     if enabled is False:
         return problem(check, f"{evidence} has CDI disabled: no container would get its card", _SWITCH_ON)
@@ -88,8 +88,8 @@ def _check_containerd(runtime: Runtime) -> Finding:
 def _check_crio(runtime: Runtime) -> Finding:
     check, version = "machine.runtime", parse_version(runtime.crio_version)
     if version is not None and version < minimum.CRIO:
-        fix = f"upgrade CRI-O to {_dotted(minimum.CRIO)} or newer"
-        return problem(check, f"CRI-O {_dotted(version)} is too old", fix)
+        fix = f"upgrade CRI-O to {minimum.dotted(minimum.CRIO)} or newer"
+        return problem(check, f"CRI-O {minimum.dotted(version)} is too old", fix)
     settings = [_table(text) for text in runtime.crio]
     wrong = [why for why in settings if isinstance(why, str)]
     if wrong:
@@ -98,7 +98,7 @@ def _check_crio(runtime: Runtime) -> Finding:
     folders = _last(values, "cdi_spec_dirs")
     if isinstance(folders, list) and not _SAME & {str(one).rstrip("/") for one in folders}:
         return problem(check, f"CRI-O searches CDI specs only in {folders}", f"add {CDI_DIR} to cdi_spec_dirs")
-    return ok(check, f"CRI-O {_dotted(version)} with CDI" if version else "CRI-O with CDI")
+    return ok(check, f"CRI-O {minimum.dotted(version)} with CDI" if version else "CRI-O with CDI")
 
 
 def _check_nri(runtime: Runtime) -> Finding:
@@ -113,7 +113,7 @@ def _check_nri(runtime: Runtime) -> Finding:
         tables = [_at(table, "plugins", _NRI) for table in map(_table, texts) if isinstance(table, dict)]
         said = _last(tables, "disable")
         off = said is True or (said is None and version is not None and version < _BY_DEFAULT)
-        evidence = f"containerd {_dotted(version)}" if version else "containerd"
+        evidence = f"containerd {minimum.dotted(version)}" if version else "containerd"
         fix = f'set disable = false under [plugins."{_NRI}"] in containerd\'s configuration and restart it'
     if off:
         return problem(check, f"{evidence} has NRI disabled: no container with a share of a card can start", fix)
@@ -122,11 +122,6 @@ def _check_nri(runtime: Runtime) -> Finding:
     if not runtime.nri_socket:
         more = "; if it is configured elsewhere, set --nri-socket of the agent"
         return problem(check, f"{SOCKET} does not exist: no container with a share of a card can start", fix + more)
-    if version is not None and version < minimum.CONTAINERD:
-        dotted = _dotted(minimum.CONTAINERD)
-        return warning(
-            check, f"{evidence} with NRI: not tested with gpushare", f"upgrade containerd to {dotted} or newer"
-        )
     return ok(check, f"{evidence} with NRI")
 
 
@@ -201,7 +196,3 @@ def _last(tables: Iterable[dict[str, Any]], key: str) -> Any:
     """What the last file says of it; None where none does."""
     said = [table[key] for table in tables if key in table]
     return said[-1] if said else None
-
-
-def _dotted(version: tuple[int, int] | None) -> str:
-    return ".".join(map(str, version)) if version else "of unknown version"
