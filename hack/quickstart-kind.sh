@@ -287,9 +287,9 @@ purchase() {
   fi
   show kubectl apply -k hack/quickstart/more
   local pending=""
-  find_pending() {
-    pending=$(kubectl get pods -l app=gpushare-more --field-selector=status.phase=Pending -o jsonpath='{.items[0].metadata.name}' 2>/dev/null) &&
-      [ "$(kubectl get pods -l app=gpushare-more --field-selector=status.phase=Running -o name | wc -l)" -eq 1 ]
+  find_pending() { # one runs, and the other has no node: both are `Pending` for a while
+    [ "$(kubectl get pods -l app=gpushare-more --field-selector=status.phase=Running -o name | wc -l)" -eq 1 ] &&
+      pending=$(kubectl get pods -l app=gpushare-more --field-selector=spec.nodeName= -o jsonpath='{.items[0].metadata.name}' 2>/dev/null)
   }
   until_true "$wait" find_pending || fail "not one of the pods runs and one is pending: see kubectl get pods"
   ordered() { [ "$(kubectl -n "$ours" get nodepool demo -o jsonpath='{.spec.replicas}')" = 1 ]; }
