@@ -227,6 +227,9 @@ install() {
   show sh manifests/certificate.sh
   show kubectl -n "$system" rollout status deployment/gpushare-scheduler --timeout="${wait}s"
   show kubectl -n "$system" rollout status daemonset/gpushare-node --timeout="${wait}s"
+  # Before that the autoscaler would buy a node for pods that are there: theirs is not serving yet.
+  offers() { [ "$(kubectl get node "$node" -o jsonpath='{.status.allocatable.aliyun\.com/gpu-mem}')" -gt 0 ] 2>/dev/null; }
+  until_true "$wait" offers || fail "node $node offers no memory of cards: see kubectl -n $system logs daemonset/gpushare-node"
 }
 
 tenants() {
