@@ -16,7 +16,9 @@ NATIVE = Path(native.__file__).with_name("native")
 
 def built(folder: Path, change: tuple[str, str]) -> ctypes.CDLL:
     """The part of the native code that has the check, with `change` made in its header."""
-    (folder / "placement.h").write_text((NATIVE / "placement.h").read_text().replace(*change))
+    header = (NATIVE / "placement.h").read_text()
+    assert change[0] in header
+    (folder / "placement.h").write_text(header.replace(*change))
     (folder / "fleet.c").write_text((NATIVE / "fleet.c").read_text())
     (folder / "cards.h").write_text((NATIVE / "cards.h").read_text())
     target = folder / "native.so"
@@ -29,7 +31,7 @@ def built(folder: Path, change: tuple[str, str]) -> ctypes.CDLL:
     [
         (("", ""), True),
         (("    uint32_t *version; /* changes", "    int32_t *later;\n    uint32_t *version; /* changes"), False),
-        (("int64_t memory;    /* free bytes there */", "int64_t memory, later;"), False),
+        (("int64_t memory; ", "int64_t memory, later; "), False),
     ],
 )
 def test_an_object_of_other_sources_is_refused(change, same, tmp_path):
