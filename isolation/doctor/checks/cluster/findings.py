@@ -148,7 +148,7 @@ def _check_monitoring(found: Monitoring | Unavailable) -> Finding:
     if isinstance(found, Unavailable):
         return unknown(check, f"cannot list monitoring objects: {found.why}", "use credentials that may list them")
     if not found.operator:
-        return ok(check, "no Prometheus operator: configure scrapes in Prometheus itself (docs/alerts.md)")
+        return ok(check, "no Prometheus operator: configure scrapes in Prometheus itself (docs/monitoring.md)")
     if not found.scrapes:
         return ok(
             check,

@@ -92,7 +92,7 @@ def _check_versions(installation: Installation) -> list[Finding]:
         return []
     if len(tags) > 1:
         versions = "; ".join(f"{named(names)} {tag}" for tag, names in sorted(tags.items())[:4])
-        fix = "use one version (`images:` of your kustomization); for upgrades see docs/install.md"
+        fix = "use one version (`images:` of your kustomization); for upgrades see docs/upgrade.md"
         return [warning(check, f"components have different versions: {versions}", fix)]
     return [ok(check, f"all components have version {next(iter(tags))}")]
 
