@@ -46,7 +46,7 @@ up: $(if $(wildcard $(READY)),$(READY),$(LIGHT)) ## run the full stack on this m
 test: tools      ## run all tests that a change must pass; 7 minutes on 2 cores, plus 5 for the first build
 	@$(BIN)/python tests/stages.py test
 
-test-all: tools  ## run all tests, including long random tests, a real kubelet, a real KEDA and programs of others; 30 minutes, plus 25 for the first build (BUDGET=5 runs random tests 5 times as long, DONE=test skips what `make test` runs)
+test-all: tools  ## run all tests, including long random tests, a real kubelet and a real KEDA, without programs of others; 35 minutes, plus 25 for the first build (BUDGET=5 runs random tests 5 times as long, DONE=test skips what `make test` runs)
 	@$(BIN)/python tests/stages.py all --budget $(BUDGET) $(if $(DONE),--without $(DONE))
 
 unit: $(READY)   ## run only the unit tests: no other programs needed, random tests a quarter as long; 50 seconds

@@ -126,7 +126,7 @@ def stages(budget: int) -> dict[str, Stage]:
 
 GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "test": (("lint", "tests"), ("cluster",)),
-    "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster"), ("kubelet", "keda", "operators")),
+    "all": (("lint", "tests", "slow-tests"), ("cluster", "slow-cluster", "keda", "operators"), ("kubelet",)),
 }
 """Lanes run side by side; the stages of a lane one after another. `cuda-programs` is in none: it fetches 10 GiB."""
 
