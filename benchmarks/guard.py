@@ -64,7 +64,8 @@ class Start:
         self.mark.write_text(text)
         self.mark.chmod(0o600)
         done = subprocess.run(command, input=self.state, capture_output=True, text=True, check=False, timeout=60)
-        if done.returncode not in {0, 2 if len(command) == 1 else 0}:
+        usage = 2 if len(command) == 1 else 0  # without arguments it only says how it is called
+        if done.returncode not in {0, usage}:
             sys.exit(f"the guard refused: {done.stderr}")
 
     def ask(self) -> None:

@@ -33,8 +33,6 @@ SOCKET: Final = "memory-limits.sock"
 """Beside the folder of marks."""
 ANSWER_SECONDS: Final = 3.0
 """For a whole exchange; the guard waits a second longer."""
-_AT_ONCE_SECONDS: Final = 0.02
-"""A guard writes as soon as it is connected; whoever does not must not hold up others."""
 _MOST: Final = 8192
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _PART: Final = re.compile(r"([A-Za-z0-9-]{1,64})=([0-9]{1,16})")
@@ -84,10 +82,7 @@ class LimitServer:
             if self._socket is listening:
                 raise
             return 0.0  # closed while it waited
-        if _is_asked(connection):
-            self._serve(connection)
-        else:
-            threading.Thread(target=self._serve, args=(connection,), daemon=True, name="memory-limits-question").start()
+        threading.Thread(target=self._serve, args=(connection,), daemon=True, name="memory-limits-question").start()
         return 0.0
 
     def close(self) -> None:
@@ -160,15 +155,6 @@ class LimitKeeper:
                     if group.is_dir() and self._trouble.get(key) != str(exc):
                         self._trouble[key] = str(exc)
                         log.error("cannot keep the memory limit of %s: %s", key, exc)  # noqa: TRY400 (its text says all)
-
-
-def _is_asked(connection: socket.socket) -> bool:
-    """Whether all of the question is there, or comes at once: it then needs no thread, which costs as much again."""
-    connection.settimeout(_AT_ONCE_SECONDS)
-    try:
-        return connection.recv(_MOST, socket.MSG_PEEK).endswith(b"\n")
-    except OSError:
-        return False
 
 
 def _apply(limits: MemoryLimits, uuid: str, group: Path, hard: int) -> None:

@@ -77,7 +77,7 @@ def test_whoever_is_connected_and_silent_holds_nobody_up(server, tmp_path):
 
 def test_a_question_that_comes_late_is_answered(server):
     with connected(server) as slow, connected(server) as guard:
-        assert ask(guard) == b"ok\n"  # slow has a thread by now
+        assert ask(guard) == b"ok\n"
         assert ask(slow, group="/pods/other") == b"group /pods/other is not the container's own\n"
 
 
