@@ -158,10 +158,10 @@ class NodeInventory:
         """
         `unhealthy`: why cards that answer get no new allocations, by UUID; `held`: UUIDs of cards with promises.
         """
-        self._machine, self._terms, self._file, self._told_unhealthy = machine, terms, file, unhealthy
+        self._machine, self._terms, self._file, self._unhealthy_of = machine, terms, file, unhealthy
         self._held = held
         self.changed: Mapping[str, str] = {}
-        """Why cards get no new allocations whose physical card was divided differently under promises, by UUID."""
+        """By UUID, why a card gets no new allocations: its physical card was divided anew under promises."""
         self._lock = Lock()
         self.unhealthy: Mapping[str, str] = {}
         """As at the last reading."""
@@ -200,13 +200,13 @@ class NodeInventory:
         return read or self.unhealthy != before
 
     def _read(self) -> bool:
-        told = self._told_unhealthy()
+        reported = self._unhealthy_of()
         try:
             found = divided(self._machine.cards(), self._terms)
         except MachineError as exc:
             if str(exc) != self.trouble:
                 log.error("%s", exc)  # noqa: TRY400 (its text is the whole story)
-            self.trouble, self.unhealthy = str(exc), {**told, **self.changed}
+            self.trouble, self.unhealthy = str(exc), {**reported, **self.changed}
             return self._now(cards=tuple(replace(c, healthy=False) for c in self._known.cards))
         self.trouble = ""
         before = self._known.cards
@@ -215,7 +215,7 @@ class NodeInventory:
             if not any(card.uuid in self.changed for card in change.cards):
                 log.warning("%s", change.why)
         self.changed = {card.uuid: change.why for change in changes for card in change.cards}
-        self.unhealthy = {**told, **self.changed}
+        self.unhealthy = {**reported, **self.changed}
         boards = {change.board for change in changes}
         found = (*(c for change in changes for c in change.cards), *(c for c in found if c.board not in boards))
         cards = seen(before, numbered(found, before))

@@ -95,17 +95,17 @@ def promises(node):
 
 def test_a_pod_is_admitted_placed_delivered_held_seen_and_ended(node, stack):
     """One promise from the pod to its end, by what the agent says of its node."""
-    told = node.node()
-    assert (told.unheld, told.serving, [one.uuid for one in told.cards]) == ("", True, node.uuids)
-    largest = max(one.allocatable_bytes // GIB for one in told.cards)
-    where = {"nodeSelector": {ACK.mode_label: told.mode.value}, "securityContext": {"runAsUser": 0}}
-    cluster = world(fleet=measure_nodes([told]))
+    said = node.node()
+    assert (said.unheld, said.serving, [one.uuid for one in said.cards]) == ("", True, node.uuids)
+    largest = max(one.allocatable_bytes // GIB for one in said.cards)
+    where = {"nodeSelector": {ACK.mode_label: said.mode.value}, "securityContext": {"runAsUser": 0}}
+    cluster = world(fleet=measure_nodes([said]))
     too_large = respond(asked(pod(str(largest + 1), **where)), cluster)
     assert (too_large["allowed"], f"the largest card offers {largest}" in too_large["message"]) == (False, True)
     wanted = pod("2", **where)
     assert respond(asked(wanted), cluster)["allowed"]
 
-    found = Engine([told]).place(request_of(wanted["metadata"], wanted["spec"]))
+    found = Engine([said]).place(request_of(wanted["metadata"], wanted["spec"]))
     assert isinstance(found, Placement), found
     [part] = found.slices
     exporter = NvmlSource(node.box.path, beat=0)

@@ -73,7 +73,7 @@ class HealthTerms:
     ignored: frozenset[int] = frozenset()
     """XIDs besides `NEVER`."""
     healthy_after: float = HEALTHY_AFTER_SECONDS
-    """Seconds without an event after which a card is well whose driver does not tell; 0: not by time."""
+    """Seconds without an event after which a card counts as healthy if its driver cannot tell; 0: not by time."""
 
 
 class Reason(StrEnum):
@@ -86,9 +86,9 @@ class Reason(StrEnum):
     ROW_REMAP = "row_remap"
     """A broken row of memory could not be replaced."""
     LOST = "lost"
-    """NVML does not tell of it; not an fault of this module's."""
+    """NVML does not tell of it; not a fault of this module's."""
     MIG = "mig"
-    """Its MIG instances were changed while containers had promises on them; not an fault of this module's either."""
+    """Its MIG instances were changed while containers had promises on them; not a fault of this module's either."""
 
 
 @dataclass(frozen=True, slots=True)
