@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import gcd, prod
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -181,9 +182,28 @@ class SharedSamples:
             before, after = self._events(begin), self._events(end)
             for name in before.keys() & after.keys():
                 events[name] = events.get(name, 0) + max(0, after[name] - before[name])
-        busy = sum(busy for *_, busy in ended)
-        own = divide(events, busy, covered * 1000).get(tenant)
+        waits: dict[str, float] = {}
+        for span, ran in self._pieces(ended[0][0], ended[-1][1]):
+            for name, wait in estimate_waits({one: ran.get(one, 0.0) for one in events}, span).items():
+                waits[name] = waits.get(name, 0.0) + wait * span
+        own = take_waits(events, sum(busy for *_, busy in ended), covered * 1000, waits).get(tenant)
         return Divided(int(own), covered * 1000, ended[-1][1]) if own is not None else None
+
+    def _pieces(self, begin: int, end: int) -> list[tuple[int, dict[str, float]]]:
+        """
+        Nanoseconds between two readings, and event time of each tenant in them, latest first.
+
+        A ledger books a launch when it ends: what cannot have run since the reading before ran before that.
+        """
+        pieces, over = [], dict[str, float]()
+        for (was, first), (now, last) in reversed(list(pairwise(self._readings))):
+            if now <= begin or was >= end or now <= was:
+                continue
+            span = (now - was) * 1000
+            ran = {name: last[name] - first[name] + over.get(name, 0.0) for name in first.keys() & last.keys()}
+            over = {name: max(0.0, event - span) for name, event in ran.items()}
+            pieces.append((span, ran))
+        return pieces
 
     def _events(self, micros: int) -> dict[str, int]:
         """At that moment, between two readings in proportion."""
@@ -198,24 +218,41 @@ class SharedSamples:
 
 
 def divide(events: Mapping[Tenant, int], busy: int, span: int) -> dict[Tenant, float]:
-    """
-    Own time by tenant, of a card that was busy for so long.
+    """Own time by tenant, of a card that was busy for so long, whose tenants had work all over the span."""
+    return take_waits(events, busy, span, estimate_waits(events, span))
 
-    While several have work the card takes turns between them, and the events of each count the turns of the others. By
-    how much all events exceed the busy time is therefore time that was waited. With two tenants each has waited half of
-    it, whatever they did. With more it is divided as if they had computed independently of each other: of k with work
-    each waits (k - 1)/k of the time, and the mean of 1/(1 + K) over the K others is the integral of the product of
-    1 - a + a x over x from 0 to 1, a being the part of the time for which another one has work.
+
+def take_waits(
+    events: Mapping[Tenant, int], busy: int, span: int, waits: Mapping[Tenant, float]
+) -> dict[Tenant, float]:
+    """
+    Events without the time that was waited, which is by how much all events exceed the busy time.
+
+    While several have work the card takes turns between them, and the events of each count the turns of the others.
+    `waits` says in which proportion they have waited.
     """
     excess = sum(events.values()) - busy
     if excess <= span * TOLERANCE:
         return {name: float(event) for name, event in events.items()}
+    total = sum(waits.values()) or 1.0
+    return {
+        name: max(event - excess * waits.get(name, 0.0) / total, event / len(events)) for name, event in events.items()
+    }
+
+
+def estimate_waits(events: Mapping[Tenant, float], span: int) -> dict[Tenant, float]:
+    """
+    How much of the span each has waited, in proportion to the others.
+
+    With two tenants each has waited half of it, whatever they did. With more it is divided as if they had computed
+    independently of each other: of k with work each waits (k - 1)/k of the time, and the mean of 1/(1 + K) over the K
+    others is the integral of the product of 1 - a + a x over x from 0 to 1, a being the part of the time for which
+    another one has work.
+    """
     active = {name: min(1.0, event / span) for name, event in events.items()}
-    waits = {
+    return {
         name: active[name] * (1.0 - _mean_turn([a for other, a in active.items() if other != name])) for name in events
     }
-    total = sum(waits.values()) or 1.0
-    return {name: max(event - excess * waits[name] / total, event / len(events)) for name, event in events.items()}
 
 
 def _mean_turn(others: Sequence[float]) -> float:

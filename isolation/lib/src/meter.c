@@ -92,10 +92,13 @@ static int64_t root(uint64_t of)
 }
 
 /* Own time per event time of late. Where rounding and the edges of the interval explain the difference,
- * events are believed: alone on a card they are exact. pre: entered. */
+ * events are believed: alone on a card they are exact. A sample that is rounded by more than all that ran tells
+ * nothing: a tenant that all but waits keeps its ratio until it computes again. pre: entered. */
 static void learn_ratio(struct gs_meter *m, int64_t own, int64_t event, int64_t error_now)
 {
     struct gs_compared *c = &m->compared;
+    if (event < error_now)
+        return;
     int64_t since = within((int64_t)(c->at - c->learnt) * 1000 / LATELY_NS, 10000);
     int64_t keep = 1000000 / (1000 + since + since * since / 2000); /* thousandths: near e^-since */
     c->learnt = c->at;

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 
 import pytest
 from hypothesis import given
@@ -95,3 +96,18 @@ def test_a_tenant_without_a_ledger_gets_nothing_said():
         made.see([Sample(at % 2 + 1, at * PERIOD, 50)])
         made.read(at * PERIOD + 1, {"a": at * PERIOD * 500})
     assert made.divide("b") is None
+
+
+@pytest.mark.parametrize("late", [0, 80_000])
+def test_who_computed_before_the_others_came_waited_for_none_of_them(late):
+    """One has the card for a second, then three share it for one; launches are booked as they end, so long each."""
+    made, second = SharedSamples(), 1_000_000
+    for at in range(0, 3 * second, second // 10):
+        booked = max(0, at - second // 2)
+        booked -= booked % late if late else 0
+        alone, together = min(booked, second) * 1000, max(0, min(booked, 2 * second) - second) * 1000
+        made.read(at, {"a": alone, "b": together, "c": together, "d": together})
+    made.see(Sample(at % 4 + 1, second // 2 + at * PERIOD, 100) for at in range(11))
+    found = [deepcopy(made).divide(name) for name in "abcd"]
+    parts = [one.own_ns / SECOND for one in found if one is not None]
+    assert pytest.approx([1.0, 1 / 3, 1 / 3, 1 / 3], abs=0.05) == parts
