@@ -36,6 +36,8 @@ WINDOW_MICROS: Final = 1_000_000
 """Busy time is divided over so long at least: ledgers are read ten times a second."""
 DIVIDED_ROUNDING_PPM: Final = 30_000
 """Error of a division over one window: a ledger books a launch when it ends."""
+LONGEST_HOLE_MICROS: Final = 2_000_000
+"""After a longer time without samples a window begins anew."""
 TOLERANCE: Final = 0.02
 """Part of a window by which events may exceed the busy time without anybody having waited."""
 _READINGS: Final = 100
@@ -104,7 +106,7 @@ class Divided:
 
     own_ns: int
     covered_ns: int
-    """Length of the window, without periods in which nobody computed."""
+    """Length of the window."""
     at: int
     """Its end, microseconds on the wall clock."""
 
@@ -139,8 +141,8 @@ class SharedSamples:
     _seen: SampleNames = field(default_factory=SampleNames)
     _last: int = 0
     _period: int = 0
-    _busy: list[tuple[int, int, int]] = field(default_factory=list)
-    """Periods that were not divided yet: begin, end (microseconds), busy nanoseconds."""
+    _busy: list[tuple[int, int, int | None]] = field(default_factory=list)
+    """Periods that were not divided yet: begin, end (microseconds), busy nanoseconds (None: without a sample)."""
     _readings: deque[tuple[int, Mapping[str, int]]] = field(default_factory=lambda: deque(maxlen=_READINGS))
 
     def see(self, samples: Iterable[Sample]) -> None:
@@ -156,6 +158,10 @@ class SharedSamples:
             if self._period:
                 covered = gap if gap <= self._period * NEARLY else self._period
                 percent = min(2 * sum(percents.values()) + 1, 2 * FULL)
+                if gap - covered > LONGEST_HOLE_MICROS:
+                    self._busy.clear()
+                elif covered < gap:
+                    self._busy.append((self._last, micros - covered, None))
                 self._busy.append((micros - covered, micros, covered * percent * 5))
             self._last = micros
 
@@ -178,15 +184,23 @@ class SharedSamples:
             return None
         self._busy = [one for one in known if one[1] > until]
         events: dict[str, int] = {}
-        for begin, end, _ in ended:
+        busy_ns, seen_ns, lost_ns = 0, 0, 0
+        for begin, end, busy in ended:
             before, after = self._events(begin), self._events(end)
-            for name in before.keys() & after.keys():
-                events[name] = events.get(name, 0) + max(0, after[name] - before[name])
+            ran = {name: max(0, after[name] - before[name]) for name in before.keys() & after.keys()}
+            for name, event in ran.items():
+                events[name] = events.get(name, 0) + event
+            bound = min((end - begin) * 1000, sum(ran.values()))
+            if busy is None:  # a sample is lost, or nobody computed; the library compares what lies together
+                lost_ns += bound
+            else:
+                busy_ns, seen_ns = busy_ns + busy, seen_ns + bound
+        whole = busy_ns + (lost_ns * busy_ns // seen_ns if seen_ns else lost_ns)
         waits: dict[str, float] = {}
-        for span, ran in self._pieces(ended[0][0], ended[-1][1]):
-            for name, wait in estimate_waits({one: ran.get(one, 0.0) for one in events}, span).items():
+        for span, piece in self._pieces(ended[0][0], ended[-1][1]):
+            for name, wait in estimate_waits({one: piece.get(one, 0.0) for one in events}, span).items():
                 waits[name] = waits.get(name, 0.0) + wait * span
-        own = take_waits(events, sum(busy for *_, busy in ended), covered * 1000, waits).get(tenant)
+        own = take_waits(events, whole, covered * 1000, waits).get(tenant)
         return Divided(int(own), covered * 1000, ended[-1][1]) if own is not None else None
 
     def _pieces(self, begin: int, end: int) -> list[tuple[int, dict[str, float]]]:

@@ -111,3 +111,16 @@ def test_who_computed_before_the_others_came_waited_for_none_of_them(late):
     found = [deepcopy(made).divide(name) for name in "abcd"]
     parts = [one.own_ns / SECOND for one in found if one is not None]
     assert pytest.approx([1.0, 1 / 3, 1 / 3, 1 / 3], abs=0.05) == parts
+
+
+def test_a_lost_sample_leaves_no_hole_in_the_window():
+    """The library compares what lies together: the period counts as busy as those that were sampled."""
+    made = SharedSamples()
+    for at in range(9):
+        micros = (at + 1) * PERIOD
+        made.read(micros, {"a": micros * 600, "b": micros * 600})
+        made.see([] if at == 3 else [Sample(at % 2 + 1, micros, 80)])
+    found = made.divide("a")
+    assert found is not None
+    assert (8 * PERIOD * 1000, 9 * PERIOD) == (found.covered_ns, found.at)
+    assert pytest.approx(0.4 * found.covered_ns, rel=0.02) == found.own_ns
