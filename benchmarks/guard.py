@@ -146,9 +146,9 @@ def figures(took: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 
 async def measure(plane: Any, folder: Path, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
     """Both scenes."""
-    stage_of = import_module("e2e.node_stage").stage
+    stage_of = import_module("e2e.node_harness").stage
     share_pod = import_module("e2e.kubelets").share_pod
-    stands, groups = import_module("support.backend_stand"), import_module("support.cgroups").groups
+    stands, groups = import_module("support.backend_harness"), import_module("support.cgroups").groups
     with contextlib.ExitStack() as stack:
         machine = folder / "cards"
         import_module("isolation.simgpu.hardware").create(machine, ["v100-16g"], {"teardown_ns": 0})
@@ -198,7 +198,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each part (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
-    if os.geteuid() != 0 or not import_module("support.backend_stand").kernel_here():
+    if os.geteuid() != 0 or not import_module("support.backend_harness").kernel_here():
         sys.exit("needs root and cgroup version 2")
     programs = import_module("e2e.binaries").find()
     if not isinstance(programs, dict):

@@ -103,9 +103,9 @@ class Bench:
 
 async def measure(plane: Any, folder: Path) -> dict[str, Any]:
     """Every scene."""
-    node_stage = import_module("e2e.node_stage")
+    node_harness = import_module("e2e.node_harness")
     results: dict[str, Any] = {}
-    async with node_stage.stage(plane, folder, "bench", number=CARDS, model="a10", watching=False) as stage:
+    async with node_harness.stage(plane, folder, "bench", number=CARDS, model="a10", watching=False) as stage:
         bench = Bench(stage)
         admit = bench.kubelet.bind
         burst = await bench.bound("burst", PODS)

@@ -67,12 +67,12 @@ def main() -> int:
     programs = import_module("e2e.binaries").find()
     if not isinstance(programs, dict):
         sys.exit(str(programs))
-    stages = import_module("realkubelet.stage")
+    stages = import_module("realkubelet.harness")
     with tempfile.TemporaryDirectory() as folder:
         plane = import_module("e2e.plane").ControlPlane(programs, Path(folder))
         plane.start()
         try:
-            with stages.real_stage(plane, Path(folder) / "n") as stage:
+            with stages.real_node(plane, Path(folder) / "n") as stage:
                 found = stages.play(stage, lambda client: measure(stage, client, args.count))
         finally:
             plane.stop()

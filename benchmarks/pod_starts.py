@@ -19,7 +19,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-MOST_FAILED = 1 / 1000
+MAX_FAILED = 1 / 1000
 """Of all pods; none in rolling updates."""
 
 
@@ -43,7 +43,7 @@ def main() -> int:
     programs = import_module("e2e.binaries").find()
     if not isinstance(programs, dict):
         sys.exit(str(programs))
-    stages, churn = import_module("realkubelet.stage"), import_module("realkubelet.churn")
+    stages, churn = import_module("realkubelet.harness"), import_module("realkubelet.churn")
     faults = {"agent-killed": args.agent_seconds, "containerd": args.runtime_seconds}
     if args.rolling_update:
         faults = {"rolling-update": args.agent_seconds}
@@ -51,7 +51,7 @@ def main() -> int:
         plane = import_module("e2e.plane").ControlPlane(programs, Path(folder))
         plane.start()
         try:
-            with stages.real_stage(plane, Path(folder) / "n") as stage:
+            with stages.real_node(plane, Path(folder) / "n") as stage:
                 many = functools.partial(churn.starts, count=args.pods, faults=faults, show=progress)
                 began, most = time.monotonic(), {"seconds": 60 * args.minutes, "at_once": args.at_once}
                 found = stages.play(stage, lambda client: many(stage, client, **most))
@@ -70,7 +70,7 @@ def main() -> int:
             print(f"{number:6}  {cause}")
         for one in found.wrong:
             print(f" wrong  {one}")
-    return int(bool(found.wrong) or failed > (0 if args.rolling_update else MOST_FAILED * count))
+    return int(bool(found.wrong) or failed > (0 if args.rolling_update else MAX_FAILED * count))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from support.views_stage import kubeconfig, node_json, on_terminal, piped, pod_json
+from support.views_harness import kubeconfig, node_json, on_terminal, piped, pod_json
 
 FILLER_BYTES = 3000  # what nobody reads of a real object: managed fields, images, statuses
 CARDS_EACH = 8

@@ -39,7 +39,7 @@ _TICKS: Final = (
     *(2**n * 86400 for n in range(20)),
 )
 """Between two lines of an axis of times, in seconds."""
-_MOST_TICKS: Final = 5
+_MAX_TICKS: Final = 5
 _WORTH_A_WORD: Final = 0.2
 """Part of the time from which a state's name fits onto it."""
 
@@ -202,7 +202,7 @@ def _time_axis(inner: Axes, unit: str) -> None:
     if unit == "bytes":
         inner.yaxis.set_major_locator(MultipleLocator(2.0 ** math.ceil(math.log2(max(1.0, top / 5)))))
     elif unit == "s" and top > _MINUTE:
-        inner.yaxis.set_major_locator(MultipleLocator(next(one for one in _TICKS if top / one <= _MOST_TICKS)))
+        inner.yaxis.set_major_locator(MultipleLocator(next(one for one in _TICKS if top / one <= _MAX_TICKS)))
     inner.xaxis.set_major_formatter(lambda at, _: time.strftime("%H:%M:%S", time.gmtime(at)))
     inner.locator_params(axis="x", nbins=4)
     inner.yaxis.set_major_formatter(lambda value, _: shown(value, unit))

@@ -18,9 +18,9 @@ from exporter.cycle import KERNEL, MACHINE, PROMISES, ExporterCycle, outcomes
 from exporter.evaluate import Evaluator
 from exporter.http.pages import Exposition
 from exporter.pipeline.attribution import NodeLabels
+from exporter.pipeline.breach_log import to_json
 from exporter.pipeline.counters import Counters
 from exporter.pipeline.families import card_families, collected_families, container_families
-from exporter.pipeline.incidents import to_json
 from exporter.runner import Runner
 from exporter.self_metrics import process_families
 from exporter.settings import enforcement
@@ -89,7 +89,7 @@ class NodeExporter:
 
     def breaches(self) -> bytes:
         """Recent breaches as a JSON document."""
-        return to_json(self.evaluator.state.incidents, self._node).encode()
+        return to_json(self.evaluator.state.breaches, self._node).encode()
 
 
 class NodeSources:

@@ -2,8 +2,8 @@
 """
 From a snapshot of all sources to the result of a cycle: allocations, attribution, breaches.
 
-All state between cycles is `exporter.pipeline.breaches.DetectorState`. A bug in one of these steps shows as a failed
-collector without any reading: half an evaluation could be wrong anywhere.
+All state between cycles is `exporter.pipeline.breach_detector.DetectorState`. A bug in one of these steps shows as a
+failed collector without any reading: half an evaluation could be wrong anywhere.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from exporter.pipeline.allocations import list_allocations
 from exporter.pipeline.attribution import Attribution, NodeLabels, attribute
-from exporter.pipeline.breaches import DetectorState, detect_breaches
+from exporter.pipeline.breach_detector import DetectorState, detect_breaches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from exporter.pipeline.incidents import Breach
+    from exporter.pipeline.breach_log import Breach
     from exporter.pipeline.snapshot import Snapshot
     from isolation.contract.reading import NodeReading
 

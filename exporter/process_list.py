@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from exporter.pipeline.process_binding import BoundProcess
 
 VERSION: Final = 1
-_MOST: Final = 4096
+_MAX_PROCESSES: Final = 4096
 _LONGEST_NAME: Final = 64
 
 
@@ -30,7 +30,7 @@ def to_json(result: CycleResult | None, node: str) -> str:
     if found is None or machine is None:
         return json.dumps({"version": VERSION, "node": node, "processes": None})
     busy = {card.uuid: card.busy for card in machine.cards}
-    processes = found.processes[:_MOST]
+    processes = found.processes[:_MAX_PROCESSES]
     return json.dumps({"version": VERSION, "node": node, "processes": [_process(one, busy) for one in processes]})
 
 

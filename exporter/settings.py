@@ -35,7 +35,7 @@ _OF_ACK: Final = frozenset({"engines", "memory", "gpm"})
 _DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 _LISTEN: Final = re.compile(r"(?:(\[[0-9a-fA-F:.%a-z]*\]|[^:\[\]]*):)?(\d{1,5})")
-_MOST_NAME: Final = 253
+_MAX_NAME: Final = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,6 @@ def address(text: str) -> tuple[str, int]:
 def node_name(text: str) -> str:
     """A name that can stand in a label."""
     name = text.strip()
-    if not name or len(name) > _MOST_NAME or not name.isprintable():
-        raise ValueError(f"{name[:40]!r} is not a node name: use 1 to {_MOST_NAME} printable characters")
+    if not name or len(name) > _MAX_NAME or not name.isprintable():
+        raise ValueError(f"{name[:40]!r} is not a node name: use 1 to {_MAX_NAME} printable characters")
     return name

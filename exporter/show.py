@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 _NOTHING: Final = "-"
-_MOST_WORD: Final = 48
+_MAX_WORD: Final = 48
 _CARD_HEAD: Final = ("CARD", "MODEL", "USED", "TOTAL", "PROMISED", "FREE", "UNATTRIB.", "UTIL", "POWER", "STATE")
 _USE_HEAD: Final = (
     "CONTAINER",
@@ -133,4 +133,4 @@ def _columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _word(text: str) -> str:
     clean = printable(text)
-    return clean if len(clean) <= _MOST_WORD else clean[: _MOST_WORD - 1] + "…"
+    return clean if len(clean) <= _MAX_WORD else clean[: _MAX_WORD - 1] + "…"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning")
-_MOST_CHARS: Final = 4000
+_MAX_CHARS: Final = 4000
 _LIBRARIES: Final = {
     "aiohttp": logging.WARNING,
     "kubernetes": logging.WARNING,
@@ -83,7 +83,7 @@ class Json(logging.Formatter):
 
 
 def _message(record: logging.LogRecord) -> str:
-    return printable(record.getMessage(), _MOST_CHARS)
+    return printable(record.getMessage(), _MAX_CHARS)
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:

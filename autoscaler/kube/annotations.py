@@ -18,9 +18,9 @@ import msgspec
 from autoscaler.core.drain_rules import DrainHints
 from autoscaler.core.rightsizing.live import PodWish
 from autoscaler.kube.node_pods import gone_at
+from isolation.contract.cluster_autoscaler_annotations import HANDOVER
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import safe_to_evict, seconds_of
-from isolation.contract.handover import HANDOVER
 from isolation.contract.names import DELETION_COST, DRAIN, EVICT, RIGHT_SIZED, SAFE_TO_EVICT_LOCAL_VOLUMES
 from isolation.contract.right_size import RightSize, read_wish
 from isolation.kube.store import Store
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LEAVING_TAINTS: Final = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
 _NO_HANDOVER: Final = MappingProxyType[str, str]({})
-_MOST_COST: Final = (1 << 31) - 1
+_MAX_COST: Final = (1 << 31) - 1
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -105,7 +105,7 @@ class PodNote:
     version: str = ""
     """resourceVersion."""
     handover: Mapping[str, str] = field(default_factory=lambda: _NO_HANDOVER)
-    """Its annotations about cluster-autoscaler (`isolation.contract.handover.HANDOVER`)."""
+    """Its annotations about cluster-autoscaler (`isolation.contract.cluster_autoscaler_annotations.HANDOVER`)."""
     right_sized: str = ""
     """What admission gave it instead of what it asked for (`names.RIGHT_SIZED`)."""
     wish: PodWish | None = None
@@ -281,6 +281,6 @@ def _spread(item: At) -> Spread | None:
 
 def _cost(text: str) -> int:
     try:
-        return max(-_MOST_COST, min(_MOST_COST, int(text))) if text and len(text) < 12 else 0  # noqa: PLR2004 (digits of 32 bits)
+        return max(-_MAX_COST, min(_MAX_COST, int(text))) if text and len(text) < 12 else 0  # noqa: PLR2004 (digits of 32 bits)
     except ValueError:
         return 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.usage import Measured
     from autoscaler.providers.base import Provider
     from autoscaler.providers.registry import OrderTracker, Providers
-    from isolation.contract.handover import Ours
+    from isolation.contract.cluster_autoscaler_annotations import Ours
     from isolation.contract.model import Node
     from isolation.kube.access import Access
 

@@ -31,7 +31,7 @@ CONFIG: Final = "config"
 FAILED: Final = "failed"
 KINDS: Final = (*(kind.value for kind in ConditionKind), Cause.SWITCH.value, Cause.STATE.value, CONFIG, FAILED)
 """Every reason of the metric."""
-_MOST_LINES: Final = 20
+_MAX_LINES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class ConditionReporter:
         self.conditions = tuple((key[0], text) for key, text in now.items())
         new = {key: text for key, text in now.items() if key not in self._reported}
         over = {key: text for key, text in self._reported.items() if key not in now}
-        for key, text in list(new.items())[:_MOST_LINES]:
+        for key, text in list(new.items())[:_MAX_LINES]:
             log.warning("actions inhibited: reason=%s: %s", key[0], text)
-        if len(new) > _MOST_LINES:
-            log.warning("actions inhibited: %d more reasons: see `gpushare autoscaler plan`", len(new) - _MOST_LINES)
-        for key, text in list(over.items())[:_MOST_LINES]:
+        if len(new) > _MAX_LINES:
+            log.warning("actions inhibited: %d more reasons: see `gpushare autoscaler plan`", len(new) - _MAX_LINES)
+        for key, text in list(over.items())[:_MAX_LINES]:
             log.info("condition cleared: reason=%s: %s", key[0], text)
         self._reported = now
         changed = self._report_inhibition(status)
@@ -110,7 +110,7 @@ class ConditionReporter:
             self._dry_run = frozenset()
             return
         steps = {(get_action(step), _subject(step)): step for step in cycle.plan.steps}
-        for key, step in list(steps.items())[:_MOST_LINES]:
+        for key, step in list(steps.items())[:_MAX_LINES]:
             if key not in self._dry_run:
                 log.info("dry run: would %s", describe(step))
         self._dry_run = frozenset(steps)

@@ -25,7 +25,7 @@ AGAIN_SECONDS: Final = 600.0
 """The same event about the same object is not repeated sooner."""
 BURST: Final = 50
 A_SECOND: Final = 5.0
-_MOST_KNOWN: Final = 10_000
+_MAX_KNOWN: Final = 10_000
 _LONGEST_NOTE: Final = 1000  # the API's bound is 1 KiB
 _LONGEST_NAME: Final = 200
 _SECONDS: Final = 2.0
@@ -85,9 +85,9 @@ class Recorder:
 
     def _news(self, what: tuple[str, ...]) -> bool:
         now = self._steady()
-        if len(self._sent) >= _MOST_KNOWN:
+        if len(self._sent) >= _MAX_KNOWN:
             self._sent = {key: at for key, at in self._sent.items() if now - at < AGAIN_SECONDS}
-            if len(self._sent) >= _MOST_KNOWN:
+            if len(self._sent) >= _MAX_KNOWN:
                 self._sent.clear()
         if now - self._sent.get(what, float("-inf")) < AGAIN_SECONDS:
             return False

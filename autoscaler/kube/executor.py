@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_CONDITIONS: Final = 20
+_MAX_CONDITIONS: Final = 20
 _NO_POD_WAITS: Final = Refusal(Why.NOT_READY, "its pods no longer wait")
 
 
@@ -136,7 +136,7 @@ class Executor:
 
     def _note(self, condition: Condition) -> Refusal:
         log.warning("step refused: %s", condition.text)
-        if len(self._conditions) < _MOST_CONDITIONS:
+        if len(self._conditions) < _MAX_CONDITIONS:
             self._conditions.append(condition)
         return Refusal(Why.NOT_READY, condition.text)
 

@@ -17,9 +17,9 @@ from urllib.parse import quote
 import msgspec
 
 from autoscaler.kube.handover import AnnotationChange, written
+from isolation.contract.cluster_autoscaler_annotations import Ours, changes
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pools import KEY, decode_pools, encode_pools
-from isolation.contract.handover import Ours, changes
 from isolation.contract.names import AUTOSCALER, POOLS, SHARED
 from isolation.kube.access import Access
 from isolation.kube.core.errors import ClusterError, NotFoundError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autoscaler.kube.options import Options
 
 READ_SECONDS: Final = 10.0
-MOST_ROUNDS: Final = 5
+MAX_ROUNDS: Final = 5
 """Pods that change while they are written to are read again so often."""
 
 
@@ -84,7 +84,7 @@ async def hand_back(
         if dry_run:
             return Back(pools, len([wish async for wish in _wishes(access)]))
         pods = 0
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             wishes = [wish async for wish in _wishes(access)]
             done = await written(access, wishes, lambda: True)
             pods += done

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from autoscaler.core.disruption_budget import belongs_to_node
+from isolation.contract.cluster_autoscaler_annotations import Ours, changes
 from isolation.contract.codec.pools import KEY, PublishedPool, encode_pools
-from isolation.contract.handover import Ours, changes
 from isolation.contract.model import Phase
 from isolation.contract.names import POOLS, SCHEDULER
 from isolation.kube.core.errors import ClusterError, ConflictError, NotFoundError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PASS_SECONDS: Final = 5.0
 """Between two looks at all pods, or sooner after a reconcile cycle."""
-MOST: Final = 250
+MAX_WRITES_PER_PASS: Final = 250
 """Pods written to in one pass; with the defaults 50 a second, of the thousands that an API server takes."""
 AT_ONCE: Final = 5
 STRETCH: Final = 500
@@ -108,7 +108,7 @@ class Handover:
             wish = find_change(pod, notes.get(pod.uid), owners)
             if wish is not None:
                 wrong += 1
-                if wrong <= MOST:  # more would only be held for the garbage collector to look through
+                if wrong <= MAX_WRITES_PER_PASS:  # more would only be held for the garbage collector to look through
                     wishes.append(wish)
         self.left = wrong
         if wrong:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 READ_SECONDS: Final = 60.0
 """For the first whole list of a large cluster."""
 _READ: Final = ("/api/v1/nodes", "/api/v1/pods", RESERVATIONS_PATH, BUDGETS_PATH)
-_MOST_KEPT: Final = 20
+_MAX_KEPT: Final = 20
 
 
 class CannotTellError(Exception):
@@ -148,7 +148,7 @@ async def _looked(options: Options, access: Access, backends: Backends, seconds:
             raise CannotTellError(str(exc)) from None
     plan, memory = decide(seen, backends.config.limits, state.memory)
     reading = TelemetryReading(seen, memory, backends.config.limits, board.latest(), unanswered=cluster.unanswered())
-    stay = islice(explain_needed(seen, backends.config.limits).items(), _MOST_KEPT)
+    stay = islice(explain_needed(seen, backends.config.limits).items(), _MAX_KEPT)
     limits = (*plan.capped, *(f"node {name} is not drained: {why}" for name, why in stay))
     conditions = (
         *_nothing(options, backends),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Pod
 
 log = logging.getLogger(__name__)
-MOST: Final = 200
+MAX_WRITES_PER_CYCLE: Final = 200
 """Reservations that are stored at a time; the others follow in the next cycle, long before a node is up."""
 SEEN_SECONDS: Final = 30.0
 """A reservation of ours that the watch has not shown after so long is no more."""
@@ -72,7 +72,7 @@ class PlannedNodes:
             for uid in wrong:
                 await self._context.delete_reservation(known.pop(uid).name)
                 self._made.pop(uid, None)
-            for made in self._missing(homes, machines, pods, known)[:MOST]:
+            for made in self._missing(homes, machines, pods, known)[:MAX_WRITES_PER_CYCLE]:
                 await self._context.write("POST", RESERVATIONS_PATH, manifest_of(made))
                 self._made[made.holder] = now, made
                 self._refused = 0

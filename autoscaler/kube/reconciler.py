@@ -25,7 +25,7 @@ from autoscaler.kube.handover import Handover, PoolsPublisher, describe_pools
 from autoscaler.kube.state import ControllerState
 from autoscaler.providers.base import MissingError
 from autoscaler.providers.registry import ProviderConfigError
-from isolation.contract.handover import Ours
+from isolation.contract.cluster_autoscaler_annotations import Ours
 from isolation.contract.names import SYSTEM_NAMESPACE
 from isolation.kube.core.errors import ClusterError
 

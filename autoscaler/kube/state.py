@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from isolation.contract.codec.template import NodeTemplate
 
 VERSION: Final = 1
-MOST_TEXT: Final = 960 << 10
+MAX_TEXT: Final = 960 << 10
 """A ConfigMap holds 1 MiB."""
-MOST_MACHINES: Final = 20_000
-MOST_HOMES: Final = 5_000
-MOST_TRIALS: Final = 500
+MAX_MACHINES: Final = 20_000
+MAX_HOMES: Final = 5_000
+MAX_TRIALS: Final = 500
 """Of more the oldest are forgotten; what their pods reserve begins a trial again."""
-_MOST_CARDS: Final = 64
-_MOST_ENTRIES: Final = 20_000
+_MAX_CARDS: Final = 64
+_MAX_ENTRIES: Final = 20_000
 _LONGEST_REST: Final = 86_400.0
 _LATEST: Final = 1e12
 """Seconds since the epoch that no clock shows."""
@@ -78,7 +78,7 @@ def encode(state: ControllerState) -> str:
     less = replace(state, homes={}, machines={})
     for shorter in (state, replace(state, homes={}), less):
         text = _encoded(shorter)
-        if len(text) <= MOST_TEXT:
+        if len(text) <= MAX_TEXT:
             return text
     return _encoded(replace(less, profiles={}, missed={}))
 
@@ -88,18 +88,18 @@ def _encoded(state: ControllerState) -> str:
     shown = {
         "unneeded": _times(memory.unneeded),
         "last_add": round(memory.last_add, 3) if math.isfinite(memory.last_add) else None,
-        "moves": [round(at, 3) for at in memory.moves[-_MOST_ENTRIES:]],
-        "removals": [round(at, 3) for at in memory.removals[-_MOST_ENTRIES:]],
+        "moves": [round(at, 3) for at in memory.moves[-_MAX_ENTRIES:]],
+        "removals": [round(at, 3) for at in memory.removals[-_MAX_ENTRIES:]],
         "moved": _times(memory.moved),
         "closed": _rests(memory.backoffs),
         "refused": _rests(memory.refused),
         "hot": _times(memory.hot),
         "defragmenting": memory.defragmenting,
         "trials": {
-            "on": [asdict(trial) for trial in memory.trials.trials.values()][-MOST_TRIALS:],
-            "passed": [asdict(trial) for trial in memory.trials.passed.values()][-MOST_TRIALS:],
-            "waiting": [asdict(trial) for trial in memory.trials.waiting.values()][-MOST_TRIALS:],
-            "resized": [[round(when, 3), owner] for when, owner in memory.trials.resized[-MOST_TRIALS:]],
+            "on": [asdict(trial) for trial in memory.trials.trials.values()][-MAX_TRIALS:],
+            "passed": [asdict(trial) for trial in memory.trials.passed.values()][-MAX_TRIALS:],
+            "waiting": [asdict(trial) for trial in memory.trials.waiting.values()][-MAX_TRIALS:],
+            "resized": [[round(when, 3), owner] for when, owner in memory.trials.resized[-MAX_TRIALS:]],
         },
     }
     whole = {"version": VERSION, "epoch": state.epoch, "memory": shown, "kept": _show_fleet(state)}
@@ -108,8 +108,8 @@ def _encoded(state: ControllerState) -> str:
 
 def decode(text: str, now: float) -> ControllerState:
     """The saved state; CodecError where it is not ours, or broken."""
-    if len(text) > MOST_TEXT:
-        raise CodecError((), f"saved state has {len(text)} characters: the maximum is {MOST_TEXT}")
+    if len(text) > MAX_TEXT:
+        raise CodecError((), f"saved state has {len(text)} characters: the maximum is {MAX_TEXT}")
     at = decoded(text)
     if at["version"].integer(0) != VERSION:
         raise at["version"].wrong(
@@ -117,11 +117,11 @@ def decode(text: str, now: float) -> ControllerState:
         )
     memory = at["memory"]
     moves = memory["moves"].items()
-    if len(moves) > _MOST_ENTRIES:
-        raise memory["moves"].wrong(f"{len(moves)} entries: the maximum is {_MOST_ENTRIES}")
+    if len(moves) > _MAX_ENTRIES:
+        raise memory["moves"].wrong(f"{len(moves)} entries: the maximum is {_MAX_ENTRIES}")
     removals = memory["removals"].items()
-    if len(removals) > _MOST_ENTRIES:
-        raise memory["removals"].wrong(f"{len(removals)} entries: the maximum is {_MOST_ENTRIES}")
+    if len(removals) > _MAX_ENTRIES:
+        raise memory["removals"].wrong(f"{len(removals)} entries: the maximum is {_MAX_ENTRIES}")
     last_add = memory["last_add"]
     kept = at["kept"]
     # never an error: what is in flight also stands in objects (reservations, taints, targets) and is found there
@@ -152,11 +152,11 @@ def _show_fleet(state: ControllerState) -> dict[str, Any]:
     """Ready machines are many and are left out: their nodes say how old they are."""
     machines = {
         name: [machine.pool, machine.state.value, round(machine.since, 3)]
-        for name, machine in sorted(state.machines.items())[:MOST_MACHINES]
+        for name, machine in sorted(state.machines.items())[:MAX_MACHINES]
         if machine.state not in (MachineState.READY, MachineState.DELETING, MachineState.GONE)
     }
-    homes = {uid: [home.machine, list(home.cards)] for uid, home in sorted(state.homes.items())[:MOST_HOMES]}
-    missed = {uid: [count, round(at, 3)] for uid, (count, at) in sorted(state.missed.items())[:MOST_HOMES]}
+    homes = {uid: [home.machine, list(home.cards)] for uid, home in sorted(state.homes.items())[:MAX_HOMES]}
+    missed = {uid: [count, round(at, 3)] for uid, (count, at) in sorted(state.missed.items())[:MAX_HOMES]}
     return {
         "machines": machines,
         "homes": homes,
@@ -204,7 +204,7 @@ def _homes(at: At) -> Iterator[tuple[str, Nomination]]:
     for uid, entry in _fields(at, "homes"):
         try:
             machine, cards = entry.items()
-            places = tuple(card.integer(0, 0, _MOST_CARDS) for card in cards.items()[:_MOST_CARDS])
+            places = tuple(card.integer(0, 0, _MAX_CARDS) for card in cards.items()[:_MAX_CARDS])
             yield uid, Nomination(machine.text(), places)
         except (CodecError, ValueError):
             continue
@@ -224,14 +224,14 @@ def _trials(at: At, now: float) -> TrialState:
     on, passed, waiting = (
         {trial.key: trial for trial in _trials_in(at[name], now)} for name in ("on", "passed", "waiting")
     )
-    pairs = [each.items() for each in at["resized"].items()[:MOST_TRIALS]]
+    pairs = [each.items() for each in at["resized"].items()[:MAX_TRIALS]]
     return TrialState(
         on, passed, waiting, tuple((_time_at(pair[0], now), pair[1].text()) for pair in pairs if len(pair) > 1)
     )
 
 
 def _trials_in(at: At, now: float) -> Iterator[Trial]:
-    for each in at.items()[:MOST_TRIALS]:
+    for each in at.items()[:MAX_TRIALS]:
         try:
             began, until = _time_at(each["began"], now), _number(each["until"])
             yield Trial(
@@ -247,7 +247,7 @@ def _trials_in(at: At, now: float) -> Iterator[Trial]:
                 restarts=each["restarts"].integer(0, 0),
                 peak_bytes=each["peak_bytes"].integer(0, 0, LARGEST),
                 node=each["node"].text(),
-                cards=each["cards"].integer(1, 1, _MOST_CARDS),
+                cards=each["cards"].integer(1, 1, _MAX_CARDS),
             )
         except CodecError:
             continue
@@ -269,19 +269,19 @@ def _profiles(at: At) -> dict[str, NodeTemplate]:
 
 def _fields(at: At, key: str) -> list[tuple[str, At]]:
     try:
-        return list(at[key].fields())[:MOST_MACHINES]
+        return list(at[key].fields())[:MAX_MACHINES]
     except CodecError:
         return []
 
 
 def _times(times: Mapping[str, float]) -> dict[str, float]:
     """The latest of them, as many as are kept."""
-    latest = sorted(times.items(), key=lambda entry: (-entry[1], entry[0]))[:_MOST_ENTRIES]
+    latest = sorted(times.items(), key=lambda entry: (-entry[1], entry[0]))[:_MAX_ENTRIES]
     return {name: round(at, 3) for name, at in sorted(latest)}
 
 
 def _rests(rests: Mapping[str, Backoff]) -> dict[str, list[float]]:
-    latest = sorted(rests.items(), key=lambda entry: (-entry[1].until, entry[0]))[:_MOST_ENTRIES]
+    latest = sorted(rests.items(), key=lambda entry: (-entry[1].until, entry[0]))[:_MAX_ENTRIES]
     return {name: [round(rest.until, 3), rest.seconds] for name, rest in sorted(latest)}
 
 
@@ -303,8 +303,8 @@ def _rests_at(at: At, now: float) -> dict[str, Backoff]:
 
 def _entries(at: At) -> list[tuple[str, At]]:
     entries = list(at.fields())
-    if len(entries) > _MOST_ENTRIES:
-        raise at.wrong(f"{len(entries)} entries: the maximum is {_MOST_ENTRIES}")
+    if len(entries) > _MAX_ENTRIES:
+        raise at.wrong(f"{len(entries)} entries: the maximum is {_MAX_ENTRIES}")
     return entries
 
 

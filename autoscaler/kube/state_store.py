@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from autoscaler.core.state import AutoscalerState
-from autoscaler.kube.state import MOST_TEXT, ControllerState, decode, encode, merge_memories
+from autoscaler.kube.state import MAX_TEXT, ControllerState, decode, encode, merge_memories
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.names import AUTOSCALER_STATE
 from isolation.kube.core.errors import ClusterError, ConflictError, MalformedError, NotFoundError
@@ -83,8 +83,8 @@ class StateConfigMap:
         text = encode(state)
         if text == self._text:
             return Saved.SAME
-        if len(text) > MOST_TEXT:
-            raise MalformedError(f"saved state has {len(text)} characters: the maximum is {MOST_TEXT}")
+        if len(text) > MAX_TEXT:
+            raise MalformedError(f"saved state has {len(text)} characters: the maximum is {MAX_TEXT}")
         meta: dict[str, Any] = {"name": self._name}
         body: dict[str, Any] = {"metadata": meta, "data": {KEY: text}}
         try:

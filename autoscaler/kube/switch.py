@@ -36,7 +36,7 @@ READ_SECONDS: Final = 4.0
 OLD_SECONDS: Final = 15.0
 """What was read so long ago may not be so any more."""
 _WORDS: Final = {"true": True, "false": False}
-_MOST_SAID: Final = 5
+_MAX_SAID: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Position:
 def position_of(data: Mapping[str, object]) -> Position:
     """The ConfigMap's `data`; keys with a dot are files that share it."""
     strange = [key for key in data if key not in (ENABLED, DRY_RUN) and "." not in key]
-    problems = [f"unknown key {show(key)}; known keys: {ENABLED}, {DRY_RUN}" for key in strange[:_MOST_SAID]]
+    problems = [f"unknown key {show(key)}; known keys: {ENABLED}, {DRY_RUN}" for key in strange[:_MAX_SAID]]
     found: dict[str, bool | None] = {}
     for key in (ENABLED, DRY_RUN):
         word = data.get(key)

@@ -33,7 +33,7 @@ SECONDS: Final = 5.0
 WHOLE_SECONDS: Final = 10.0
 """Deadline of all of them together: a cycle does not wait for a thousand nodes that are silent one after another."""
 AT_ONCE: Final = 64
-MOST_BYTES: Final = 8 << 20
+MAX_BYTES: Final = 8 << 20
 _NAMES: Final = frozenset(spec.name for spec in WANTED)
 _OK: Final = 200
 PAST_HOURS: Final = 7 * 24
@@ -135,7 +135,7 @@ class Exporters(_Reader):
         whole_seconds: float = WHOLE_SECONDS,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(scrape_interval_seconds, steady, wall, MOST_BYTES)
+        super().__init__(scrape_interval_seconds, steady, wall, MAX_BYTES)
         self._port, self._whole = port, whole_seconds
         self._gate = asyncio.Semaphore(AT_ONCE)
 
@@ -174,7 +174,7 @@ class Prometheus(_Reader):
         steady: Callable[[], float] = boottime,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(scrape_interval_seconds, steady, wall, 8 * MOST_BYTES)
+        super().__init__(scrape_interval_seconds, steady, wall, 8 * MAX_BYTES)
         self._url = url.rstrip("/")
 
     async def _fetch(self, addresses: Mapping[str, str]) -> tuple[dict[str, list[Row]], dict[str, str]]:

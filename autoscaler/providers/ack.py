@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 NAME: Final = "ack"
 _EXTRA: Final = "ack"
 _PAGE: Final = 100
-_MOST_PAGES: Final = 200
-_MOST_AT_ONCE: Final = 500
+_MAX_PAGES: Final = 200
+_MAX_AT_ONCE: Final = 500
 """Nodes that one request may add."""
 _THROTTLED: Final = 429
 _OWN_TROUBLE: Final = 500
@@ -115,8 +115,8 @@ class AckProvider:
 
     async def grow(self, pool: str, by: int, seen: int | None = None) -> int:
         """Raise the desired size; a pool without one is asked for so many more."""
-        if not 1 <= by <= _MOST_AT_ONCE:
-            raise DeniedError(f"{pool}: cannot add {by} nodes; ACK adds 1 to {_MOST_AT_ONCE} nodes in one request")
+        if not 1 <= by <= _MAX_AT_ONCE:
+            raise DeniedError(f"{pool}: cannot add {by} nodes; ACK adds 1 to {_MAX_AT_ONCE} nodes in one request")
         async with deadline(WRITE_SECONDS, f"{pool}: scaling up"):
             look = await self._open(pool)
             target = raise_target(look.state, by, seen, "the node pool's maximum")
@@ -195,7 +195,7 @@ class AckProvider:
     async def _nodes(self, pool: str) -> list[Any]:
         cluster, node_pool = self._place(pool)
         found: list[Any] = []
-        for number in range(1, _MOST_PAGES + 1):
+        for number in range(1, _MAX_PAGES + 1):
             request = self._api.models.DescribeClusterNodesRequest(
                 nodepool_id=node_pool, page_number=str(number), page_size=str(_PAGE), state="all"
             )
@@ -203,7 +203,7 @@ class AckProvider:
             found += body.nodes or []
             if len(body.nodes or []) < _PAGE or len(found) >= (getattr(body.page, "total_count", None) or 0):
                 return found
-        raise DeniedError(f"{pool}: the node pool has more than {_PAGE * _MOST_PAGES} nodes")
+        raise DeniedError(f"{pool}: the node pool has more than {_PAGE * _MAX_PAGES} nodes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ NAME: Final = "aws"
 _EXTRA: Final = "aws"
 _BATCH: Final = 50
 """Names that one request may list."""
-_MOST_PAGES: Final = 100
+_MAX_PAGES: Final = 100
 _THREADS: Final = 4
 _ACTIVITIES: Final = 10
 _WEIGHTED: Final = "the group has instance weights, which are not supported; use a group without them"
@@ -186,7 +186,7 @@ class AwsProvider:
         wanted = sorted(set(names))
         for start in range(0, len(wanted), _BATCH):
             token: dict[str, str] = {}
-            for _ in range(_MOST_PAGES):
+            for _ in range(_MAX_PAGES):
                 batch = wanted[start : start + _BATCH]
                 answer = await self._ask("describe_auto_scaling_groups", AutoScalingGroupNames=batch, **token)
                 found |= {group["AutoScalingGroupName"]: group for group in answer.get("AutoScalingGroups", ())}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ORDERED: Final = "externalgrpc"
 """Pools that are ordered of a cluster-autoscaler, which asks the provider named inside."""
 NAMES: Final = (ack.NAME, aws.NAME, scale.NAME, ORDERED)
-_MOST_POOLS: Final = 1000
+_MAX_POOLS: Final = 1000
 
 
 class ProviderConfigError(ValueError):
@@ -184,8 +184,8 @@ def open_providers(
     groups: dict[str, aws.AwsSettings] = {}
     node_pools: dict[str, ack.AckSettings] = {}
     seen: set[str] = set()
-    if len(sources) > _MOST_POOLS:
-        raise ProviderConfigError(f"{len(sources)} pools: the maximum is {_MOST_POOLS}")
+    if len(sources) > _MAX_POOLS:
+        raise ProviderConfigError(f"{len(sources)} pools: the maximum is {_MAX_POOLS}")
     for source in sources:
         try:
             if source.pool in seen:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from isolation.kube.access import Access
 
 DELETE_MACHINE: Final = "cluster.x-k8s.io/delete-machine"
-_MOST_MEMBERS: Final = 20_000
-_MOST_REPLICAS: Final = (1 << 31) - 1
+_MAX_MEMBERS: Final = 20_000
+_MAX_REPLICAS: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class ScaleClient:
         async with _translated(kind.path), aclosing(listed) as objects:
             async for raw in objects:
                 found.append(read(_decoded(raw), mark))
-                if len(found) > _MOST_MEMBERS:
-                    raise DeniedError(f"{kind.path}: selector {selector!r} matches more than {_MOST_MEMBERS} members")
+                if len(found) > _MAX_MEMBERS:
+                    raise DeniedError(f"{kind.path}: selector {selector!r} matches more than {_MAX_MEMBERS} members")
         return found
 
     async def mark(self, kind: ScaledKind, member: ScaledMember, key: str, value: str | None) -> None:
@@ -161,7 +161,7 @@ def _scale(at: At) -> ScaleStatus:
     version = at["metadata"]["resourceVersion"].text()
     if not version:
         raise at["metadata"].wrong("Scale has no resourceVersion")
-    replicas = at["spec"]["replicas"].integer(0, 0, _MOST_REPLICAS)
+    replicas = at["spec"]["replicas"].integer(0, 0, _MAX_REPLICAS)
     return ScaleStatus(version, replicas, at["status"]["selector"].text())
 
 

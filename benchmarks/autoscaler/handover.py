@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autoscaler.kube.handover import Handover
 from benchmarks.autoscaler.decision import SIZES, figures_of
 from benchmarks.autoscaler.reconcile import Stand
-from isolation.contract.handover import Ours, changes
+from isolation.contract.cluster_autoscaler_annotations import Ours, changes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -106,14 +106,14 @@ def _rows(part: str, found: Any) -> Iterator[Row]:
             still = one["still"]
             name = f"scrape p99, {one['pods']} pods{', no turns beside it' if still else ''}"
             more = f"p50 {one['p50_ms']:.2f}, worst {one['max_ms']:.2f} of {one['scrapes']}"
-            yield Row(name, one["p99_ms"], None if still else cost.MOST_SCRAPE_MS[one["pods"]], "ms", more)
+            yield Row(name, one["p99_ms"], None if still else cost.MAX_SCRAPE_MS[one["pods"]], "ms", more)
             if not still:
-                most = cost.MOST_MIB if one["pods"] == cost.DAY_AT_ONCE else None
+                most = cost.MAX_MIB if one["pods"] == cost.DAY_AT_ONCE else None
                 yield Row(f"resident while scraped, {one['pods']} pods", one["resident_mib"], most, "MiB")
     else:
         more = f"{found['gone']} pods came and went in {found['hours']:g} hours, {found['pods']} at a time"
-        yield Row("resident after a day", found["resident_mib"], cost.MOST_MIB, "MiB", more)
-        yield Row("growth since the first hour", found["growth_mib"], cost.MOST_GROWTH_MIB, "MiB")
+        yield Row("resident after a day", found["resident_mib"], cost.MAX_MIB, "MiB", more)
+        yield Row("growth since the first hour", found["growth_mib"], cost.MAX_GROWTH_MIB, "MiB")
 
 
 def _show(rows: list[Row]) -> None:

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from exporter.evaluate import CycleResult
 
 COMMAND: Final = (sys.executable, "-m", "benchmarks.exporter")
-MOST_SCRAPE_MS: Final = {64: 10.0, 512: 25.0}
+MAX_SCRAPE_MS: Final = {64: 10.0, 512: 25.0}
 """By pods."""
-MOST_MIB: Final = 70.0
+MAX_MIB: Final = 70.0
 """Both processes, what they share counted once."""
-MOST_GROWTH_MIB: Final = 2.0
+MAX_GROWTH_MIB: Final = 2.0
 CARDS: Final = 8
 PODS: Final = (8, 16, 32, 64, 128, 256, 512)
 CLIENTS: Final = 20

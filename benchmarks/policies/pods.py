@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from benchmarks.isolation.jobs import Job
 
-node_stage: Any = import_module("e2e.node_stage")
+node_harness: Any = import_module("e2e.node_harness")
 share_pod: Any = import_module("e2e.kubelets").share_pod
 CORE: Final = "aliyun.com/gpu-core.percentage"
 START_SECONDS: Final = 2.5
@@ -57,7 +57,7 @@ async def run(
     """These jobs, by card, on a node of their own for so many seconds."""
     box = folder / "cards"
     hardware.create(box, [MODEL] * len(cards), dict(settings))
-    async with node_stage.stage(plane, folder, NODE, mode="core_mem", machine=box) as stage:
+    async with node_harness.stage(plane, folder, NODE, mode="core_mem", machine=box) as stage:
         if realtime:
             hurry_all(stage.agent.process.pid)
         return await _Jobs(stage, box, client, seconds, seed, realtime=realtime).run(cards)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_MOST_RANGES: Final = 32
+_MAX_RANGES: Final = 32
 """No scraper lists more; what comes after is not read."""
 _OPENMETRICS: Final = "application/openmetrics-text"
 _PLAIN: Final = "text/plain"
@@ -59,16 +59,16 @@ def _quality(ranges: list[tuple[str, float, Mapping[str, str]]], kind: str) -> t
         if media == _OPENMETRICS and parameters.get("version", "1").startswith("0"):
             continue
         if media in {kind, f"{major}/*", "*/*"} and weight > found.get(media, (-1.0, 0))[0]:
-            found[media] = (weight, at if media == kind else _MOST_RANGES)
+            found[media] = (weight, at if media == kind else _MAX_RANGES)
     for media in (kind, f"{major}/*", "*/*"):
         if media in found:
             return found[media]
-    return 0.0, _MOST_RANGES
+    return 0.0, _MAX_RANGES
 
 
 def _ranges(header: str) -> Iterator[tuple[str, float, Mapping[str, str]]]:
     """(name, q, parameters) of each element; one that makes no sense is passed over."""
-    for element in header.split(",", _MOST_RANGES)[:_MOST_RANGES]:
+    for element in header.split(",", _MAX_RANGES)[:_MAX_RANGES]:
         name, *rest = (part.strip() for part in element.split(";"))
         parameters = {
             key.strip().lower(): value.strip().strip('"') for key, _, value in (p.partition("=") for p in rest)

@@ -24,9 +24,9 @@ from exporter.http.router import plain
 if TYPE_CHECKING:
     from aiohttp import web
 
-MOST_KNOWN: Final = 256
+MAX_KNOWN: Final = 256
 """Results that are kept, of right and of wrong ones."""
-MOST_WAITING: Final = 16
+MAX_WAITING: Final = 16
 """Clients whose password waits to be checked; more get 429."""
 LONGEST: Final = 72
 """bcrypt looks at no more bytes; longer passwords are refused rather than cut."""
@@ -59,7 +59,7 @@ class PasswordChecker:
             return None
         if digest in self._wrong:
             return refusal()
-        if address in self._busy or len(self._busy) >= MOST_WAITING:
+        if address in self._busy or len(self._busy) >= MAX_WAITING:
             return plain(
                 HTTPStatus.TOO_MANY_REQUESTS, "too many password checks at the same time", ("Retry-After", "1")
             )
@@ -70,7 +70,7 @@ class PasswordChecker:
             self._busy.discard(address)
         known = self._right if right else self._wrong
         known[digest] = None
-        if len(known) > MOST_KNOWN:
+        if len(known) > MAX_KNOWN:
             known.popitem(last=False)
         return None if right else refusal()
 

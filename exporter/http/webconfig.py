@@ -20,7 +20,7 @@ import yaml
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-MOST_CHARS: Final = 1 << 20
+MAX_CHARS: Final = 1 << 20
 VERSIONS: Final = ("TLS10", "TLS11", "TLS12", "TLS13")
 VERIFY: Final = {
     "NoClientCert": "none",
@@ -99,8 +99,8 @@ class WebConfig:
 
 def load(text: str) -> WebConfig:
     """The configuration of this text."""
-    if len(text) > MOST_CHARS:
-        raise WebConfigError(f"the file has more than {MOST_CHARS} characters")
+    if len(text) > MAX_CHARS:
+        raise WebConfigError(f"the file has more than {MAX_CHARS} characters")
     try:
         record = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as exc:

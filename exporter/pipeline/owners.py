@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from exporter.pipeline.snapshot import ContainerIdentity, KernelSample, ProcessSample, Snapshot
 
-MOST_CHARS: Final = 253
+MAX_CHARS: Final = 253
 """Longest name of a Kubernetes object; nothing that becomes a label is longer."""
 
 
@@ -109,6 +109,6 @@ def live_pods(kernel: KernelSample | None) -> frozenset[str] | None:
 
 def bound_label(text: str) -> str:
     """Text that is fit to be a label: as it is, or cut and marked so that two long ones stay different."""
-    if len(text) <= MOST_CHARS:
+    if len(text) <= MAX_CHARS:
         return text
-    return f"{text[: MOST_CHARS - 9]}~{crc32(text.encode('utf-8', 'replace')):08x}"
+    return f"{text[: MAX_CHARS - 9]}~{crc32(text.encode('utf-8', 'replace')):08x}"

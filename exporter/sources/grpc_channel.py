@@ -25,12 +25,12 @@ from exporter.sources.errors import SourceError
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 16 << 20
 """Of one answer: some 500 pods with all their fields are a tenth of it."""
 PAUSES: Final = (0.02, 0.05, 0.1, 0.2)
 """Seconds between tries at a limit of 100 a second."""
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MOST_BYTES),
+    ("grpc.max_receive_message_length", MAX_BYTES),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the pause of the one that failed
     # no least back-off: gRPC takes it for the time of one attempt, and a kubelet may be slow to accept

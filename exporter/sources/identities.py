@@ -42,7 +42,7 @@ REST_SECONDS: Final = 10.0
 _NEVER: Final = (float("-inf"), 0.0)
 SETTLED_NS: Final = 100_000_000
 """Times of folders are as coarse as the kernel's clock: a few milliseconds."""
-MOST: Final = 20_000
+MAX_ENTRIES: Final = 20_000
 _ID: Final = re.compile(r"[0-9a-f]{64}")
 _LINK_ID: Final = re.compile(r"([0-9a-f]{12,64})\.log")
 """The kubelet cuts long names at the end, where the ID stands."""
@@ -131,7 +131,7 @@ class _Folder(Generic[T]):
             return self._entries, False
         before, self._entries = self._entries, {}
         with os.scandir(self._path) as entries:
-            for entry in islice(entries, MOST):
+            for entry in islice(entries, MAX_ENTRIES):
                 self._entries[entry.name] = before[entry.name] if entry.name in before else self._take(entry)
         # what has just changed may change again under the same time
         self._stamp = stamp if time.time_ns() - stamp > SETTLED_NS else -1

@@ -19,7 +19,7 @@ DEPTH: Final = 4
 """/system.slice/docker-<id>.scope/kubelet.slice/kubelet-kubepods.slice"""
 HIERARCHIES: Final = ("systemd", "memory", "pids", "cpu", "devices", "unified")
 """Of version 1: the kubelet makes the same folders in each, one is enough."""
-MOST_FOLDERS: Final = 4000
+MAX_FOLDERS: Final = 4000
 SEARCH_SECONDS: Final = 60.0
 """How often the folders are looked for, once they are known or there are none."""
 
@@ -67,7 +67,7 @@ def _roots(base: str) -> list[str]:
                     deeper.append(folder.path)
                 elif made_by_root(parent):
                     found.append(folder.path)
-            if seen > MOST_FOLDERS:
+            if seen > MAX_FOLDERS:
                 return found
         level = deeper
     return found

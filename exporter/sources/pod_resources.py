@@ -40,7 +40,7 @@ PACE_SECONDS: Final = 0.02
 ASKING_SECONDS: Final = 0.5
 """How long a reading asks pod by pod, so that a start with many pods is over in a few readings."""
 CLAIM: Final = "claim:"
-MOST_TEXT: Final = 253
+MAX_TEXT: Final = 253
 
 Asked = tuple[str, ...]
 """Namespace and name of a pod and, where it is known, its UID."""
@@ -146,7 +146,7 @@ def _grants(pod: Any) -> Iterator[DeviceGrant]:
     for container in pod.containers:
         found: dict[str, list[str]] = {}
         for devices in container.devices:
-            found.setdefault(devices.resource_name[:MOST_TEXT], []).extend(devices.device_ids)
+            found.setdefault(devices.resource_name[:MAX_TEXT], []).extend(devices.device_ids)
         for dynamic in container.dynamic_resources:
             name = f"{CLAIM}{dynamic.claim_namespace}/{dynamic.claim_name}"
             for one in dynamic.claim_resources:
@@ -154,5 +154,5 @@ def _grants(pod: Any) -> Iterator[DeviceGrant]:
                 found.setdefault(name, []).append("/".join(part for part in parts if part))
         for resource, ids in found.items():
             if ids:
-                unique = tuple(dict.fromkeys(one[:MOST_TEXT] for one in ids))
+                unique = tuple(dict.fromkeys(one[:MAX_TEXT] for one in ids))
                 yield DeviceGrant(pod.namespace, pod.name, container.name, resource, unique)

@@ -35,7 +35,7 @@ from exporter.pipeline.snapshot import HoldSample, PromiseSample
 from exporter.sources.errors import SourceError
 from exporter.sources.regions import RegionReader
 from isolation.contract import abi
-from isolation.contract.host_allocation import MOST_CHARS, HostAllocationError, load
+from isolation.contract.host_allocation import MAX_CHARS, HostAllocationError, load
 from isolation.host import liveness, process
 from isolation.host.core.compute_rates import card_limit
 from isolation.host.files import read_whole
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 COMMON_STORE: Final = Path("/run/gpushare/allocations")
 USER_STORE: Final = Path("/var/tmp/gpushare-allocations")  # noqa: S108 (sticky; entries are checked one by one)
-MOST_HOLDS: Final = 1024
+MAX_HOLDS: Final = 1024
 """In one book: more than any machine has room for; what is beyond is counted and not read."""
-MOST_SLICES: Final = 128
-MOST_PARTS: Final = 4096
+MAX_SLICES: Final = 128
+MAX_PARTS: Final = 4096
 """Parts of cards, of all holds together: 16 cards of 141 GiB have 2256. What is beyond is counted and not shown."""
-MOST_TEXT: Final = 253
+MAX_TEXT: Final = 253
 MARKS_SECONDS: Final = 10.0
 """How often every process's environment is read, where nothing else is left of an allocation: it is slow."""
 SETTLED_NS: Final = 100_000_000
@@ -167,8 +167,8 @@ class PromiseSource:
                 raise SourceError(
                     f"cannot read {home} ({exc.strerror}): run as root, or set another --state-dir"
                 ) from None
-            self._skipped += max(0, len(names) - MOST_HOLDS)
-            for path in sorted(names, key=lambda path: (path not in self._entries, path))[:MOST_HOLDS]:
+            self._skipped += max(0, len(names) - MAX_HOLDS)
+            for path in sorted(names, key=lambda path: (path not in self._entries, path))[:MAX_HOLDS]:
                 yield self._entries.get(path) or _AllocationFolder(path, home == self._alloc)
 
     def _is_living(self, entry: _AllocationFolder, boot: str, now: float) -> bool:
@@ -198,7 +198,7 @@ def _refresh(entry: _AllocationFolder) -> bool:
         if stamp is not None and stamp == entry.stamp:
             return True
         entry.hold, entry.stamp = None, stamp
-        raw, about = read_whole(path, MOST_CHARS)
+        raw, about = read_whole(path, MAX_CHARS)
         hold = load(raw.decode("utf-8"))
         if entry.tenant == (hold.tenant is not None) and _may_say(entry, hold, about.st_uid):
             entry.hold = _shorten(hold)
@@ -211,10 +211,10 @@ def _refresh(entry: _AllocationFolder) -> bool:
 
 def _shorten(hold: HostAllocation) -> HostAllocation:
     """Without what nobody here reads, and with nothing that is longer than a name: thousands of them are kept."""
-    if len(hold.slices) > MOST_SLICES or len(hold.id) > MOST_TEXT:
+    if len(hold.slices) > MAX_SLICES or len(hold.id) > MAX_TEXT:
         raise HostAllocationError("larger than any promise")
-    texts = {name: getattr(hold, name)[:MOST_TEXT] for name in ("name", "policy", "owner")}
-    slices = tuple(replace(part, uuid=part.uuid[:MOST_TEXT]) for part in hold.slices)
+    texts = {name: getattr(hold, name)[:MAX_TEXT] for name in ("name", "policy", "owner")}
+    slices = tuple(replace(part, uuid=part.uuid[:MAX_TEXT]) for part in hold.slices)
     return replace(hold, command=(), slices=slices, **texts)
 
 
@@ -245,7 +245,7 @@ def _resolve_duplicates(entries: Sequence[_AllocationFolder]) -> dict[str, _Allo
 def _limit_parts(living: Mapping[str, _AllocationFolder]) -> dict[str, _AllocationFolder]:
     """The oldest, as many as there can be room for: nobody fills the page with promises of cards that nobody has."""
     ends = accumulate(len(entry.hold.slices) if entry.hold else 0 for entry in living.values())
-    return {ident: entry for (ident, entry), end in zip(living.items(), ends, strict=True) if end <= MOST_PARTS}
+    return {ident: entry for (ident, entry), end in zip(living.items(), ends, strict=True) if end <= MAX_PARTS}
 
 
 def _refresh_members(entry: _AllocationFolder) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BUDGET_SECONDS: Final = 0.5
 """Of our own processor time: a machine that is busy with something else makes no region slow."""
-MOST_LOST: Final = 1 << 20
+MAX_LOST: Final = 1 << 20
 """Of records said to be lost between two readings: the count is the tenant's, and may be any."""
 
 
@@ -122,7 +122,7 @@ def _facts(fd: int, size: int, known: _RegionState, slots: int) -> RegionSample:
     # fewer than were reported: the file was rewritten in place
     since = known.since if known.since <= head else 0
     known.since, lost, records = breach_ring.read_breaches(copy.read, since)
-    return RegionSample(reading, records, min(lost, MOST_LOST))
+    return RegionSample(reading, records, min(lost, MAX_LOST))
 
 
 class _Copy:

@@ -20,10 +20,10 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
 
-MOST_BYTES: Final = 256 << 20
-MOST_SAMPLES: Final = 2_000_000
-_MOST_LINE_CHARACTERS: Final = 8192
-_MOST_LABEL_CHARACTERS: Final = 512
+MAX_BYTES: Final = 256 << 20
+MAX_SAMPLES: Final = 2_000_000
+_MAX_LINE_CHARACTERS: Final = 8192
+_MAX_LABEL_CHARACTERS: Final = 512
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?[ \t]+([^ \t]+)(?:[ \t]+[^ \t]+)?[ \t]*")
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"(?:, *|$)')
 _ESCAPED: Final = re.compile(r"\\(.)")
@@ -44,18 +44,18 @@ class MetricSample:
 
 def parse_page(page: bytes, names: Container[str]) -> Iterator[MetricSample]:
     """The samples of these metrics; ExpositionError for a page that is too large."""
-    if len(page) > MOST_BYTES:
-        raise ExpositionError(f"the metrics page is larger than {MOST_BYTES >> 20} MiB")
+    if len(page) > MAX_BYTES:
+        raise ExpositionError(f"the metrics page is larger than {MAX_BYTES >> 20} MiB")
     count = 0
     for line in page.decode("utf-8", "replace").split("\n"):
         name = line.split("{", 1)[0].split(" ", 1)[0].split("\t", 1)[0]
-        if name not in names or len(line) > _MOST_LINE_CHARACTERS:
+        if name not in names or len(line) > _MAX_LINE_CHARACTERS:
             continue
         sample = _sample(line.rstrip("\r"))
         if sample is not None:
             count += 1
-            if count > MOST_SAMPLES:
-                raise ExpositionError(f"the metrics page has more than {MOST_SAMPLES:,} samples")
+            if count > MAX_SAMPLES:
+                raise ExpositionError(f"the metrics page has more than {MAX_SAMPLES:,} samples")
             yield sample
 
 
@@ -72,7 +72,7 @@ def _labels(text: str) -> dict[str, str] | None:
     at = 0
     while at < len(text):
         match = _LABEL.match(text, at)
-        if match is None or len(match[2]) > _MOST_LABEL_CHARACTERS:
+        if match is None or len(match[2]) > _MAX_LABEL_CHARACTERS:
             return None
         word = match[2]
         labels[match[1]] = _ESCAPED.sub(_unescape, word) if "\\" in word else word
@@ -121,7 +121,7 @@ def parse_query_answer(body: bytes) -> Iterator[MetricSample]:
         raise ExpositionError("the answer is not from Prometheus") from None
     if answer.status != "success" or answer.data is None or answer.data.resultType != "vector":
         raise ExpositionError(f"Prometheus rejects the query: {answer.error[:200] or 'no reason given'}")
-    for series in answer.data.result[:MOST_SAMPLES]:
+    for series in answer.data.result[:MAX_SAMPLES]:
         value = _number(series.value[1])
-        if value is not None and all(len(word) <= _MOST_LABEL_CHARACTERS for word in series.metric.values()):
+        if value is not None and all(len(word) <= _MAX_LABEL_CHARACTERS for word in series.metric.values()):
             yield MetricSample(series.metric.get("__name__", ""), series.metric, value)

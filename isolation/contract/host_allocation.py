@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from isolation.contract.abi import CARDS
-from isolation.contract.model import FULL_CORE, MOST_UID, MOST_WEIGHT, Compute, ComputePolicy, Slice, Trust
+from isolation.contract.model import FULL_CORE, MAX_UID, MAX_WEIGHT, Compute, ComputePolicy, Slice, Trust
 
 FORMAT: Final = 1
-MOST_CHARS: Final = 1 << 20
-MOST: Final = 1 << 50
+MAX_CHARS: Final = 1 << 20
+MAX_NUMBER: Final = 1 << 50
 """A pebibyte: no true amount, time or number comes near it, and sums of thousands still fit 64 bits."""
-MOST_PIDS: Final = 1 << 22
+MAX_PIDS: Final = 1 << 22
 """PID_MAX_LIMIT: linux/include/linux/threads.h."""
 POLICIES: Final = frozenset(policy.value for policy in ComputePolicy)
 _NO_POLICY: Final = ComputePolicy.NONE.value
@@ -122,7 +122,7 @@ def dump(hold: HostAllocation) -> str:
 
 def load(text: str) -> HostAllocation:
     """The hold that `dump` wrote."""
-    if len(text) > MOST_CHARS:
+    if len(text) > MAX_CHARS:
         raise HostAllocationError("file is too large")
     try:
         record = json.loads(text)
@@ -146,7 +146,7 @@ def load(text: str) -> HostAllocation:
         online=_of(record, "online", bool),
         cgroup=_path(record, "cgroup"),
         tenant=_tenant(_of(record, "pod", list)) if "pod" in record else None,
-        weight=_small(record, "weight", MOST_WEIGHT),
+        weight=_small(record, "weight", MAX_WEIGHT),
         ceiling=_small(record, "ceiling", FULL_CORE),
         # Holds of before these three were written: policy none enforced nothing.
         enforced=_of(record, "enforced", bool) if "enforced" in record else _policy(record) != _NO_POLICY,
@@ -189,14 +189,14 @@ def _policy(record: dict[str, Any]) -> str:
 
 def _time(record: dict[str, Any], key: str) -> float:
     value: int | float = _of(record, key, float | int)
-    if not 0 <= value < MOST:  # no NaN either
+    if not 0 <= value < MAX_NUMBER:  # no NaN either
         raise HostAllocationError(f"{key} is not a valid time")
     return float(value)
 
 
 def _count(record: dict[str, Any], key: str) -> int:
     value = int(_of(record, key, int))
-    if not 0 <= value < MOST:
+    if not 0 <= value < MAX_NUMBER:
         raise HostAllocationError(f"{key} is negative or too large")
     return value
 
@@ -221,7 +221,7 @@ def _process(pair: list[Any]) -> Process:
     if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) for n in pair):  # noqa: PLR2004 (a pair)
         raise HostAllocationError("runner is not a pair of PID and start time")
     pid, started = pair
-    if not 0 < pid <= MOST_PIDS or not 0 <= started < MOST:
+    if not 0 < pid <= MAX_PIDS or not 0 <= started < MAX_NUMBER:
         raise HostAllocationError("runner is not a valid process")
     return Process(pid, started)
 
@@ -234,7 +234,7 @@ def _tenant(words: list[Any]) -> Tenant:
 
 def _trust(words: list[Any]) -> Trust:
     match words:
-        case [str(group), int(uid)] if group.isprintable() and group and 0 <= uid <= MOST_UID:
+        case [str(group), int(uid)] if group.isprintable() and group and 0 <= uid <= MAX_UID:
             return Trust(group, uid)
     raise HostAllocationError("trust is not a pair of group and user")
 

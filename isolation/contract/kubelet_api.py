@@ -36,7 +36,7 @@ REGISTER: Final = f"/{REGISTRATION}/Register"
 PLUGIN: Final = f"{PLUGIN_VERSION}.DevicePlugin"
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
-MOST_MESSAGE_BYTES: Final = 4 << 20
+MAX_MESSAGE_BYTES: Final = 4 << 20
 """The kubelet takes no larger message from a plugin: gRPC's default, which it leaves as it is."""
 
 _package: Final = Wire().package

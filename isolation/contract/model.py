@@ -83,13 +83,13 @@ class Compute:
     """The node's when the pod was bound; of a request that has no node yet it means nothing."""
     online: bool = True
     weight: int = 0
-    """1 to `MOST_WEIGHT`; 0: none was given, the guaranteed percent counts, or 1 without one."""
+    """1 to `MAX_WEIGHT`; 0: none was given, the guaranteed percent counts, or 1 without one."""
     ceiling: int = 0
     """Most percent of each card that it ever gets; 0: no ceiling of its own."""
 
 
-MOST_WEIGHT: Final = 100
-MOST_UID: Final = (1 << 31) - 1
+MAX_WEIGHT: Final = 100
+MAX_UID: Final = (1 << 31) - 1
 """Kubernetes takes no larger user."""
 
 

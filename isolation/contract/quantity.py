@@ -22,7 +22,7 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 UNITS: Final = MappingProxyType({"1GiB": GIB, "256MiB": 256 * MIB})
 """What one unit of shared memory may be, as options say it: the same in a whole cluster."""
-MOST_BITS: Final = 133
+MAX_BITS: Final = 133
 """Bits of the largest number the grammar below takes, 40 digits."""
 
 _SUFFIX: Final = MappingProxyType(
@@ -48,7 +48,7 @@ def parse(text: object) -> Fraction:
     """The exact value of a Kubernetes quantity (`"500m"`, `"1.5Gi"`, `"2e3"`, `8`)."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise QuantityError(f'{text!r} is not a quantity; write a number such as 8 or "512Mi"')
-    if isinstance(text, int) and text.bit_length() > MOST_BITS:
+    if isinstance(text, int) and text.bit_length() > MAX_BITS:
         raise QuantityError("a quantity cannot have more than 40 digits; check the unit")
     return _parse(str(text))
 

@@ -47,7 +47,7 @@ from typing import Any, Final
 from isolation.contract.codec.allocation import slices_of
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.pod import seconds_of, time_of
-from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.codec.request import MAX_CARDS
 from isolation.contract.model import Placement, Pod, Slice
 from isolation.contract.names import API_VERSION, GROUP, RESERVATIONS
 
@@ -194,7 +194,7 @@ def definition() -> dict[str, Any]:
             "cards": {
                 "type": "array",
                 "minItems": 1,
-                "maxItems": MOST_CARDS,
+                "maxItems": MAX_CARDS,
                 "items": card,
                 "description": "What is kept of each card.",
             },

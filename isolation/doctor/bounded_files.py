@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """No configuration that a person wrote is larger."""
-_MOST_LINKS: Final = 40  # as the kernel: MAXSYMLINKS, linux/include/linux/namei.h
-_MOST_NAMES: Final = 1024
+_MAX_LINKS: Final = 40  # as the kernel: MAXSYMLINKS, linux/include/linux/namei.h
+_MAX_NAMES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class FileReader:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
 
-    def text(self, path: str, most: int = MOST_BYTES) -> Text:
+    def text(self, path: str, most: int = MAX_BYTES) -> Text:
         """A whole file of at most so many bytes."""
         try:
             fd = _regular(self.inside(path))
@@ -76,7 +76,7 @@ class FileReader:
         try:
             inside = self.inside(path)
             with os.scandir(inside) as entries:
-                names = sorted(entry.name for entry, _ in zip(entries, range(_MOST_NAMES), strict=False))
+                names = sorted(entry.name for entry, _ in zip(entries, range(_MAX_NAMES), strict=False))
             return Folder(tuple(names), os.access(inside, os.W_OK | os.X_OK))
         except (FileNotFoundError, NotADirectoryError):
             return Missing()
@@ -118,7 +118,7 @@ class FileReader:
                 done = step
                 continue
             links += 1
-            if links > _MOST_LINKS:
+            if links > _MAX_LINKS:
                 raise OSError(f"{path}: too many links")
             goal = str(step.readlink())
             done = self._root if goal.startswith("/") else done

@@ -39,7 +39,7 @@ SECONDS: Final = 60.0
 _PROGRAM: Final = Path(__file__).with_name("canary_program.py")
 _LOADED, _LIMITED = "canary.loaded", "canary.limited"
 _OUT_OF_MEMORY: Final = 2
-_MOST_SAID: Final = 4096
+_MAX_SAID: Final = 4096
 _REINSTALL: Final = "run `gpushare lib` to check the library; this Python must be dynamically linked with glibc"
 _RETRY: Final = "try again when more memory of the card is free"
 
@@ -158,7 +158,7 @@ def _said(env: Mapping[str, str]) -> Mapping[str, Any]:
         stdin=subprocess.DEVNULL,
     )
     try:
-        said = json.loads(done.stdout[:_MOST_SAID])
+        said = json.loads(done.stdout[:_MAX_SAID])
     except ValueError:
         return {}
     return said if isinstance(said, dict) else {}

@@ -88,7 +88,7 @@ _DASHBOARD: Final = "grafana_dashboard=1"
 _POD: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 _PORT: Final = re.compile(r"--(?:listen|metrics-listen|metrics-port)=(?:.*:)?([0-9]{1,5})")
 _USUAL_PORT: Final = "9448"
-_MOST_SECRETS: Final = 20
+_MAX_SECRETS: Final = 20
 _AT_ONCE: Final = 8
 _LONGEST_TEXT: Final = 4 << 20
 _TEXT_SECONDS: Final = 5.0
@@ -278,7 +278,7 @@ async def _read_secrets(
 ) -> dict[str, Secret | Unavailable | None]:
     """Of the webhook, and of everything that our workloads mount."""
     mine = () if isinstance(workloads, Unavailable) else _ours(workloads)
-    names = sorted({name for one in mine for name in one.secrets})[:_MOST_SECRETS]
+    names = sorted({name for one in mine for name in one.secrets})[:_MAX_SECRETS]
     found: dict[str, Secret | Unavailable | None] = {}
     for name in sorted({WEBHOOK, *names}):
         item = await api.one(f"{_OURS}/secrets/{quote(name, safe='')}")
@@ -312,7 +312,7 @@ async def _read_scalers(
     """Whoever scales nodes besides us, which pools are ours, and with which certificates they ask us."""
     found = await api.one(f"{_OURS}/configmaps/{POOLS}")
     pools = found if found is None or isinstance(found, Unavailable) else str(table(found, "data").get(KEY, ""))
-    where = sorted({one.key.partition("/")[0] for one in callers})[:_MOST_SECRETS]
+    where = sorted({one.key.partition("/")[0] for one in callers})[:_MAX_SECRETS]
     shown: dict[str, Secret | Unavailable | None] = {}
     for namespace in {*where, SYSTEM_NAMESPACE} if where else ():
         item = await api.one(f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets/{AUTOSCALER_CLIENT}")

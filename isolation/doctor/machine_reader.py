@@ -56,19 +56,19 @@ if TYPE_CHECKING:
     from isolation.lib.native import Check
 
 _SECONDS: Final = 5.0
-_MOST_IMPORTS: Final = 32
+_MAX_IMPORTS: Final = 32
 _CONTAINERD_DIR: Final = "/etc/containerd"
 _NVML_SECONDS: Final = 60.0
 """A card without persistence mode takes seconds to wake, eight of them take many."""
-_MOST_PROCESSES: Final = 200_000
-_MOST_WORDS: Final = 1 << 16
+_MAX_PROCESSES: Final = 200_000
+_MAX_WORDS: Final = 1 << 16
 _POINT: Final = 4
 """Place of the mount point in a line of mountinfo; options and optional fields follow."""
 _PROGRAMS: Final = frozenset({"kubelet", "containerd"})
 """Asked by their command lines, which speak of their own file system."""
-_MOST_CONFIG: Final = 1 << 17
+_MAX_CONFIG: Final = 1 << 17
 """Bytes of a kubelet's configuration: reading YAML is slow."""
-_MOST_CHECKPOINT: Final = 1 << 24
+_MAX_CHECKPOINT: Final = 1 << 24
 _MPS: Final = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 
@@ -186,10 +186,10 @@ def _kubelet(peek: FileReader, where: MachinePaths) -> Kubelet:
     config = flags.get("config") or KUBELET_CONFIG
     return Kubelet(
         running=running,
-        config=peek.text(config, _MOST_CONFIG),
+        config=peek.text(config, _MAX_CONFIG),
         plugins=peek.folder(f"{base}/{PLUGINS}"),
         pod_resources=peek.exists(f"{base}/{POD_RESOURCES}"),
-        checkpoint=peek.text(f"{base}/{CHECKPOINT}", _MOST_CHECKPOINT),
+        checkpoint=peek.text(f"{base}/{CHECKPOINT}", _MAX_CHECKPOINT),
     )
 
 
@@ -198,12 +198,12 @@ def _commands(peek: FileReader) -> Iterator[tuple[str, ...]]:
     try:
         with os.scandir(peek.inside("/proc")) as entries:
             pids = [
-                entry.name for entry, _ in zip(entries, range(_MOST_PROCESSES), strict=False) if entry.name.isdigit()
+                entry.name for entry, _ in zip(entries, range(_MAX_PROCESSES), strict=False) if entry.name.isdigit()
             ]
     except OSError:
         return
     for pid in pids:
-        text = peek.text(f"/proc/{pid}/cmdline", _MOST_WORDS)
+        text = peek.text(f"/proc/{pid}/cmdline", _MAX_WORDS)
         if isinstance(text, str) and text.strip("\0"):
             words = tuple(text.rstrip("\0").split("\0"))
             if Path(words[0]).name not in _PROGRAMS or _ours(peek, pid):
@@ -268,6 +268,6 @@ def read_containerd_imports(text: Text, peek: FileReader) -> Iterator[Text]:
         folder = peek.folder(dirname(path))
         names = folder.names if isinstance(folder, Folder) else ()
         for name in names:
-            if fnmatchcase(name, basename(path)) and given < _MOST_IMPORTS:
+            if fnmatchcase(name, basename(path)) and given < _MAX_IMPORTS:
                 given += 1
                 yield peek.text(join(dirname(path), name))

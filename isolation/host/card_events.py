@@ -24,7 +24,7 @@ _RECOVERY_ACTION: Final = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; drivers of release 565 and later (NVML API reference, field values)."""
 _FIGURES: Final = {1: "uiVal", 2: "ulVal", 3: "ullVal"}
 """nvmlValueType_t: the whole numbers that are not negative."""
-_MOST_CARDS: Final = 64
+_MAX_CARDS: Final = 64
 _LONGEST: Final = 100
 
 
@@ -90,7 +90,7 @@ class NvmlCardEvents(NvmlMachine):
         """See `CardEvents`. One that was lost and is back is registered again."""
         nvml = self._open()
         try:
-            count = min(nvml.nvmlDeviceGetCount(), _MOST_CARDS)
+            count = min(nvml.nvmlDeviceGetCount(), _MAX_CARDS)
         except nvml.NVMLError as exc:
             self.close()
             raise MachineError(f"cannot read cards: {exc}") from None

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 RECORD: Final = "unhealthy-cards.json"
 """In the folder of whoever writes it."""
 _FORMAT: Final = 1
-_MOST_BYTES: Final = 1 << 18
-_MOST_TEXT: Final = 100
+_MAX_BYTES: Final = 1 << 18
+_MAX_TEXT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ def load(path: Path, boot: str) -> Record | None:
     """Of this boot; None where there is none that can be read."""
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
+            found = json.loads(file.read(_MAX_BYTES))
         if found["format"] != _FORMAT or found["boot"] != boot:
             return None
-        unhealthy = {str(uuid)[:_MOST_TEXT]: _fault(one) for uuid, one in found["boards"].items()}
-        return Record(unhealthy, {int(at): str(uuid)[:_MOST_TEXT] for at, uuid in found.get("cards", {}).items()})
+        unhealthy = {str(uuid)[:_MAX_TEXT]: _fault(one) for uuid, one in found["boards"].items()}
+        return Record(unhealthy, {int(at): str(uuid)[:_MAX_TEXT] for at, uuid in found.get("cards", {}).items()})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:

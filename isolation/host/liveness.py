@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import LOCK_OFFSET, SLOTS
-from isolation.contract.host_allocation import MOST_PIDS, Process
+from isolation.contract.host_allocation import MAX_PIDS, Process
 from isolation.host import cgroup, process
 from isolation.host.files import open_regular, read_text
 
@@ -37,7 +37,7 @@ MARK: Final = "GPUSHARE_PROMISE"
 """Environment variable of the command: the promise id."""
 MEMBERS: Final = "members"
 REGION: Final = "region"
-MOST_MEMBERS: Final = 4096
+MAX_MEMBERS: Final = 4096
 MEMBERS_BYTES: Final = 1 << 17
 _OFD_GETLK: Final = 36  # F_OFD_GETLK: linux/include/uapi/asm-generic/fcntl.h
 _FLOCK: Final = struct.Struct("@hhqqi4x")
@@ -145,9 +145,9 @@ def members(folder: Path) -> tuple[Process, ...]:
     """The descendants as the keeper saw them last."""
     found = []
     with contextlib.suppress(OSError, ValueError):
-        for line in read_text(folder / MEMBERS, MEMBERS_BYTES).splitlines()[:MOST_MEMBERS]:
+        for line in read_text(folder / MEMBERS, MEMBERS_BYTES).splitlines()[:MAX_MEMBERS]:
             pid, start = map(int, line.split())
-            if 0 < pid <= MOST_PIDS:
+            if 0 < pid <= MAX_PIDS:
                 found.append(Process(pid, start))
     return tuple(found)
 

@@ -26,7 +26,7 @@ PROC: Final = "/proc"
 STATUS_BYTES: Final = 16384
 """A long list of groups may push NSpid beyond it; then the inner pid is unknown."""
 ENVIRON_BYTES: Final = 1 << 18
-MOST_NAME: Final = 64
+MAX_NAME: Final = 64
 FIRST_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO: linux/include/linux/proc_ns.h
 KERNEL_THREAD: Final = 0x00200000  # PF_KTHREAD: linux/include/linux/sched.h
 _ENDED: Final = frozenset(b"ZXx")
@@ -70,7 +70,7 @@ def parse_stat(raw: bytes) -> ProcessStat:
     if opening < 0 or closing < opening or len(fields) < 20:  # noqa: PLR2004 (the start time is the 20th after the name)
         raise ValueError("unknown format of process status")
     headless = fields[0][0] in _ENDED
-    name = raw[opening + 1 : closing].decode("utf-8", "replace")[:MOST_NAME]
+    name = raw[opening + 1 : closing].decode("utf-8", "replace")[:MAX_NAME]
     ended = headless and int(fields[17]) <= 1  # field 17: number of threads
     return ProcessStat(name, int(fields[1]), int(fields[6]), int(fields[19]), headless, ended)
 

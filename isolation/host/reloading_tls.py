@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from isolation.host.reloading import Stamp
 
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """Of one file."""
 
 T = TypeVar("T")
@@ -122,6 +122,6 @@ def _no_password() -> str:
 
 
 def read(path: Path) -> bytes:
-    """A PEM file's content, MOST_BYTES at most; OSError."""
+    """A PEM file's content, MAX_BYTES at most; OSError."""
     with path.open("rb") as file:
-        return file.read(MOST_BYTES)
+        return file.read(MAX_BYTES)

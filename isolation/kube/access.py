@@ -31,7 +31,7 @@ from isolation.kube.core.errors import (
     UnreachableError,
     refusal,
 )
-from isolation.kube.core.wire import MOST_EVENT_BYTES, MOST_PAGE_BYTES
+from isolation.kube.core.wire import MAX_EVENT_BYTES, MAX_PAGE_BYTES
 from isolation.kube.credentials import read_credentials
 from isolation.kube.network_errors import certificate_error, network_error
 
@@ -106,10 +106,10 @@ class Access:
     # Lists and watches.
 
     async def page(self, path: str, query: Mapping[str, str]) -> bytes:
-        """A whole answer of at most `MOST_PAGE_BYTES`."""
+        """A whole answer of at most `MAX_PAGE_BYTES`."""
         try:
             async with asyncio.timeout(self._deadlines.page), self._get(path, query) as answer:
-                return await _bounded(answer, MOST_PAGE_BYTES)
+                return await _bounded(answer, MAX_PAGE_BYTES)
         except TimeoutError:
             raise UnreachableError(f"list timed out after {self._deadlines.page:.0f} s") from None
 
@@ -117,7 +117,7 @@ class Access:
         """
         An empty line once the server has agreed, then lines as they come.
 
-        UnreachableError after so long a silence, MalformedError beyond `MOST_EVENT_BYTES`.
+        UnreachableError after so long a silence, MalformedError beyond `MAX_EVENT_BYTES`.
         """
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -293,6 +293,6 @@ def _split(rest: bytearray, chunk: bytes) -> list[bytes]:
         lines.append(bytes(rest) + piece)
         rest.clear()
     rest += last
-    if len(rest) > MOST_EVENT_BYTES:
-        raise MalformedError(f"watch event is larger than {MOST_EVENT_BYTES} bytes")
+    if len(rest) > MAX_EVENT_BYTES:
+        raise MalformedError(f"watch event is larger than {MAX_EVENT_BYTES} bytes")
     return [line for line in lines if line.strip()]

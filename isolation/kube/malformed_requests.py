@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EVERY_SECONDS: Final = 60.0
 _CALLERS: Final = (HttpProcessingError, RequestPayloadError, ConnectionResetError, BrokenPipeError)
-_MOST_ADDRESS: Final = 64
+_MAX_ADDRESS: Final = 64
 
 
 class RequestErrorFilter(logging.Filter):
@@ -41,7 +41,7 @@ class RequestErrorFilter(logging.Filter):
         now = self._clock()
         if now < self._due:
             return False
-        peer = ascii(record.args[0])[:_MOST_ADDRESS] if isinstance(record.args, tuple) and record.args else "unknown"
+        peer = ascii(record.args[0])[:_MAX_ADDRESS] if isinstance(record.args, tuple) and record.args else "unknown"
         record.msg = "rejected %d invalid or aborted requests, the last one from %s: %s"
         record.args = (self._number, peer.strip("'"), type(error).__name__)
         record.exc_info = record.exc_text = record.stack_info = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = 500
 """Objects in a page, unless said otherwise: kubectl's --chunk-size."""
-_MOST_PAGES: Final = 100_000  # a server that never ends a list is broken
+_MAX_PAGES: Final = 100_000  # a server that never ends a list is broken
 
 
 class PageSource(Protocol):
@@ -45,7 +45,7 @@ async def list_pages(
     """
     coming = first or asyncio.create_task(source.page(path, query))
     try:
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = page_of(await coming)
             token = page.metadata.continue_
             if token:
@@ -54,7 +54,7 @@ async def list_pages(
             yield page
             if not token:
                 return
-        raise MalformedError(f"list has more than {_MOST_PAGES} pages")
+        raise MalformedError(f"list has more than {_MAX_PAGES} pages")
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from isolation.kube.core.wire import NodeWire, PodWire
 
 log = logging.getLogger(__name__)
-_MOST_REQUESTS: Final = 16_384
+_MAX_REQUESTS: Final = 16_384
 _READ: Final = tuple(sorted(READ_ANNOTATIONS))
 _OF_ONE: Final = frozenset({"ownerReferences", "namespace"})
 """Of metadata, what is a workload's own and is put into the request afterwards."""
@@ -224,7 +224,7 @@ class Store:
         return found
 
     def _keep_request(self, key: bytes, request: Request | Refusal) -> None:
-        if len(self._requests) >= _MOST_REQUESTS:
+        if len(self._requests) >= _MAX_REQUESTS:
             self._requests.clear()
         self._requests[key] = request
 

@@ -36,7 +36,7 @@ from isolation.node.core.units import foreign_ids, offer
 from isolation.node.delivery import Delivery
 from isolation.node.device_plugin.exchange import Exchange, Offer
 from isolation.node.events import PodEvents
-from isolation.node.gate import Gate
+from isolation.node.guard_device import GuardDevice
 from isolation.node.inventory import NodeInventory
 from isolation.node.lock import LockError, alone
 from isolation.node.memory_limits import LimitKeeper, LimitServer
@@ -113,7 +113,7 @@ class NodeAgent:
             self.allocations.bytes_by_card,
         )
         self.pods = NodePods(access, node)
-        self._gate = Gate(settings.run_dir, settings.cdi_dir, settings.marks_dir)
+        self._gate = GuardDevice(settings.run_dir, settings.cdi_dir, settings.marks_dir)
         driver = MemoryLimits(machine)
         self._events = PodEvents(writer)
         self._mps = MpsClients(settings.run_dir, self.allocations, self.inventory, self._events.warn)

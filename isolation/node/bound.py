@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from isolation.contract.codec import Allocation
     from isolation.contract.model import Resize, Slice
 
-MOST_UNITS: Final = 1 << 20
+MAX_UNITS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _units(amount: At) -> int:
         value = parse(amount.value)
     except QuantityError:
         return 0
-    return int(value) if value.denominator == 1 and 0 < value < MOST_UNITS else 0
+    return int(value) if value.denominator == 1 and 0 < value < MAX_UNITS else 0
 
 
 def _allocation(annotations: Mapping[str, str], uid: str) -> Allocation | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERSION: Final = (0, 5, 0)
 """Device names may begin with a digit since then."""
-_MOST: Final = (1, 0, 0)
+_MAX_VERSION: Final = (1, 0, 0)
 """A runtime refuses a spec of a version that it does not know; what is taken over is in every version up to this."""
 _VERSION: Final = re.compile(r"v?([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})")
 _LISTS: Final = ("deviceNodes", "hooks", "mounts")
@@ -130,7 +130,7 @@ def cards_spec(nodes: Mapping[str, Sequence[str]], common: Sequence[str], vendor
         *({"path": path} for path in common if path not in named),
     ]
     document = {
-        "cdiVersion": ".".join(map(str, min(max(VERSION, vendor.version), _MOST))),
+        "cdiVersion": ".".join(map(str, min(max(VERSION, vendor.version), _MAX_VERSION))),
         "kind": CARD_KIND,
         "devices": [
             {"name": uuid, "containerEdits": {"deviceNodes": [{"path": path} for path in paths]}}

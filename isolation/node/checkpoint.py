@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 FILE: Final = "kubelet_internal_checkpoint"
-_MOST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 
 
 class Checkpoint:
@@ -59,7 +59,7 @@ class Checkpoint:
 
     def _read(self) -> Mapping[str, frozenset[str]]:
         with self._file.open("rb") as file:
-            record = json.loads(file.read(_MOST_BYTES))
+            record = json.loads(file.read(_MAX_BYTES))
         found: dict[str, frozenset[str]] = {}
         for entry in record["Data"]["PodDeviceEntries"] or []:
             if entry["ResourceName"] == self._resource:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from isolation.node.bound import Bound
     from isolation.node.cdi import Mount
     from isolation.node.delivery import Delivery
-    from isolation.node.gate import Gate
+    from isolation.node.guard_device import GuardDevice
     from isolation.node.memory_limits import LimitKeeper
     from isolation.node.mps.backend import MpsClients
     from isolation.node.nri.model import Container, Sandbox
@@ -100,7 +100,7 @@ class Parts:
     inventory: Inventory
     allocations: Allocations
     delivery: Delivery
-    gate: Gate
+    gate: GuardDevice
     resizing: Resizing | None = None
     """None: changed records are followed at once."""
 

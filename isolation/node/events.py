@@ -3,7 +3,7 @@
 Events about pods of this node, for what their owners cannot learn from the kubelet.
 
 Threads add them, the event loop writes them. One that the API server refuses is dropped; while it is away they wait,
-and beyond `MOST` the oldest go: an Event explains, and nothing depends on it.
+and beyond `MAX_WAITING` the oldest go: an Event explains, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from isolation.contract.host_allocation import Tenant
 
 log: Final = logging.getLogger(__name__)
-MOST: Final = 256
+MAX_WAITING: Final = 256
 CYCLE_SECONDS: Final = 1.0
 
 
@@ -28,7 +28,7 @@ class PodEvents:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._waiting: deque[tuple[PodRef, str, str]] = deque(maxlen=MOST)
+        self._waiting: deque[tuple[PodRef, str, str]] = deque(maxlen=MAX_WAITING)
 
     def warn(self, tenant: Tenant, reason: str, note: str) -> None:
         """A warning about one container's pod. From any thread."""

@@ -41,7 +41,7 @@ CAPABILITIES: Final = Path("/proc/driver/nvidia/capabilities")
 CAPS: Final = "nvidia-caps/nvidia-cap"
 CONTROL: Final = ("nvidiactl", "nvidia-uvm")
 OPTIONAL: Final = ("nvidia-uvm-tools",)
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 _FILE: Final = "gpushare-cards.json"
 _UUID: Final = re.compile(r"^GPU UUID:\s*(\S+)$", re.MULTILINE)
 _MINOR: Final = re.compile(r"^Device Minor:\s*([0-9]+)$", re.MULTILINE)
@@ -186,7 +186,7 @@ class NvidiaHardware:
 
 
 def _document(path: Path, size: int) -> Any:
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise ValueError("file is too large for a CDI spec")
     text = path.read_text("utf-8")
     return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)

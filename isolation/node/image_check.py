@@ -38,7 +38,7 @@ _LIBRARIES: Final = (
     *("/lib64/libc.so.6", "/usr/lib64/libc.so.6", "/lib/libc.so.6", "/usr/lib/libc.so.6"),
 )
 _VERSION: Final = re.compile(rb"GLIBC_([0-9]{1,2})\.([0-9]{1,3})(?:\.[0-9]{1,2})?\0")
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 
 
 class _How(ctypes.Structure):
@@ -103,7 +103,7 @@ class Root:
             return None
         with os.fdopen(fd, "rb") as file:
             # not mapped into memory: a tenant that cuts the file meanwhile must not end the agent
-            return max(((int(a), int(b)) for a, b in _VERSION.findall(file.read(_MOST_BYTES))), default=None)
+            return max(((int(a), int(b)) for a, b in _VERSION.findall(file.read(_MAX_BYTES))), default=None)
 
     def _file(self, path: str) -> int | None:
         """A regular file of the image, opened to be read."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _FORMAT: Final = 1
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 LOST: Final = "lost-"
 """How `host.machine` names a card whose UUID NVML no longer tells."""
 
@@ -255,7 +255,7 @@ class NodeInventory:
         """What was known, and whether the node's object had been read; a file that cannot be read is none."""
         try:
             with self._file.open("rb") as file:
-                record = json.loads(file.read(_MOST_BYTES))
+                record = json.loads(file.read(_MAX_BYTES))
             if record["format"] != _FORMAT:
                 return Known(), False
             cards = decode_cards(record["cards"])

@@ -33,7 +33,7 @@ SOCKET: Final = "memory-limits.sock"
 """Beside the folder of marks."""
 ANSWER_SECONDS: Final = 3.0
 """For a whole exchange; the guard waits a second longer."""
-_MOST: Final = 8192
+_MAX_ANSWER_BYTES: Final = 8192
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _PART: Final = re.compile(r"([A-Za-z0-9-]{1,64})=([0-9]{1,16})")
 
@@ -97,8 +97,8 @@ class LimitServer:
             connection.settimeout(ANSWER_SECONDS)
             uid = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
             text = b""
-            while not text.endswith(b"\n") and len(text) < _MOST:
-                data = connection.recv(_MOST)
+            while not text.endswith(b"\n") and len(text) < _MAX_ANSWER_BYTES:
+                data = connection.recv(_MAX_ANSWER_BYTES)
                 if not data:
                     return
                 text += data

@@ -26,7 +26,7 @@ _SIMULATED_NS: Final = dict(zip(LENGTHS, (2_000_000, 1_000_000, 4_000_000, 8_000
 _PROGRAM: Final = "nvidia-smi"
 _SECONDS: Final = 20.0
 AGAIN_SECONDS: Final = 600.0
-_MOST_TOLD: Final = 200
+_MAX_TOLD: Final = 200
 
 
 class TimeSliceError(Exception):
@@ -59,7 +59,7 @@ class NvidiaDriver:
         except subprocess.TimeoutExpired:
             raise TimeSliceError(f"{self._program} did not respond within {_SECONDS:.0f} s") from None
         if done.returncode:
-            said = " ".join((done.stderr or done.stdout).split())[:_MOST_TOLD]
+            said = " ".join((done.stderr or done.stdout).split())[:_MAX_TOLD]
             raise TimeSliceError(f"card {board}: the driver refuses time slices of length {length}: {said}")
 
 

@@ -30,7 +30,7 @@ _BREATH_SECONDS: Final = 0.01
 """Between events: a program that causes them without end does not take a processor."""
 RENEW_SECONDS: Final = 60.0
 """So often the record is written anew, so that a reader knows that somebody still decides."""
-_MOST_TOLD: Final = 64
+_MAX_TOLD: Final = 64
 
 
 class HealthWatch:
@@ -130,7 +130,7 @@ class HealthWatch:
         )
 
     def _once(self, text: str) -> None:
-        if text not in self._told and len(self._told) < _MOST_TOLD:
+        if text not in self._told and len(self._told) < _MAX_TOLD:
             self._told.add(text)
             log.warning("%s", text)
 

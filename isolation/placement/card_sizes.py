@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Rules
 
-MOST_VALUES: Final = (64, 8, 1, 0)
+MAX_VALUES: Final = (64, 8, 1, 0)
 """Values of a label that is kept, tried one after another until few enough kinds of nodes are left."""
-MOST_KINDS: Final = 256
-_MOST_ANSWERS: Final = 1024
+MAX_KINDS: Final = 256
+_MAX_ANSWERS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class CardSizes:
             cards = rules.cards._replace(uuids=frozenset(), not_uuids=frozenset())
             checked = rules._replace(terms=() if free else terms, cards=cards)
             known = self._find(Needs(RequestKind.COMPUTE if compute else RequestKind.MEMORY, checked))
-            if len(self._answers) >= _MOST_ANSWERS:
+            if len(self._answers) >= _MAX_ANSWERS:
                 self._answers.clear()
             self._answers[rules, compute] = known
         return known
@@ -89,10 +89,10 @@ def measure_cards(nodes: Iterable[Node]) -> CardSizes:
     for node in listed:
         for key, value in node.labels.items():
             values[key].add(value)
-    for most in MOST_VALUES:
+    for most in MAX_VALUES:
         dropped = frozenset(key for key, found in values.items() if len(found) > most) | {NAME_FIELD}
         kinds = {key: None for node in listed for key in _kinds(node, dropped)}
-        if len(kinds) <= MOST_KINDS:
+        if len(kinds) <= MAX_KINDS:
             break
     return CardSizes(tuple(kinds), dropped)
 

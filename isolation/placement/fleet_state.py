@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 REQUESTS_KEPT: Final = 65536
 """Request objects whose shape is remembered."""
-_MOST_BYTES: Final = 1 << 46
+_MAX_BYTES: Final = 1 << 46
 """More than any card has, and so little that sums over any number of pods stay within 64 bits."""
 
 
@@ -244,7 +244,7 @@ class FleetState:
         ask, shape = self._shape(request)
         if request.whole or not placement.slices:
             return ask
-        each, core = min(placement.slices[0].bytes, _MOST_BYTES), placement.slices[0].core
+        each, core = min(placement.slices[0].bytes, _MAX_BYTES), placement.slices[0].core
         if (each, core) == (request.card_bytes, request.card_core):
             return ask
         return native.AskStruct(*shape._replace(bytes=each, core=core))

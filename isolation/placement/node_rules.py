@@ -14,7 +14,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from isolation.contract.handover import Ours
+from isolation.contract.cluster_autoscaler_annotations import Ours
 from isolation.contract.model import (
     FULL_CORE,
     MANY_INSTANCES,

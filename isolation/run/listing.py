@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 HEADINGS: Final = ("NAME", "ID", "CARDS", "GIB", "CORE", "POLICY", "PID", "AGE", "COMMAND")
 _COMMAND_CHARS: Final = 60
-_LEAST_COMMAND: Final = 10
+_MIN_COMMAND: Final = 10
 _GAP: Final = 2
 """Columns between columns of the table."""
 
@@ -83,7 +83,7 @@ def render_table(held: Sequence[HostAllocation], now: float, console: Console) -
     for heading in HEADINGS:
         table.add_column(heading, overflow="ellipsis", no_wrap=True)
     others = sum(max(map(len, column)) + _GAP for column in list(zip(HEADINGS, *found, strict=True))[:-1])
-    left = max(_LEAST_COMMAND, console.width - others)
+    left = max(_MIN_COMMAND, console.width - others)
     for *cells, command in found:
         table.add_row(*(Text(cell) for cell in (*cells, truncate(command, left))))
     with console.capture() as text:

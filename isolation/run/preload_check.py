@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_BYTES: Final = 1 << 16
+MAX_BYTES: Final = 1 << 16
 """Headers of a program stand within its first pages."""
 _SCRIPTS: Final = 4  # a script of a script: BINPRM_MAX_RECURSION, linux/fs/exec.c
 _ELF: Final = b"\x7fELF"
@@ -83,7 +83,7 @@ def _read_head(path: Path) -> tuple[bytes, int]:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         mode = os.fstat(fd).st_mode
-        return (os.pread(fd, MOST_BYTES, 0) if stat.S_ISREG(mode) else b""), mode
+        return (os.pread(fd, MAX_BYTES, 0) if stat.S_ISREG(mode) else b""), mode
     finally:
         os.close(fd)
 

@@ -39,7 +39,7 @@ PREFIX: Final = "run-"
 """Of an allocation's id."""
 GROUP: Final = "group"
 """File with the path of the allocation's cgroup, written before the cgroup is made."""
-MOST_PATH: Final = 200
+MAX_PATH: Final = 200
 """Characters; the library takes paths of 255."""
 _DRAFT: Final = ".draft-"
 _REMOVED: Final = ".gone-"
@@ -101,8 +101,8 @@ class AllocationStore:
             return False
 
     def _open(self, *, make: bool) -> int:
-        if len(str(self.home)) > MOST_PATH:
-            raise StoreError(f"{self.home}: path is longer than {MOST_PATH} characters: choose a shorter --state-dir")
+        if len(str(self.home)) > MAX_PATH:
+            raise StoreError(f"{self.home}: path is longer than {MAX_PATH} characters: choose a shorter --state-dir")
         try:
             if make and not self.home.is_dir():
                 self._create()

@@ -17,7 +17,7 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.handover import Ours
+from isolation.contract.cluster_autoscaler_annotations import Ours
 from isolation.contract.metrics import scheduler as catalogue
 from isolation.distribution import release
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, server_context
@@ -34,7 +34,6 @@ from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.core.unschedulable import UnschedulableQueue
 from isolation.scheduler.endpoints import EXTENDER_LIMITS, METRICS_LIMITS, Endpoints, serve
 from isolation.scheduler.extender import Extender, SchedulerContext
-from isolation.scheduler.gangs import Gangs
 from isolation.scheduler.http_server import open_listener
 from isolation.scheduler.informers import Informers
 from isolation.scheduler.leader import Leadership
@@ -42,6 +41,7 @@ from isolation.scheduler.leader_tasks import LeaderTasks
 from isolation.scheduler.live_read import LiveRead
 from isolation.scheduler.metrics import Metrics, count
 from isolation.scheduler.ownership import OwnershipWatch
+from isolation.scheduler.provisioning_requests import ProvisioningRequests
 from isolation.scheduler.resizer import Resizer
 from isolation.scheduler.writes import ObjectWriter
 from isolation.shutdown import stop_event
@@ -93,7 +93,7 @@ class Scheduler:
         self._leader_tasks = LeaderTasks(
             self.context, self._objects, self._writer, self.metrics, Resizer(self.context, access, self._writer)
         )
-        self._gangs = Gangs(self.context, self._objects, {settings.scheduler_name})
+        self._gangs = ProvisioningRequests(self.context, self._objects, {settings.scheduler_name})
         self.admission: AdmissionProcess | None = None
         self._certificates: ReloadingTls[ssl.SSLContext] | None = None
         self.background = Background()

@@ -61,7 +61,7 @@ class Endpoints:
 
     def extender_app(self) -> web.Application:
         """For the loopback port and for the TLS port, whose handshake requires a client certificate."""
-        app = web.Application(client_max_size=extender_api.MOST_BYTES)
+        app = web.Application(client_max_size=extender_api.MAX_BYTES)
         self._add_verbs(app)
         self._add_probes(app)
         return app
@@ -89,7 +89,7 @@ class Endpoints:
 
     def _verb(self, verb: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
-            body = await read_body(request, extender_api.MOST_BYTES)
+            body = await read_body(request, extender_api.MAX_BYTES)
             began = time.perf_counter()
             reply = await self._extender.answer(verb, body)
             self._metrics.count_request(_MEASURED.get(verb, verb), reply.outcome, time.perf_counter() - began)

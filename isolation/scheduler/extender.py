@@ -44,7 +44,7 @@ LIVE_READ_SECONDS: Final = 3.0
 SHORTLIST_NODES: Final = 16
 """Of equally good nodes so many are returned; the in-tree scores choose among them."""
 PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
-_MOST_FILTERED: Final = 8192
+_MAX_FILTERED: Final = 8192
 """Pods kept from filter calls, for a bind call that comes before the informer has shown the pod."""
 
 
@@ -229,7 +229,7 @@ class Extender:
         if pod.uid in self._context.store.pods:
             return pod
         self._filtered[pod.uid] = pod
-        while len(self._filtered) > _MOST_FILTERED:
+        while len(self._filtered) > _MAX_FILTERED:
             self._filtered.popitem(last=False)
         return pod
 

@@ -20,7 +20,7 @@ import msgspec
 
 from isolation.contract.codec import CodecError, pools, recommendations
 from isolation.contract.names import EXEMPT, POOLS, QUOTA, RIGHT_SIZING, SHARED, SYSTEM_NAMESPACE
-from isolation.contract.provisioning import PROVISIONING_PATH, provisioning_request_of
+from isolation.contract.provisioning_request import PROVISIONING_PATH, provisioning_request_of
 from isolation.contract.reservation import RESERVATIONS_PATH, Reservation, reservation_of
 from isolation.kube.core.backoff import Pace
 from isolation.kube.core.errors import MalformedError
@@ -32,7 +32,7 @@ from isolation.kube.optional_kind import OptionalKind
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from isolation.contract.provisioning import ProvisioningRequest
+    from isolation.contract.provisioning_request import ProvisioningRequest
     from isolation.kube.listwatch import Source
     from isolation.kube.store import ClusterChange, Store
     from isolation.scheduler.core.cache import SchedulerCache

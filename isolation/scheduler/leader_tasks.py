@@ -39,10 +39,10 @@ EVICTION_REFUSED_SECONDS: Final = 30.0
 """A node whose victims may not be evicted is not tried again before."""
 FORGET_SECONDS: Final = 300.0
 """For a pod that the watch never showed: by then kube-scheduler has retried it itself, if it still exists."""
-_MOST_REQUEUED: Final = 20
+_MAX_REQUEUED: Final = 20
 """Pods requeued in one cycle."""
-_MOST_PREEMPTIONS: Final = 4
-_MOST_REFUSED: Final = 10_000
+_MAX_PREEMPTIONS: Final = 4
+_MAX_REFUSED: Final = 10_000
 
 
 class LeaderTasks:
@@ -134,7 +134,7 @@ class LeaderTasks:
             error = await self._objects.requeue(_target(pod), moment)
             self._metrics.count_requeue(error)
             requeued += 1
-            if requeued >= _MOST_REQUEUED:
+            if requeued >= _MAX_REQUEUED:
                 return
 
     async def _preempt(self, now: float) -> None:
@@ -150,7 +150,7 @@ class LeaderTasks:
             if pod.uid in reserved or pod.uid not in self._context.store.pods:
                 continue
             tried += await self._preempt_for(entry, pod, now)
-            if tried >= _MOST_PREEMPTIONS:
+            if tried >= _MAX_PREEMPTIONS:
                 return
 
     async def _preempt_for(self, entry: UnschedulablePod, pod: Pod, now: float) -> bool:
@@ -172,7 +172,7 @@ class LeaderTasks:
             return True
         for uid in found.victims:
             if not await self._evict(uid, pod):
-                if len(self._refused) < _MOST_REFUSED:
+                if len(self._refused) < _MAX_REFUSED:
                     self._refused[pod.uid, found.node] = now + EVICTION_REFUSED_SECONDS
                 await self._objects.delete_reservation(made)
                 self._metrics.count_preemption("blocked")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1.0
 """Between two looks at a resize that waits for room."""
-_MOST_WRITES: Final = 20
+_MAX_WRITES: Final = 20
 """In one cycle."""
 _QUOTA: Final = f"requests.{ACK.memory}"
 
@@ -78,7 +78,7 @@ class Resizer:
                 written += await self._take(pod, step, now)
             except ClusterError as exc:
                 log.warning("cannot resize pod, retrying: %s: pod=%s", exc, pod.key)
-            if written >= _MOST_WRITES:
+            if written >= _MAX_WRITES:
                 return
 
     async def _take(self, pod: Pod, step: ResizeStep, now: float) -> bool:

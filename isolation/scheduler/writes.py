@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from isolation.contract.names import LEADER, ROLE, SHARED, WOKEN
-from isolation.contract.provisioning import provisioning_request_of, status_of
+from isolation.contract.provisioning_request import provisioning_request_of, status_of
 from isolation.contract.reservation import RESERVATIONS_PATH, manifest_of
 from isolation.kube.core.errors import ConflictError, InvalidError, NotFoundError, RefusedError
 from isolation.kube.writes import decode_object
@@ -20,7 +20,7 @@ from isolation.kube.writes import decode_object
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from isolation.contract.provisioning import ProvisioningRequest
+    from isolation.contract.provisioning_request import ProvisioningRequest
     from isolation.contract.reservation import Reservation
     from isolation.kube.access import Access
     from isolation.kube.writes import PodRef

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 DRIVER: Final = "615.71.05"
-MOST: Final = 2**64 - 1
+MAX_UINT64: Final = 2**64 - 1
 GRANULE: Final = 512
 """What the driver's addresses are aligned to; nothing is rounded by less."""
 LONGEST_STEP: Final = 10**18
@@ -203,8 +203,8 @@ def _check_setting(name: str, value: int, known: Mapping[str, int] | Sequence[st
     if name not in known:
         raise SimulatorError(f"unknown parameter {name}; choose from {', '.join(known)}")
     least = GRANULE if name.endswith("granule_bytes") else 0
-    if not least <= value <= MOST:
-        raise SimulatorError(f"{name}={value} is not in the range {least} to {MOST}")
+    if not least <= value <= MAX_UINT64:
+        raise SimulatorError(f"{name}={value} is not in the range {least} to {MAX_UINT64}")
     return value
 
 

@@ -41,7 +41,7 @@ JOIN, COMMANDS, PID_FILE = "control", "commands", "nvidia-cuda-mps-control.pid"
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _START_SECONDS: Final = 30.0
 _COMMAND_SECONDS: Final = 60.0
-_MOST: Final = 1 << 16
+_MAX_MESSAGE_BYTES: Final = 1 << 16
 _PR_SET_NAME: Final = 15
 
 
@@ -186,7 +186,7 @@ class Daemon:
     # Commands.
 
     def _command(self, connection: socket.socket) -> None:
-        words = connection.recv(_MOST).decode("utf-8", "replace").split()
+        words = connection.recv(_MAX_MESSAGE_BYTES).decode("utf-8", "replace").split()
         if words[:1] == ["quit"]:
             connection.send(b"\n")
             for one in (self._join, self._commands):
@@ -312,7 +312,7 @@ def _give_commands(pipes: Path) -> int:
             try:
                 connection.connect(str(pipes / COMMANDS))
                 connection.send(line.strip().encode())
-                answer = connection.recv(_MOST).decode().strip("\n")
+                answer = connection.recv(_MAX_MESSAGE_BYTES).decode().strip("\n")
             except OSError:
                 print("Cannot find MPS control daemon process")  # noqa: T201 (NVIDIA's words)
                 return 1

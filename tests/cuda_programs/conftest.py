@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from cuda_programs.stand import Machine
+from cuda_programs.harness import Machine
 from support.simbox import MEMORY
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from cuda_programs.stand import CARD_MIB, SHARE_MIB, java_command, python, python_home, rust_program, showed
+from cuda_programs.harness import CARD_MIB, SHARE_MIB, java_command, python, python_home, rust_program, showed
 
 CUDA_CORE = """
 from cuda.core import Device

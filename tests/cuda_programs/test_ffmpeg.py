@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from cuda_programs.stand import debian_home, debian_libraries, showed
+from cuda_programs.harness import debian_home, debian_libraries, showed
 
 FRAMES = 25
 FILTER = "hwupload,hwdownload,format=rgb0"

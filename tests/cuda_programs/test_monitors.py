@@ -10,7 +10,7 @@ import select
 import signal
 
 from cuda_programs import pins
-from cuda_programs.stand import (
+from cuda_programs.harness import (
     CARD_MIB,
     LIMIT_SECONDS,
     NAME,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from cuda_programs.stand import python, python_home, showed
+from cuda_programs.harness import python, python_home, showed
 
 SUITE = """
 import json

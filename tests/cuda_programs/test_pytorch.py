@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cuda_programs.stand import CARD_MIB, SHARE, SHARE_MIB, python, python_home, showed
+from cuda_programs.harness import CARD_MIB, SHARE, SHARE_MIB, python, python_home, showed
 from support import waiting
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from e2e.autoscaler_stage import Growing, forget, pool_node
+from e2e.autoscaler_harness import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.sharing import Replica, sharing
 from support.children import DIES_WITH_US

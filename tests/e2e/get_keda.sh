@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Fills the cache that keda_stand.py looks into: KEDA's programs built by Go from KEDA's own module, with the versions
+# Fills the cache that keda_harness.py looks into: KEDA's programs built by Go from KEDA's own module, with the versions
 # that it pins itself, and the manifests with which it is installed.
 set -euo pipefail
 version=v2.20.2

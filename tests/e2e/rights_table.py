@@ -64,7 +64,7 @@ CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
 OWN, OTHER, BARE, MASTER = "table-own", "table-other", "table-bare", "table-control-plane"
 """Nodes: the agent's, another of shares, one that says nothing of shares, one of the control plane."""
 SCALED, UNNAMED = "gpu-a", "gpu-b"
-MOST_REPLICAS: Final = 5
+MAX_REPLICAS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,12 +369,10 @@ OTHER_ROWS: Final = (
         "`/scale` of a named object, within its bounds",
         "PUT",
         f"{MACHINES}/machinedeployments/{SCALED}/scale",
-        _scale(MOST_REPLICAS),
+        _scale(MAX_REPLICAS),
         (A,),
     ),
-    Row(
-        "update", "the same, beyond", "PUT", f"{MACHINES}/machinedeployments/{SCALED}/scale", _scale(MOST_REPLICAS + 1)
-    ),
+    Row("update", "the same, beyond", "PUT", f"{MACHINES}/machinedeployments/{SCALED}/scale", _scale(MAX_REPLICAS + 1)),
     Row("update", "the same, below", "PUT", f"{MACHINES}/machinedeployments/{SCALED}/scale", _scale(0)),
     Row("update", "`/scale` of another object", "PUT", f"{MACHINES}/machinedeployments/{UNNAMED}/scale", _scale(2)),
     _patch(

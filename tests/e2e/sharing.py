@@ -20,7 +20,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from e2e.admission_stand import until_tried
+from e2e.admission_harness import until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod, shared_node
 from e2e.manifest_files import documents

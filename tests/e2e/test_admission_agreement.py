@@ -7,7 +7,7 @@ import asyncio
 import json
 import random
 
-from e2e.admission_stand import policed, tried
+from e2e.admission_harness import policed, tried
 from e2e.apiclient import connected
 from support.admission_cases import GOOD, REFUSED
 from support.admission_pods import admitted, capability, container, env, good, host, mount

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
-from e2e.admission_stand import PODS, Stand, policed, tried, until_tried, webhooked
+from e2e.admission_harness import PODS, Stand, policed, tried, until_tried, webhooked
 from e2e.apiclient import connected
 from e2e.webhook_stories import answer, asking, path_of
 from support.admission_cases import GOOD

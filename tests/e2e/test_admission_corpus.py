@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from e2e.admission_stand import PODS
+from e2e.admission_harness import PODS
 from e2e.apiclient import RefusedError
 from e2e.test_admission_dialects import serving
 from support.dialect_corpus import CARD_GIB, CORPUS, Refused, Share, Untouched, Whole

@@ -8,13 +8,13 @@ import itertools
 import re
 
 import pytest
-from e2e.admission_stand import PODS, Stand, policed, tried, webhooked
+from e2e.admission_harness import PODS, Stand, policed, tried, webhooked
 from e2e.apiclient import RefusedError, connected
 from e2e.webhook_stories import stored
 from support.admission_pods import admitted, good, plain
 
-from isolation.contract.handover import HANDOVER
-from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS
+from isolation.contract.cluster_autoscaler_annotations import HANDOVER
+from isolation.scheduler.admission.core.pod_security import MAX_ANNOTATIONS
 from isolation.scheduler.admission.objects import build_objects
 
 AUTOSCALER = "system:serviceaccount:gpushare-system:gpushare-autoscaler"
@@ -56,22 +56,22 @@ def test_a_pod_with_shares_has_a_bounded_number(plane, leg):
     async def story():
         async with connected(plane) as client, in_force(client, leg, plane):
             made = await tried(
-                client, admitted(good(lambda pod: pod["metadata"].update(many(MOST_ANNOTATIONS + 1)["metadata"])))
+                client, admitted(good(lambda pod: pod["metadata"].update(many(MAX_ANNOTATIONS + 1)["metadata"])))
             )
             kept = good(lambda pod: pod["metadata"].update(finalizers=["test.dev/kept"]))
             async with stored(client, admitted(kept)) as there:
                 path = f"{PODS}/{there['metadata']['name']}"
                 has = len(there["metadata"].get("annotations", {}))
-                await client.merge(f"{path}/status", many(MOST_ANNOTATIONS - has))
+                await client.merge(f"{path}/status", many(MAX_ANNOTATIONS - has))
                 with pytest.raises(RefusedError) as beyond:
-                    await client.merge(f"{path}/status", many(1, first=MOST_ANNOTATIONS))
+                    await client.merge(f"{path}/status", many(1, first=MAX_ANNOTATIONS))
                 await client.delete(path)
-                await client.merge(f"{path}/status", many(KEYS, first=MOST_ANNOTATIONS))
+                await client.merge(f"{path}/status", many(KEYS, first=MAX_ANNOTATIONS))
                 await client.merge(path, {"metadata": {"finalizers": None}})
             return made, str(beyond.value)
 
     for said in asyncio.run(story()):
-        assert f"at most {MOST_ANNOTATIONS}" in said
+        assert f"at most {MAX_ANNOTATIONS}" in said
 
 
 @pytest.mark.parametrize("leg", ["policies", "webhook"])
@@ -89,7 +89,7 @@ def test_a_full_pod_with_our_annotations_is_still_looked_at(plane, leg):
             stored(client, admitted(HARMLESS)) as there,
         ):
             path = f"{PODS}/{there['metadata']['name']}"
-            await client.merge(path, many(MOST_ANNOTATIONS - len(there["metadata"].get("annotations", {}))))
+            await client.merge(path, many(MAX_ANNOTATIONS - len(there["metadata"].get("annotations", {}))))
             ours = {"metadata": {"annotations": dict.fromkeys(HANDOVER, "x")}}
             async with client._session.patch(f"{path}/status", json=ours, headers=headers) as answer:
                 full = len((await answer.json())["metadata"]["annotations"])
@@ -100,7 +100,7 @@ def test_a_full_pod_with_our_annotations_is_still_looked_at(plane, leg):
             return full, str(refused.value)
 
     full, said = asyncio.run(story())
-    assert MOST_ANNOTATIONS + len(HANDOVER) == full
+    assert MAX_ANNOTATIONS + len(HANDOVER) == full
     assert "cdi.k8s.io" in said or "runtime" in said
 
 

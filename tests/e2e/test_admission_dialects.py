@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import itertools
 
-from e2e.admission_stand import PODS, Stand, policed, tried, webhooked
+from e2e.admission_harness import PODS, Stand, policed, tried, webhooked
 from e2e.apiclient import connected
 from e2e.webhook_stories import answer, path_of, stored
 from support.admission_pods import plain, spec, workload

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 
 import pytest
-from e2e.admission_stand import PATHS, PODS, policed, tried
+from e2e.admission_harness import PATHS, PODS, policed, tried
 from e2e.apiclient import RefusedError, connected
 from e2e.webhook_stories import stored
 from support.admission_cases import FORGED, GOOD, REFUSED

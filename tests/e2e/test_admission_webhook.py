@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from e2e.admission_stand import PODS, tried
+from e2e.admission_harness import PODS, tried
 from e2e.apiclient import connected
 from e2e.webhook_stories import answer, asking, binding, path_of, stored
 from support.admission_cases import FORGED, REFUSED

@@ -7,8 +7,8 @@ import asyncio
 import re
 
 import pytest
-from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher
-from e2e.fragments_stage import DEPLOYMENTS, WHOLE, fragmented, scaled
+from e2e.autoscaler_harness import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher
+from e2e.fragments_harness import DEPLOYMENTS, WHOLE, fragmented, scaled
 from e2e.sharing import PODS
 from e2e.test_autoscaler_loop_drain import BUDGETS, budget
 from support.waiting import PATIENCE_SECONDS

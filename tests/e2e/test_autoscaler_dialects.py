@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from e2e.admission_stand import PODS, Stand, webhooked
-from e2e.autoscaler_stage import pool, pool_node, profile_of, stage
+from e2e.admission_harness import PODS, Stand, webhooked
+from e2e.autoscaler_harness import pool, pool_node, profile_of, stage
 from support.dialect_pods import hami, kai
 
 from isolation.contract.dialects import Offered

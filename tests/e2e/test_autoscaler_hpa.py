@@ -8,10 +8,10 @@ import contextlib
 import signal
 
 from e2e.autoscaler_process import autoscaler, config, fleet, one_pool
-from e2e.exporter_stand import exporting
+from e2e.exporter_harness import exporting
 from e2e.kubelets import share_pod
-from e2e.metrics_stand import HPAS, available, external_metric, granted, leads_here, pods_metric, settings
-from e2e.metrics_stand import autoscaler as hpa_of
+from e2e.metrics_harness import HPAS, available, external_metric, granted, leads_here, pods_metric, settings
+from e2e.metrics_harness import autoscaler as hpa_of
 from e2e.sharing import PODS, our_pod, untainted, workload
 from e2e.test_metrics_api_hpa import replicas, says, stays
 

@@ -8,7 +8,7 @@ import contextlib
 import time
 
 from e2e.apiclient import connected
-from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher, only, pool, quick, stage
+from e2e.autoscaler_harness import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher, only, pool, quick, stage
 from e2e.kubelets import share_pod, shared_node
 from e2e.sharing import PODS, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS

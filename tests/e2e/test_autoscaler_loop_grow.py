@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from e2e.autoscaler_stage import RESERVED, Stage, pool, pool_node, profile_of, quick, stage
+from e2e.autoscaler_harness import RESERVED, Stage, pool, pool_node, profile_of, quick, stage
 from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, why_pending, workload
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 
 import asyncio
 
-from e2e.autoscaler_stage import NO_HOME_SECONDS, RESERVED, Deadly, Killed, Watcher, only, pool, pool_node, quick, stage
+from e2e.autoscaler_harness import (
+    NO_HOME_SECONDS,
+    RESERVED,
+    Deadly,
+    Killed,
+    Watcher,
+    only,
+    pool,
+    pool_node,
+    quick,
+    stage,
+)
 from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS
 

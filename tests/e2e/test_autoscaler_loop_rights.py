@@ -7,7 +7,7 @@ import asyncio
 
 from e2e.accounts import bounded, forget, granted, kubeconfig, own_pod
 from e2e.apiclient import connected
-from e2e.autoscaler_stage import RESERVED, only, pool, pool_node, profile_of, stage
+from e2e.autoscaler_harness import RESERVED, only, pool, pool_node, profile_of, stage
 from e2e.manifest_files import BASE, Cluster, documents
 from e2e.sharing import PODS, our_pod, workload
 

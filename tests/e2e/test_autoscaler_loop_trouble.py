@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from e2e.autoscaler_stage import RESERVED, only, pool, pool_node, profile_of, quick, stage
+from e2e.autoscaler_harness import RESERVED, only, pool, pool_node, profile_of, quick, stage
 from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, workload
 from support.waiting import PATIENCE_SECONDS

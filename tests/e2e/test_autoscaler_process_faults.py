@@ -7,9 +7,9 @@ import asyncio
 import contextlib
 import signal
 
+from e2e.autoscaler_harness import RESERVED, Watcher, only
 from e2e.autoscaler_process import QUICK, STATE, autoscaler, config, eventually, fleet, grown, one_pool, stored
-from e2e.autoscaler_stage import RESERVED, Watcher, only
-from e2e.exporter_stand import exporting, prometheus
+from e2e.exporter_harness import exporting, prometheus
 from e2e.faults import bad_day
 from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
 from e2e.test_autoscaler_loop_drain import BUDGETS, budget

@@ -7,7 +7,7 @@ import asyncio
 
 from e2e.apiclient import RefusedError, connected
 from e2e.autoscaler_process import autoscaler, config, eventually, fleet, one_pool
-from e2e.metrics_stand import available, granted, leads_here, settings
+from e2e.metrics_harness import available, granted, leads_here, settings
 from e2e.sharing import our_pod, workload
 
 from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL

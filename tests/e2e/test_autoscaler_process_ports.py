@@ -7,10 +7,10 @@ import asyncio
 
 import grpc
 from e2e.autoscaler_process import autoscaler, config, eventually, fleet, grown, one_pool
-from e2e.metrics_stand import granted, leads_here, settings
+from e2e.metrics_harness import granted, leads_here, settings
 from e2e.sharing import PODS, our_pod, workload
 from support.ports import free_port
-from support.rpc_world import GENERATIONS
+from support.rpc_harness import GENERATIONS
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.core.responses import CUSTOM, EXTERNAL

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 from e2e.autoscaler_process import LEASE, POOLS, QUICK, STATE, autoscaler, config, eventually, fleet, one_pool
-from e2e.node_stage import stage
+from e2e.node_harness import stage
 from e2e.sharing import PODS, our_pod, sharing, why_pending
 from e2e.usage_history import WHERE, known
 

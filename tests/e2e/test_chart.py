@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 from e2e.chart_build import CHART, sets_of
-from e2e.chart_stand import authorities, prepared
+from e2e.chart_harness import authorities, prepared
 from e2e.kubelets import share_pod
 from e2e.manifest_build import MANIFESTS
-from e2e.manifest_stand import APISERVICES, VERSIONS, scheduling, standing
+from e2e.manifest_harness import APISERVICES, VERSIONS, scheduling, standing
 from support.waiting import PATIENCE_SECONDS
 
 from charts.values import SWITCHES

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from e2e.autoscaler_process import eventually, one_pool
+from e2e.cluster_autoscaler.harness import Beside, beside
 from e2e.cluster_autoscaler.objects import SAFE_TO_EVICT, SCALE_UP_DELAY
-from e2e.cluster_autoscaler.stand import Beside, beside
 from e2e.kubelets import Kubelets, shared_node
 from e2e.sharing import PODS, ordinary_workload, our_pod, untainted, why_pending, workload
 

@@ -13,14 +13,14 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from e2e.autoscaler_harness import pool_node
 from e2e.autoscaler_process import PROFILE, eventually, one_pool
-from e2e.autoscaler_stage import pool_node
-from e2e.cluster_autoscaler.stand import beside
+from e2e.cluster_autoscaler.harness import beside
 from e2e.sharing import PODS, our_pod, why_pending
 from support.budget import examples
 
 if TYPE_CHECKING:
-    from e2e.cluster_autoscaler.stand import Beside
+    from e2e.cluster_autoscaler.harness import Beside
 
 FLAGS = ("--enforce-node-group-min-size",)
 MORE = 3.0

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from e2e.apiclient import connected
-from e2e.autoscaler_stage import Growing, pool_node
+from e2e.autoscaler_harness import Growing, pool_node
 from e2e.cluster_autoscaler.installed import SPACE, Installed
 from e2e.cluster_autoscaler.objects import SAFE_TO_EVICT, SCALE_UP_DELAY
-from e2e.keda_stand import typed
+from e2e.keda_harness import typed
 from e2e.kubelets import share_pod, shared_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.manifest_answers import open_soon
+from e2e.manifest_harness import scheduling, standing
 from e2e.manifest_installation import Installation, program
-from e2e.manifest_stand import scheduling, standing
 from e2e.sharing import PODS, ordinary_workload, untainted, workload
 from support.docs_reading import ROOT, blocks
 from support.docs_reading import typed as typed_lines

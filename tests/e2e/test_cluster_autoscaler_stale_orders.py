@@ -8,16 +8,16 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from e2e.autoscaler_harness import pool_node
 from e2e.autoscaler_process import one_pool
-from e2e.autoscaler_stage import pool_node
-from e2e.cluster_autoscaler.stand import beside
+from e2e.cluster_autoscaler.harness import beside
 from e2e.kubelets import Kubelets
 from e2e.sharing import PODS, our_pod
 
 from autoscaler.kube.reconciler import CONFIRMED_SECONDS
 
 if TYPE_CHECKING:
-    from e2e.cluster_autoscaler.stand import Beside
+    from e2e.cluster_autoscaler.harness import Beside
 
 FLAG = "--enforce-node-group-min-size"
 MORE = 3.0

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from e2e.certificates import Authority
 from support.builders import node
-from support.rpc_world import Pools
+from support.rpc_harness import Pools
 
 from autoscaler.apis.rpc.core.node_groups import NodeGroup
 from autoscaler.apis.rpc.ports import GrpcSettings, serve_ports

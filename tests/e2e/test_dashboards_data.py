@@ -10,8 +10,8 @@ import json
 import math
 import time
 
-from e2e.dashboards_stage import whole
-from support.prometheus_stand import stand
+from e2e.dashboards_harness import whole
+from support.prometheus_harness import stand
 
 from dashboards.boards import files, queries
 

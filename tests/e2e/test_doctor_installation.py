@@ -10,8 +10,8 @@ import json
 import pytest
 from e2e.doctor_answers import examined
 from e2e.manifest_answers import answers, until_gone
+from e2e.manifest_harness import APISERVICES, NODE, VERSIONS, installed, standing
 from e2e.manifest_installation import ADDRESS, INSIDE
-from e2e.manifest_stand import APISERVICES, NODE, VERSIONS, installed, standing
 
 from isolation.contract.names import AUTOSCALER, SCHEDULER, SYSTEM_NAMESPACE
 

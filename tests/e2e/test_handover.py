@@ -7,15 +7,15 @@ import asyncio
 import json
 import signal
 
-from e2e.admission_stand import _installed, tried, until_tried
+from e2e.admission_harness import _installed, tried, until_tried
+from e2e.autoscaler_harness import pool_node
 from e2e.autoscaler_process import PROFILE, autoscaler, config, eventually, fleet, one_pool, switch
-from e2e.autoscaler_stage import pool_node
 from e2e.kubelets import share_pod
 from e2e.sharing import PODS, our_pod, workload
 from e2e.test_scheduler_admission import door, hooked
 from support.ports import free_port
 
-from isolation.contract.handover import HANDOVER
+from isolation.contract.cluster_autoscaler_annotations import HANDOVER
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY
 from isolation.scheduler.admission.objects import build_objects
 

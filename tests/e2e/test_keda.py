@@ -10,12 +10,12 @@ import re
 
 import pytest
 from e2e.apiclient import connected
-from e2e.exporter_stand import exporting
-from e2e.keda_stand import PORTS, VERSION, WEBHOOKS_PORT, Keda, need_keda, typed
+from e2e.exporter_harness import exporting
+from e2e.keda_harness import PORTS, VERSION, WEBHOOKS_PORT, Keda, need_keda, typed
 from e2e.kubelets import Kubelets, share_pod, shared_node
 from e2e.manifest_answers import answers, open_soon
+from e2e.manifest_harness import scheduling, standing
 from e2e.manifest_installation import ADDRESS, INSIDE, Installation, need_free
-from e2e.manifest_stand import scheduling, standing
 from e2e.sharing import card_node, clear, untainted, workload
 from support.docs_reading import ROOT, blocks
 from support.waiting import soon

@@ -9,7 +9,7 @@ import signal
 
 from e2e.apiclient import connected
 from e2e.kubelets import Kubelets
-from e2e.kueue_stand import (
+from e2e.kueue_harness import (
     REQUESTS,
     RESERVATIONS,
     TEMPLATES,

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from e2e.kubelets import Kubelets
 from e2e.manifest_build import MANIFESTS
-from e2e.manifest_stand import installed, scheduling, standing
+from e2e.manifest_harness import installed, scheduling, standing
 from e2e.sharing import bound, card_node, clear, untainted
 from support.waiting import PATIENCE_SECONDS
 

@@ -11,13 +11,13 @@ import aiohttp
 import pytest
 import yaml
 from e2e.accounts import account, kubeconfig
-from e2e.admission_stand import tried, until_tried
+from e2e.admission_harness import tried, until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import share_pod
 from e2e.manifest_answers import answers, asked, generations, log_of, open_soon, refusals, value
 from e2e.manifest_build import MANIFESTS
+from e2e.manifest_harness import APISERVICES, COMPONENTS, NODE, VERSIONS, installed, standing
 from e2e.manifest_installation import ADDRESS, INSIDE
-from e2e.manifest_stand import APISERVICES, COMPONENTS, NODE, VERSIONS, installed, standing
 from e2e.sharing import card_node
 from support.waiting import PATIENCE_SECONDS
 

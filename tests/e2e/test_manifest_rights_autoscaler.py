@@ -8,8 +8,8 @@ import asyncio
 import pytest
 import yaml
 from e2e.accounts import GRANTS, bounded, forget, kubeconfig, own_pod
+from e2e.autoscaler_harness import only
 from e2e.autoscaler_process import autoscaler, config, fleet, grown, one_pool
-from e2e.autoscaler_stage import only
 from e2e.manifest_build import MANIFESTS
 from e2e.manifest_files import Cluster, documents
 from e2e.own_plane import asked_by, audited

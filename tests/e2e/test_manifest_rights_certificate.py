@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 from e2e.accounts import granted
-from e2e.admission_stand import until_tried
+from e2e.admission_harness import until_tried
 from e2e.apiclient import connected
 from e2e.kubelets import share_pod
 from e2e.manifest_build import operator

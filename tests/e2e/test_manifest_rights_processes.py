@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from e2e import kueue_stand
+from e2e import kueue_harness
 from e2e.accounts import BY_HAND, account, forget, granted, kubeconfig, kubeconfig_of_secret, own_pod
-from e2e.admission_stand import policed, until_tried
+from e2e.admission_harness import policed, until_tried
 from e2e.apiclient import connected
 from e2e.doctor_answers import examined
 from e2e.kubelets import share_pod
@@ -29,10 +29,10 @@ from e2e.managed_node import MODE, ManagedNode
 from e2e.manifest_files import BASE, Cluster, documents
 from e2e.manifest_installation import running
 from e2e.mps_pods import Programs, event_of
+from e2e.node_harness import PODS, Stage, right
 from e2e.node_process import NodeProcess, cards
-from e2e.node_stage import PODS, Stage, right
 from e2e.own_plane import asked_by, audited
-from support.backend_stand import MPS_RUNS, keeper_of, shared_mount
+from support.backend_harness import MPS_RUNS, keeper_of, shared_mount
 from support.device_manager import DeviceManager
 from support.ports import free_port
 from support.waiting import PATIENCE_SECONDS
@@ -363,18 +363,18 @@ def test_a_job_starts_whole_with_the_rights_of_the_manifests(plane, tmp_path):
 
     async def story():
         async with connected(plane) as early:
-            await kueue_stand.install(early)
+            await kueue_harness.install(early)
         async with installed(plane, tmp_path, "rights-gang") as made:
             at = made.stage
-            gang = kueue_stand.Job(at.client, "rights-gang", [share_pod("x", 3)], [2])
+            gang = kueue_harness.Job(at.client, "rights-gang", [share_pod("x", 3)], [2])
             await gang.ask()
             said = await gang.answer("Provisioned", "Failed")
             await gang.start()
             pods = await gang.running()
             used = [pod["metadata"]["annotations"].get("gpushare.dev/consumed-reservation") for pod in pods]
-            await at.client.until(lambda found: not found["items"], kueue_stand.RESERVATIONS)
+            await at.client.until(lambda found: not found["items"], kueue_harness.RESERVATIONS)
             await gang.end()
-            await kueue_stand.uninstall(at.client)
+            await kueue_harness.uninstall(at.client)
             return made.refusals(), said[0], used
 
     refusals, said, used = asyncio.run(story())

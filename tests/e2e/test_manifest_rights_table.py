@@ -7,11 +7,11 @@ import asyncio
 import contextlib
 
 import pytest
-from e2e import kueue_stand
+from e2e import kueue_harness
 from e2e.accounts import GRANTS, account, bounded, kubeconfig, kubeconfig_of_secret, own_pod
-from e2e.admission_stand import until_pinned
+from e2e.admission_harness import until_pinned
 from e2e.apiclient import connected
-from e2e.autoscaler_stage import pool
+from e2e.autoscaler_harness import pool
 from e2e.kubelets import share_pod, shared_node
 from e2e.machine_deployments import MachineDeployments, install
 from e2e.manifest_files import BASE, Cluster, documents
@@ -24,8 +24,8 @@ from e2e.rights_table import (
     LEASES,
     MACHINES,
     MASTER,
+    MAX_REPLICAS,
     MODE,
-    MOST_REPLICAS,
     OTHER,
     OWN,
     REQUESTS,
@@ -74,8 +74,8 @@ async def installed(client):
     """Accounts, roles and policies as they are shipped; the policies of admission come last."""
     cluster = Cluster(client)
     await install(client)
-    await kueue_stand.install(client)
-    named = [pool(SCALED, min_nodes=1, max_nodes=MOST_REPLICAS)]
+    await kueue_harness.install(client)
+    named = [pool(SCALED, min_nodes=1, max_nodes=MAX_REPLICAS)]
     shipped = [*documents(), *documents(COMPONENTS / "cluster-api")]
     for one in bounded([one for one in shipped if one["kind"] in (*GRANTS, *RULES)], named):
         await cluster.ensure(one)

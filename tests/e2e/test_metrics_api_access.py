@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import Kubelets, share_pod, shared_node
-from e2e.metrics_stand import ACCOUNT, APISERVICES, NAME, PODS, granted, leads_here, own_address, served, settings
+from e2e.metrics_harness import ACCOUNT, APISERVICES, NAME, PODS, granted, leads_here, own_address, served, settings
 from e2e.sharing import clear, untainted
 
 from autoscaler.apis.metrics.app import serve_metrics_api

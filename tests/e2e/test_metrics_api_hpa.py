@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 from e2e.kubelets import Kubelets, share_pod, shared_node
-from e2e.metrics_stand import HPAS, PODS, autoscaler, external_metric, object_metric, pods_metric, served
+from e2e.metrics_harness import HPAS, PODS, autoscaler, external_metric, object_metric, pods_metric, served
 from e2e.sharing import clear, untainted, workload
 
 from autoscaler.apis.metrics.core.readings import PendingPod

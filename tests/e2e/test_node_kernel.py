@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from e2e.kubelets import share_pod
-from e2e.node_stage import stage
-from support.backend_stand import LIBRARIES, kernel_here, owner_of, shared_mount
+from e2e.node_harness import stage
+from support.backend_harness import LIBRARIES, kernel_here, owner_of, shared_mount
 from support.budget import examples
 from support.cdi_process import namespaces, own_loader
 from support.cgroups import groups

@@ -19,11 +19,11 @@ import time
 import pytest
 from e2e.managed_node import MODE
 from e2e.mps_pods import USER, Programs, client_pod, event_of
+from e2e.node_harness import PODS, stage
 from e2e.node_process import cards
-from e2e.node_stage import PODS, stage
 from e2e.sharing import our_pod, sharing
 from e2e.test_resize import count, has, status_of, wants
-from support.backend_stand import MPS_RUNS, keeper_of, shared_mount
+from support.backend_harness import MPS_RUNS, keeper_of, shared_mount
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import AGENT, TRUST_GROUP

@@ -11,7 +11,7 @@ import asyncio
 from pathlib import Path
 
 from e2e.kubelets import ENDS_AFTER, share_pod
-from e2e.node_stage import MEMORY, PODS, right, stage
+from e2e.node_harness import MEMORY, PODS, right, stage
 
 from isolation.contract import abi
 

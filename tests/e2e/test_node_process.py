@@ -13,7 +13,7 @@ from pathlib import Path
 
 from e2e.kubelets import share_pod
 from e2e.managed_node import MODE
-from e2e.node_stage import CORE, COUNT, MEMORY, right, stage
+from e2e.node_harness import CORE, COUNT, MEMORY, right, stage
 
 from isolation.contract.metrics.node import CATALOGUE
 from isolation.contract.names import AGENT, CARD_COUNT, CARD_UNITS, CARDS

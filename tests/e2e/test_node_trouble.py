@@ -16,7 +16,7 @@ import grpc
 import pytest
 from e2e.kubelets import share_pod
 from e2e.managed_node import pod_of
-from e2e.node_stage import PODS, right, stage
+from e2e.node_harness import PODS, right, stage
 from support.device_plugins import CHECKPOINT
 from support.waiting import PATIENCE_SECONDS
 

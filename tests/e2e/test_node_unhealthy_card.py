@@ -10,7 +10,7 @@ import re
 
 import pytest
 from e2e.kubelets import share_pod
-from e2e.node_stage import MEMORY, right, stage
+from e2e.node_harness import MEMORY, right, stage
 
 from isolation.contract.codec import decode_cards
 from isolation.contract.names import CARDS, UNHEALTHY_CARDS

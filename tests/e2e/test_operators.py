@@ -18,12 +18,12 @@ import yaml
 from cryptography import x509
 from e2e.binaries import Missing, find_operator
 from e2e.chart_build import CHART, LOADER
-from e2e.chart_stand import authorities, prepared
+from e2e.chart_harness import authorities, prepared
 from e2e.kubelets import share_pod
 from e2e.manifest_answers import answers
 from e2e.manifest_build import MANIFESTS
+from e2e.manifest_harness import standing
 from e2e.manifest_installation import ADDRESS, INSIDE, running
-from e2e.manifest_stand import standing
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from e2e.kubelets import Kubelets, share_pod
-from e2e.node_stage import CORE, PODS, stage
+from e2e.node_harness import CORE, PODS, stage
 from e2e.sharing import card_node, our_pod, sharing, why_pending
 
 from isolation.contract import abi

@@ -13,8 +13,8 @@ import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import Kubelets, shared_node
 from e2e.manifest_build import operator
+from e2e.manifest_harness import scheduling, standing
 from e2e.manifest_installation import Installation
-from e2e.manifest_stand import scheduling, standing
 from e2e.sharing import card_node, clear, untainted
 from support.docs_reading import ROOT, links, readme
 from support.waiting import PATIENCE_SECONDS

@@ -7,8 +7,8 @@ import asyncio
 import random
 
 import pytest
+from realkubelet.harness import play, real_node
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
-from realkubelet.stage import play, real_stage
 
 SHORT = ("/bin/sh", "-c", "/bin/client 100 & sleep 1")
 NEVER = {"restartPolicy": "Never"}
@@ -17,7 +17,7 @@ NEVER = {"restartPolicy": "Never"}
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent serves two cards of 14 units."""
-    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
 
 

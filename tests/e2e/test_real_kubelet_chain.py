@@ -6,10 +6,10 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from e2e.admission_stand import Stand, webhooked
+from e2e.admission_harness import Stand, webhooked
 from e2e.sharing import PODS, prepare, replica, scheduler_file, untainted
+from realkubelet.harness import play, real_node
 from realkubelet.pods import GIB, container, facts
-from realkubelet.stage import play, real_stage
 
 from isolation.contract.codec import decode_allocation
 
@@ -20,7 +20,7 @@ WORKLOADS = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "Job": "batch/v1
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent serves four cards of 14 units."""
-    with real_stage(plane, tmp_path_factory.mktemp("n"), "t4", "t4", "t4", "t4") as made:
+    with real_node(plane, tmp_path_factory.mktemp("n"), "t4", "t4", "t4", "t4") as made:
         yield made
 
 

@@ -7,13 +7,13 @@ import functools
 
 import pytest
 from realkubelet.churn import Churn, starts
-from realkubelet.stage import play, real_stage
+from realkubelet.harness import play, real_node
 
 
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent serves two cards of 14 units."""
-    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
 
 

@@ -9,9 +9,9 @@ import signal
 import pytest
 from realkubelet.configuration import OWN_LIST, STATIC
 from realkubelet.crionode import CrioNode
+from realkubelet.harness import DEVICE_PLUGIN, play, real_node
 from realkubelet.neighbour import AFTER, BEFORE, neighbour
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
-from realkubelet.stage import DEVICE_PLUGIN, play, real_stage
 
 from isolation.node.cdi import Injected
 from isolation.node.nri.model import Adjustment
@@ -23,7 +23,7 @@ TAKEN = ([str(GIB)], ["0", "2"])
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node with CRI-O whose agent serves two cards."""
-    with real_stage(plane, tmp_path_factory.mktemp("n"), node=CrioNode) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n"), node=CrioNode) as made:
         yield made
 
 

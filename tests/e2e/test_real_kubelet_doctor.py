@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from realkubelet.harness import play, real_node
 from realkubelet.pods import container, facts, pod_of
-from realkubelet.stage import play, real_stage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCTOR = [sys.executable, "-c", "from isolation.doctor.cli import doctor; doctor()"]
@@ -20,7 +20,7 @@ DOCTOR = [sys.executable, "-c", "from isolation.doctor.cli import doctor; doctor
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent serves two cards of 14 units."""
-    with real_stage(plane, tmp_path_factory.mktemp("d")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("d")) as made:
         yield made
 
 

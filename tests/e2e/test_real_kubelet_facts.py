@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from realkubelet.harness import DEVICE_PLUGIN, play, real_node
 from realkubelet.plugin import RESOURCE, Plugin
 from realkubelet.pods import GIB, PODS, container, pod_of
-from realkubelet.stage import DEVICE_PLUGIN, play, real_stage
 
 KIND = "test.dev/thing"
 
@@ -16,7 +16,7 @@ KIND = "test.dev/thing"
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node; our agent serves there too, and has nothing to do."""
-    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from realkubelet.harness import DEVICE_PLUGIN, play, real_node
 from realkubelet.neighbour import AFTER, BEFORE, neighbour
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
-from realkubelet.stage import DEVICE_PLUGIN, play, real_stage
 from support.waiting import PATIENCE_SECONDS
 
 NONCE = "gpushare.dev/start-nonce"
@@ -29,7 +29,7 @@ AGENT, BOTH = "the agent", "the agent and its device plugin"
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose runtime copies all annotations of pods into the specifications of their containers."""
-    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
 
 

@@ -14,8 +14,8 @@ import pytest
 from e2e.managed_node import MODE
 from e2e.sharing import why_pending
 from e2e.test_real_kubelet_chain import everything, pods_of, workload
+from realkubelet.harness import play, real_node
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
-from realkubelet.stage import play, real_stage
 
 from isolation.contract.names import ALLOCATION, MPS_ENDED
 from isolation.node.mps.exchange import MpsExchange, folder_of
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="daemons run as root")
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent and keeper serve one card under MPS."""
-    with real_stage(plane, tmp_path_factory.mktemp("n"), "v100-16g", mode="mps") as made:
+    with real_node(plane, tmp_path_factory.mktemp("n"), "v100-16g", mode="mps") as made:
         yield made
 
 

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 from e2e.scheduler_pairs import pairs
+from realkubelet.harness import play, real_node
 from realkubelet.pods import MEMORY, PODS, container, facts, pod_of
 from realkubelet.resizes import ResizeChurn
-from realkubelet.stage import play, real_stage
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec.resize import encode_wanted
@@ -21,7 +21,7 @@ ACCOUNT = "system:serviceaccount:gpushare-system:gpushare-scheduler"
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent serves two cards of 14 units."""
-    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
 
 

@@ -10,8 +10,8 @@ import threading
 
 import grpc
 import pytest
+from realkubelet.harness import play, real_node
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
-from realkubelet.stage import play, real_stage
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract import kubelet_api as api
@@ -22,7 +22,7 @@ DEAF = ("/bin/sh", "-c", "trap '' TERM; /bin/client 64 & while :; do sleep 1; do
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent serves two cards of 14 units."""
-    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 from realkubelet.configuration import LINKED, OWN_LIST, STATIC
+from realkubelet.harness import play, real_node
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
-from realkubelet.stage import play, real_stage
 
 TAKE = ("512", "900")
 OVERRIDES = [
@@ -26,7 +26,7 @@ OVERRIDES += OVERRIDES[:2]
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent serves two cards."""
-    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
 
 

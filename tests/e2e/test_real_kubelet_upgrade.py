@@ -7,15 +7,15 @@ import asyncio
 import shutil
 
 import pytest
+from realkubelet.harness import REPOSITORY, play, real_node
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
-from realkubelet.stage import REPOSITORY, play, real_stage
 from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent serves two cards of 14 units."""
-    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
 
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
+from realkubelet.harness import play, real_node
 from realkubelet.pods import GIB, container, facts, pod_of
-from realkubelet.stage import play, real_stage
 
 TAKE = ("512", "900")
 
@@ -13,7 +13,7 @@ TAKE = ("512", "900")
 @pytest.fixture(scope="module")
 def stage(plane, tmp_path_factory):
     """A real node whose agent serves two cards."""
-    with real_stage(plane, tmp_path_factory.mktemp("n")) as made:
+    with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
 
 

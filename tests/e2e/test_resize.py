@@ -8,7 +8,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from e2e.node_stage import MEMORY, PODS, stage
+from e2e.node_harness import MEMORY, PODS, stage
 from e2e.sharing import our_pod, sharing, taken, why_pending
 
 from isolation.contract import abi

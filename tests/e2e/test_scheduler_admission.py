@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import signal
 
-from e2e.admission_stand import Stand, _installed, tried, until_tried
+from e2e.admission_harness import Stand, _installed, tried, until_tried
 from e2e.apiclient import connected
 from e2e.kubelets import Kubelets, share_pod
 from e2e.sharing import PODS, card_node, cards_of, clear, prepare, replica, scheduler_file, untainted, workload

@@ -11,7 +11,7 @@ import subprocess
 
 import aiohttp
 import pytest
-from e2e.admission_stand import tried
+from e2e.admission_harness import tried
 from e2e.apiclient import connected
 from e2e.binaries import Missing, find
 from e2e.kubelets import share_pod

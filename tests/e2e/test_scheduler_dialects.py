@@ -11,7 +11,7 @@ import random
 import signal
 from pathlib import Path
 
-from e2e.admission_stand import Stand, _installed, policed, until_tried
+from e2e.admission_harness import Stand, _installed, policed, until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.sharing import PODS, card_node, clear, prepare, replica
 from e2e.test_scheduler_admission import door

@@ -22,7 +22,7 @@ PODS = 40
 ATTACK_SECONDS = 8
 """Before the first pod: the attack has filled what it can fill."""
 NODE = "besieged"
-MOST_RESIDENT_BYTES = 512 << 20
+MAX_RESIDENT_BYTES = 512 << 20
 """Of all processes of our container, whose limit is 1 GiB."""
 
 
@@ -66,4 +66,4 @@ def test_attackers_keep_nobody_waiting(attack, plane, tmp_path):
     worst = {who: round(max(took), 2) for who, took in seconds.items()}
     assert max(worst.values()) < TIMEOUT_SECONDS, worst
     assert before == set(after)
-    assert sum(after.values()) < MOST_RESIDENT_BYTES
+    assert sum(after.values()) < MAX_RESIDENT_BYTES

@@ -9,7 +9,7 @@ import json
 import time
 
 import yaml
-from e2e.admission_stand import policed, until_tried
+from e2e.admission_harness import policed, until_tried
 from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import Kubelets, share_pod
 from e2e.sharing import card_node, clear, prepare, replica, scheduler_file, untainted, vendor_record

@@ -12,9 +12,9 @@ import yaml
 from e2e.kubelets import Kubelets
 from e2e.manifest_installation import ADDRESS, address, need_free
 from e2e.sharing import PODS, bound, card_node, our_pod, sharing, taken, untainted, why_pending, workload
-from support.views_stage import ROOT, exporter, page_of, piped, serving, tenant, usage
-from support.views_stage import node as fleet_node
-from support.views_stage import pod as fleet_pod
+from support.views_harness import ROOT, exporter, page_of, piped, serving, tenant, usage
+from support.views_harness import node as fleet_node
+from support.views_harness import pod as fleet_pod
 from support.waiting import PATIENCE_SECONDS
 
 from dashboards.terminal.read.fleet import Fleet

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from e2e.admission_stand import PODS, Stand, webhooked
+from e2e.admission_harness import PODS, Stand, webhooked
 from e2e.apiclient import RefusedError, connected
 from support.admission_pods import TEMPLATED
 

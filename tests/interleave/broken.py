@@ -21,7 +21,7 @@ from isolation.kube.election import Fence
 from isolation.kube.writes import Outcome, PodLocation, WriteResult
 from isolation.node.containers import Containers
 from isolation.node.core import container_check
-from isolation.node.device_plugin.last_look import LastLook
+from isolation.node.device_plugin.final_check import FinalCheck
 from isolation.node.nri.model import RefusedError
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core.cache import SchedulerCache
@@ -232,7 +232,7 @@ BOOKED: Final = frozenset({"double_booking", "double_allocation"})
 TWICE, WRONG, BARE = (frozenset({word}) for word in ("double_allocation", "wrong_card", "without_limits"))
 STORM: Final = frozenset({"agent_pause", "slow_disk", "runtime_restart"})
 _TARDY: Final = 0.2
-NO_LAST_LOOK: Final = (LastLook, "create", lambda *_: None)
+NO_LAST_LOOK: Final = (FinalCheck, "create", lambda *_: None)
 """The guard is a wall of its own."""
 VARIANTS: Final = {
     "no_assumption": Variant(BOOKED, Parts(cache=Forgetful)),

@@ -53,7 +53,7 @@ STROKES: Final = {
     "versions_forgotten": 4,
 }
 """What can go wrong, and how often."""
-MOST_FUSE: Final = 400
+MAX_FUSE: Final = 400
 """A crash comes after so many steps of the process at most, wherever that is."""
 
 
@@ -240,7 +240,7 @@ class Storm:
 
     # How.
 
-    def _light(self, cast: Cast, thing: Anybody, down: float, most: int = MOST_FUSE) -> None:
+    def _light(self, cast: Cast, thing: Anybody, down: float, most: int = MAX_FUSE) -> None:
         """It dies after some more steps of its own, in the middle of whatever it is at, and comes back."""
         process = thing.process
         if not process.alive or process.fuse is not None:

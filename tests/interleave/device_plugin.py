@@ -15,7 +15,7 @@ from interleave.agent import Gate
 from interleave.loop import Process, touch_world
 from interleave.plug import Link, Plug
 
-from isolation.node.device_plugin.last_look import PLUGIN, LastLook
+from isolation.node.device_plugin.final_check import PLUGIN, FinalCheck
 from isolation.node.device_plugin.plugin import LOOK_SECONDS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class DevicePlugin:
 
     async def _live(self) -> None:
         net, machine = self._net, self._machine
-        last = LastLook(lambda: machine.offer, Gate(machine))  # type: ignore[arg-type]
+        last = FinalCheck(lambda: machine.offer, Gate(machine))  # type: ignore[arg-type]
         link = Link(net, self.process, self._kubelet.runtime, last, PLUGIN, changed=self._connected)
         net.loop.create_task(link.run())
         plug = Plug(net, self.process, lambda: machine.offer.devices)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Coroutine, Iterator
 
-MOST_STEPS: Final = 2_000_000
+MAX_STEPS: Final = 2_000_000
 """Of one run: whoever needs more spins."""
 
 
@@ -192,8 +192,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if handle._cancelled:
             return
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise StuckError(f"more than {MOST_STEPS} steps at second {self._now:.1f}: {handle}")
+        if self.steps > MAX_STEPS:
+            raise StuckError(f"more than {MAX_STEPS} steps at second {self._now:.1f}: {handle}")
         process = handle._context.get(PROCESS)
         if process is not None:
             if process.alive and process.frozen > self._now:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from isolation.contract.reservation import Reservation
     from isolation.scheduler.core.cache import AssumedPlacement
 
-_MOST_TRIES: Final = 20_000
+_MAX_TRIES: Final = 20_000
 """Of one search; beyond them it cannot be told."""
 
 
@@ -160,7 +160,7 @@ def room_for_all(cards: Iterable[int], sizes: Iterable[int]) -> bool | None:
     def placed(free: tuple[int, ...], left: tuple[int, ...]) -> bool:
         nonlocal tries
         tries += 1
-        if not left or tries > _MOST_TRIES:
+        if not left or tries > _MAX_TRIES:
             return True
         first, rest = left[0], left[1:]
         for size in sorted({room for room in free if room >= first}):
@@ -170,4 +170,4 @@ def room_for_all(cards: Iterable[int], sizes: Iterable[int]) -> bool | None:
         return False
 
     found = placed(tuple(sorted(cards)), tuple(sorted(sizes, reverse=True)))
-    return None if tries > _MOST_TRIES else found
+    return None if tries > _MAX_TRIES else found

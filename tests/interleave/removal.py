@@ -3,7 +3,7 @@
 One seed, one run: nodes are drained and given back while pods are bound to them by schedulers who see late.
 
 Real are the autoscaler's loop, its deciders, its world and its watches. Around them: a server, a provider whose answers
-may be lost and whose removals may come late, schedulers whose watch is up to `MOST_LAG` behind and whose binds take up
+may be lost and whose removals may come late, schedulers whose watch is up to `MAX_LAG` behind and whose binds take up
 to the API server's --request-timeout, kubelets and a controller that makes evicted pods again. The judge knows what is
 stored: a machine that goes while somebody runs there, or to which somebody is bound afterwards, is a finding.
 """
@@ -23,7 +23,7 @@ from interleave.loop import Process, StuckError, VirtualLoop, thrown_away
 from interleave.server import EPOCH, Route, Server, Thing, route_of, text
 from interleave.stream import chosen_by, selected
 from interleave.wire import Net, Weather, Wire
-from support.kube_world_stand import Silent, a_node, a_pod
+from support.autoscaler_harness import Silent, a_node, a_pod
 
 from autoscaler.core.limits import Limits
 from autoscaler.core.reconcile import reconcile
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from interleave.server import Happened
 
-MOST_LAG: Final = 150.0
+MAX_LAG: Final = 150.0
 """Seconds that a watch is behind at most."""
 REQUEST_SECONDS: Final = 60.0
 """kube-apiserver's --request-timeout: a request is carried out by then, or never."""
@@ -229,7 +229,7 @@ class Run:
         self._removed: set[str] = set()
         weather = Weather(lost=0.01, unanswered=0.03, belated=0.02, slow=0.1)
         self._net = Net(self.loop, self.server, self.draw, weather)
-        self._lag = self.draw.choice((0.1, 5.0, 45.0, MOST_LAG, MOST_LAG))
+        self._lag = self.draw.choice((0.1, 5.0, 45.0, MAX_LAG, MAX_LAG))
         self.machines = Machines(self)
 
     def play(self) -> Result:

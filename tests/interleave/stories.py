@@ -37,7 +37,7 @@ from interleave.placing import Promised, Scheduler
 from interleave.removal import Late
 from interleave.server import EPOCH, Route, Server, stamp
 from interleave.wire import Net, Weather
-from support.kube_world_stand import Silent, a_pod
+from support.autoscaler_harness import Silent, a_pod
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.expander import Expander
@@ -79,7 +79,7 @@ CALM_SECONDS: Final = 3600.0
 """Longer than any backoff and provisioning time together: then whoever can be served has been."""
 PERMIT_SECONDS: Final = 60.0
 """A purchase may be on its way for so long: both loops, the pause between deciding and acting, and the calls."""
-MOST_NODES: Final = 6
+MAX_NODES: Final = 6
 LIMITS: Final = Limits(
     scale_down_unneeded_seconds=120.0,
     scale_down_delay_after_add_seconds=120.0,
@@ -395,7 +395,7 @@ class Story:
             PoolConfig(
                 name,
                 PoolSource(name, "memory", At({})),
-                max_nodes=MOST_NODES,
+                max_nodes=MAX_NODES,
                 price=float(cards),
                 profile=make_template(shared_node_of(self._node(name, f"{name}-any"))),
             )
@@ -779,7 +779,7 @@ class Story:
     def _judge_end(self) -> None:
         for pod in self._short():
             for pool, shelf in self.market.shelves.items():
-                if shelf.target < MOST_NODES and _servable(pod, node_of(self._node(pool, "any"))):
+                if shelf.target < MAX_NODES and _servable(pod, node_of(self._node(pool, "any"))):
                     self._find(self.result.waits, f"{pod.name} waits, and a node of {pool} would serve it")
                     break
         for pod in self.pods():

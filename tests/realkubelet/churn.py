@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from e2e.apiclient import ApiClient
-    from realkubelet.stage import Stage
+    from realkubelet.harness import Stage
 
     Show = Callable[[int, int], None]
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from e2e.apiclient import ApiClient
     from e2e.sharing import Replica
-    from realkubelet.stage import Stage
+    from realkubelet.harness import Stage
 
 FAULTS: Final = ("agent-killed", "scheduler", "kubelet", "apiserver", "failover", "agent-told", "containerd")
 GAP_SECONDS: Final = 30.0

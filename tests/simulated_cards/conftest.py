@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support.nvml_stage import sourced, starting
+from support.nvml_harness import sourced, starting
 from support.simbox import boxes
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from support.admission_pods import pod
 from support.admission_reviews import asked, respond, world
-from support.backend_stand import GIB, LIBRARIES, RefusedStartError, kernel_here, stand
+from support.backend_harness import GIB, LIBRARIES, RefusedStartError, kernel_here, stand
 from support.cdi_process import namespaces, own_loader
 from support.cgroups import unified
 from support.waiting import until

@@ -16,14 +16,14 @@ from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from support.node_world import GIB, MIB, breaches, node_world
+from support.node_harness import GIB, MIB, breaches, exporter_node
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_pods_share_cards():
     """Pods with one and two containers, one pod over two cards, a process of the host: everything adds up."""
-    with node_world("t4", "t4") as world:
+    with exporter_node("t4", "t4") as world:
         one = world.pod("one", {"main": {0: 5}, "side": {0: 2}})
         two = world.pod("two", {"main": {0: 3, 1: 3}})
         a = world.process(one, "main", gib=3)
@@ -53,7 +53,7 @@ def test_pods_share_cards():
 @pytest.mark.parametrize("init", [False, True])
 def test_whole_cards_of_the_kubelet(init):
     """Exclusive pods are containers too: the card is theirs, their processes are measured."""
-    with node_world("t4", "t4") as world:
+    with exporter_node("t4", "t4") as world:
         (world.run_dir / "alloc").rmdir()
         pod = world.whole("train", [0, 1], init=init)
         processes = [world.process(pod, "main", gib=4, card=card) for card in (0, 1)]
@@ -72,7 +72,7 @@ def test_whole_cards_of_the_kubelet(init):
 
 def test_shared_and_exclusive_side_by_side():
     """One card shared by holds, one whole: the mode is the card's, not the node's."""
-    with node_world("t4", "t4") as world:
+    with exporter_node("t4", "t4") as world:
         shared = world.pod("shared", {"main": {0: 5}})
         a = world.process(shared, "main", gib=2)
         assert not world.run_once().reading.cards[1].exclusive
@@ -86,7 +86,7 @@ def test_shared_and_exclusive_side_by_side():
 
 def test_however_many_device_ids_one_series():
     """Five unit IDs of one card are one series with five units, not five."""
-    with node_world("t4", "t4") as world:
+    with exporter_node("t4", "t4") as world:
         (world.run_dir / "alloc").rmdir()
         ids = [f"{world.uuids[0]}-_-{unit}" for unit in range(5)]
         pod = world.granted("legacy", {"aliyun.com/gpu-mem": ids})
@@ -99,7 +99,7 @@ def test_however_many_device_ids_one_series():
 
 def test_a_container_that_never_began_has_zero_from_allocation_on():
     """The series is there with 0 before CUDA is initialised, so that allocated and used divide from the start."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pod = world.pod("late", {"main": {0: 5}})
         assert [(0, 5 * GIB)] == [(o.used_bytes, o.allocated_bytes) for o in world.run_once().reading.containers]
         process = world.process(pod, "main", gib=1)
@@ -108,7 +108,7 @@ def test_a_container_that_never_began_has_zero_from_allocation_on():
 
 def test_a_dead_process_is_nobodys_from_the_next_turn_on():
     """Killed between two turns: its container has 0, and stays for as long as it is promised something."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pod = world.pod("one", {"main": {0: 5}})
         process = world.process(pod, "main", gib=2)
         world.adds_up({("one", "main", 0): (process,)})
@@ -118,7 +118,7 @@ def test_a_dead_process_is_nobodys_from_the_next_turn_on():
 
 def test_a_process_that_died_while_its_card_still_lists_it():
     """The kernel has let it go, the driver not yet: looked at twice, then told as nobody's, never as a container's."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pod = world.pod("one", {"main": {0: 5}})
         process = world.process(pod, "main", gib=2)
         world.run_once()
@@ -134,7 +134,7 @@ def test_a_process_that_died_while_its_card_still_lists_it():
 
 def test_a_pid_that_is_used_again():
     """The same number, another start time, another pod: what was remembered of the first is not believed."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         one, two = world.pod("one", {"main": {0: 5}}), world.pod("two", {"main": {0: 5}})
         process = world.process(one, "main", gib=2, start=1000)
         world.adds_up({("one", "main", 0): (process,), ("two", "main", 0): ()})
@@ -144,7 +144,7 @@ def test_a_pid_that_is_used_again():
 
 def test_a_pod_that_ended_is_gone_within_a_turn():
     """Also where an old kubelet lists it for as long as its object stands."""
-    with node_world("t4", "t4") as world:
+    with exporter_node("t4", "t4") as world:
         shared, stays = world.pod("ends", {"main": {0: 5}}), world.pod("stays", {"main": {0: 5}})
         ends, goes_on = world.process(shared, "main", gib=2), world.process(stays, "main", gib=1)
         world.adds_up({("ends", "main", 0): (ends,), ("stays", "main", 0): (goes_on,)})
@@ -153,7 +153,7 @@ def test_a_pod_that_ended_is_gone_within_a_turn():
         world.adds_up({("stays", "main", 0): (goes_on,)})
         assert "ends" not in world.node.page()
 
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         (world.run_dir / "alloc").rmdir()
         world.kubelet.lists_ended = True
         pod = world.whole("train", [0])
@@ -166,7 +166,7 @@ def test_a_pod_that_ended_is_gone_within_a_turn():
 
 def test_a_successor_of_the_same_name():
     """One after the other, a StatefulSet's pod keeps its name: the new one begins at 0, counters included."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         first = world.pod("db-0", {"main": {0: 5}})
         process = world.process(first, "main", gib=6)
         for _ in range(3):
@@ -185,7 +185,7 @@ def test_a_successor_of_the_same_name():
 
 def test_a_user_of_a_card_that_was_promised_nothing():
     """A pod that reaches a card past its promise is unattributed, counted as a breach and named at /breaches."""
-    with node_world("t4", "t4") as world:
+    with exporter_node("t4", "t4") as world:
         pod = world.pod("greedy", {"main": {0: 5}})
         mine = world.process(pod, "main", gib=1)
         theirs = world.process(pod, "main", gib=2, card=1)
@@ -200,7 +200,7 @@ def test_a_user_of_a_card_that_was_promised_nothing():
 
 def test_more_than_promised():
     """Over the limit from outside the container: duration, peak, one breach."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pod = world.pod("over", {"main": {0: 2}}, policy="fixed", core=30)
         world.process(pod, "main", gib=3)
         began = []
@@ -233,7 +233,7 @@ sys.stdin.read()
 
 def test_commands_of_gpushare_run():
     """On a plain machine the holds of `gpushare run` are the containers; a command beside it is not."""
-    with node_world("t4", proc=Path("/proc"), cgroup=Path("/sys/fs/cgroup"), kubernetes=False) as world:
+    with exporter_node("t4", proc=Path("/proc"), cgroup=Path("/sys/fs/cgroup"), kubernetes=False) as world:
         started = []
         for name, promised, used in (("one", 5, 3000), ("two", 4, 1000)):
             front = [sys.executable, "-m", "gpushare", "run", "--simgpu", str(world.box.path), "--name", name]
@@ -265,7 +265,7 @@ def test_commands_of_gpushare_run():
 
 def test_names_from_the_log_links_do_not_matter_to_the_sum():
     """Where names is unknown a process is still its pod's: the hold says whose the control group is."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pod = world.pod("one", {"main": {0: 5}})
         process = world.process(pod, "main", gib=2)
         shutil.rmtree(world.tree.links)

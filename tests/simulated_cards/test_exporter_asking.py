@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from support.kubelet_stand_in import KubeletStandIn
-from support.node_world import node_world
+from support.fake_kubelet import FakeKubelet
+from support.node_harness import exporter_node
 
 
 def test_pod_by_pod_where_our_agent_keeps_the_node():
@@ -20,7 +20,7 @@ def test_pod_by_pod_where_our_agent_keeps_the_node():
     Never List there: it can make the kubelet hand out devices twice. Each pod once, from then on one of them a turn
     (so that a kubelet that is gone is noticed) and not all of them.
     """
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         for at in range(5):
             pod = world.pod(f"pod-{at}", {"main": {0: 1}})
             world.kubelet.add(pod.namespace, pod.name, {"main": {"aliyun.com/gpu-mem": [f"{world.uuids[0]}-_-{at}"]}})
@@ -35,7 +35,7 @@ def test_pod_by_pod_where_our_agent_keeps_the_node():
 
 def test_all_at_once_where_no_agent_does():
     """One List a turn, whatever the number of pods."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         shutil.rmtree(world.run_dir / "alloc")
         for at in range(5):
             world.whole(f"pod-{at}", [0])
@@ -47,7 +47,7 @@ def test_all_at_once_where_no_agent_does():
 
 def test_not_at_all_while_nobody_knows_which():
     """Until promises can be read it is not known whether there is an agent: the kubelet is left alone."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         boot = world.tree.proc / "sys/kernel/random/boot_id"
         boot.rename(boot.with_name("away"))
         cycle = world.run_once()
@@ -60,11 +60,11 @@ def test_not_at_all_while_nobody_knows_which():
 
 def test_a_machine_without_a_kubelet():
     """Its folder is not there: no such collector. A kubelet that is installed later is found without a restart."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         folder = world.kubelet.socket.parent
         world.kubelet.gone()
         folder.rename(folder.with_name("away"))
-        with node_world("t4", kubelet_socket=world.kubelet.socket) as plain:
+        with exporter_node("t4", kubelet_socket=world.kubelet.socket) as plain:
             cycle = plain.run_once()
             assert (None, None) == (cycle.snapshot.kubelet, cycle.snapshot.identities)
             folder.with_name("away").rename(folder)
@@ -74,7 +74,7 @@ def test_a_machine_without_a_kubelet():
 
 def test_names_from_the_pods_api_where_there_is_one():
     """A process of a pod that only the kubelet knows of: named by the pods API, in the turn in which it appears."""
-    with node_world("t4", kubelet=KubeletStandIn(pods_api=True)) as world:
+    with exporter_node("t4", kubelet=FakeKubelet(pods_api=True)) as world:
         shutil.rmtree(world.run_dir / "alloc")
         world.run_once()
         pod = world.whole("train", [0])
@@ -90,7 +90,7 @@ def test_names_from_the_pods_api_where_there_is_one():
 @pytest.mark.parametrize("pods", [1, 6])
 def test_samples_stay_within_their_budget(pods):
     """At most 11 for each container and card, 60 for each card and 60 besides."""
-    with node_world("t4", "t4") as world:
+    with exporter_node("t4", "t4") as world:
         for at in range(pods):
             world.pod(f"pod-{at}", {"main": {0: 1, 1: 1}}, policy="fixed", core=10)
         for _ in range(3):

@@ -9,7 +9,7 @@ import pytest
 from support.simbox import LOAD, Program, boxes
 
 pytest.importorskip("pynvml")
-from support.node_world import node_world
+from support.node_harness import exporter_node
 
 from exporter.settings import GROUPS
 from exporter.sources.nvml import source as nvml_source
@@ -137,7 +137,7 @@ def test_activity_of_a_cards_parts_is_an_average_between_two_readings(monkeypatc
 @pytest.mark.parametrize("model", sorted(name for name in MODELS if not name.endswith("-mig")))
 def test_a_card_has_at_most_60_samples(model):
     """With everything that a driver can tell set, breaches that can be judged, and a tenant; without `--collect`."""
-    with node_world(model) as world:
+    with exporter_node(model) as world:
         for what, value in SET.items():
             world.box.inject(0, what, value)
         pod = world.pod("one", {"main": {0: 5}})
@@ -157,7 +157,7 @@ def test_a_card_has_at_most_60_samples(model):
 
 def test_collected_families_are_on_the_page():
     """`--collect all` of the whole exporter."""
-    with node_world("h100-80g", collect=frozenset(GROUPS)) as world:
+    with exporter_node("h100-80g", collect=frozenset(GROUPS)) as world:
         for what, value in SET.items():
             world.box.inject(0, what, value)
         pod = world.pod("one", {"main": {0: 5}})

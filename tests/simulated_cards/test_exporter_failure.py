@@ -16,7 +16,7 @@ from support.waiting import until
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from support.node_world import GIB, breaches, get, node_world, parsed, served
+from support.node_harness import GIB, breaches, exporter_node, get, parsed, served
 
 from isolation.contract import abi
 from isolation.simgpu.report import card_uuid
@@ -29,7 +29,7 @@ UNKNOWN = 999
 @pytest.fixture
 def world():
     """Two cards, a pod on each."""
-    with node_world("t4", "t4") as made:
+    with exporter_node("t4", "t4") as made:
         made.pods = [made.pod("one", {"main": {0: 5}}), made.pod("two", {"main": {1: 5}})]
         made.processes = [made.process(pod, "main", gib=2, card=at) for at, pod in enumerate(made.pods)]
         yield made
@@ -200,7 +200,7 @@ def test_proc_cannot_be_read(world):
 
 def test_a_reading_that_nobody_renews_is_not_shown(monkeypatch):
     """If turns end altogether the scrape says so instead of showing the last figures for ever."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         world.run_once()
         with served(world) as url:
             assert 200 == get(f"{url}/metrics")[0]
@@ -231,7 +231,7 @@ def test_hostile_regions(at):
     Whatever a tenant writes into its region: the turn is made, nobody's memory is another figure, no label
     comes from it, and no other pod is told of as in breach.
     """
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         good = world.pod("good", {"main": {0: 3}})
         bad = world.pod("bad", {"main": {0: 3}}, policy="fixed", core=30)
         programs = {"good": world.process(good, "main", gib=1), "bad": world.process(bad, "main", gib=1)}
@@ -247,7 +247,7 @@ def test_hostile_regions(at):
 
 def test_a_region_that_is_no_file():
     """A pipe, a link, a folder, nothing: said as unreadable, never waited for."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pod = world.pod("bad", {"main": {0: 3}}, policy="fixed", core=30)
         program = world.process(pod, "main", gib=1)
         region = pod.folders[0] / "region/region"

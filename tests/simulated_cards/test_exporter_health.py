@@ -10,7 +10,7 @@ import pytest
 from support.simbox import boxes
 
 pytest.importorskip("pynvml")
-from support.node_world import node_world
+from support.node_harness import exporter_node
 
 from exporter.sources.nvml.health import AGENT_SECONDS, CardHealth
 from exporter.sources.nvml.source import NvmlSource
@@ -147,7 +147,7 @@ def test_exporter_and_agent_hear_the_same(exporter, box):
 
 def test_the_page_says_why_and_a_restart_amid_an_xid_changes_nothing(tmp_path):
     """The whole exporter, twice on one node: unhealthy before and after, with the reason; the neighbour is healthy."""
-    with node_world("t4", "t4", health_dir=tmp_path) as world:
+    with exporter_node("t4", "t4", health_dir=tmp_path) as world:
         world.tree.proc.joinpath("sys/kernel/random/boot_id").write_text("boot-of-the-tree\n")
         world.run_once()
         world.box.inject(0, "xid", 48)

@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 from support.cgroup_tree import CgroupTree
-from support.kubelet_stand_in import KubeletStandIn
+from support.fake_kubelet import FakeKubelet
 from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.pipeline.snapshot import ContainerIdentity
@@ -25,7 +25,7 @@ BOX, INIT, DEBUG, LATE = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 @pytest.fixture
 def kubelet():
     """A kubelet with the Pods API and one pod."""
-    with KubeletStandIn(pods_api=True) as made:
+    with FakeKubelet(pods_api=True) as made:
         ids = {"main": BOX, "prepare": f"cri-o://{INIT}", "debug": DEBUG, "waiting": ""}
         made.add("ml", "train-0", {}, uid=UID, ids=ids, init=frozenset({"prepare"}), ephemeral=frozenset({"debug"}))
         yield made

@@ -9,7 +9,7 @@ import contextlib
 
 import grpc
 import pytest
-from support.kubelet_stand_in import KubeletStandIn
+from support.fake_kubelet import FakeKubelet
 from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.pipeline.snapshot import DeviceGrant
@@ -23,7 +23,7 @@ POD = ("ml", "train-0", "u0")
 @pytest.fixture
 def kubelet():
     """A kubelet with one pod."""
-    with KubeletStandIn() as made:
+    with FakeKubelet() as made:
         made.add("ml", "train-0", {"main": {GPU: ["GPU-1", "GPU-2"]}, "sidecar": {}})
         yield made
 

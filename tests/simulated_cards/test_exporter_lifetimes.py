@@ -16,7 +16,7 @@ from support.waiting import PATIENCE_SECONDS
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from support.node_world import GIB, breaches, node_world
+from support.node_harness import GIB, breaches, exporter_node
 from support.simbox import Program
 
 from isolation.contract import abi
@@ -32,7 +32,7 @@ def card_series(world):
 @pytest.mark.parametrize("kubernetes", [True, False])
 def test_no_card_changes_its_labels_when_the_first_promise_is_made(kubernetes):
     """What enforces promises is known before there is one: no series of a card ends with the first isolated pod."""
-    with node_world("t4", "t4", kubernetes=kubernetes) as world:
+    with exporter_node("t4", "t4", kubernetes=kubernetes) as world:
         for _ in range(3):
             world.run_once()
         before = card_series(world)
@@ -48,7 +48,7 @@ def test_no_card_changes_its_labels_when_the_first_promise_is_made(kubernetes):
 
 def test_an_init_container_computes_and_hands_its_card_on():
     """One promise, two containers after each other: each has what its own processes use, the card what one has."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         (world.run_dir / "alloc").rmdir()
         pod = world.whole("train", [0], init=True)
         first = world.process(pod, "prepare", gib=2)
@@ -62,7 +62,7 @@ def test_an_init_container_computes_and_hands_its_card_on():
 
 def test_a_successor_of_the_same_name_that_only_the_kubelet_knows():
     """A whole card goes to the next pod of the name: its figures are its own, its predecessor's processes are not."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         (world.run_dir / "alloc").rmdir()
         first = world.whole("db-0", [0])
         old = world.process(first, "main", gib=4)
@@ -80,7 +80,7 @@ def test_a_successor_of_the_same_name_that_only_the_kubelet_knows():
 
 def test_without_the_hosts_pids_it_says_so_and_guesses_nothing():
     """Two pods share a card that nobody can tell apart: absent, not 0, and a metric that says why."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pods = [world.pod(name, {"main": {0: 5}}) for name in ("one", "two")]
         for pod in pods:
             world.process(pod, "main", gib=1)
@@ -98,7 +98,7 @@ def test_without_the_hosts_pids_it_says_so_and_guesses_nothing():
 
 def test_clients_behind_a_server_are_not_guessed():
     """Their memory stands under an MPS server of the host: the card says so, and nobody is told to have any."""
-    with node_world("t4", "t4") as world:
+    with exporter_node("t4", "t4") as world:
         pods = [world.pod(name, {"main": {card: 5}}) for card, name in enumerate(("behind", "beside"))]
         server = world.process(None, gib=3, name="nvidia-cuda-mps")
         beside = world.process(pods[1], "main", gib=1, card=1)
@@ -116,7 +116,7 @@ def test_clients_behind_a_server_are_not_guessed():
 
 def test_a_peak_between_two_turns_is_a_breach():
     """No sample saw it: the driver keeps account, and whose word it is stands beside it."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         world.box.set("accounting", 1)
         pod = world.pod("spike", {"main": {0: 2}})
         world.run_once()
@@ -134,7 +134,7 @@ def test_a_peak_between_two_turns_is_a_breach():
 
 def test_limits_that_somebody_changed():
     """The library goes by a file; one that is not what was promised is a breach of whoever it is about."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pod = world.pod("one", {"main": {0: 5}}, policy="fixed", core=30)
         world.pod("two", {"main": {0: 5}}, policy="fixed", core=30)
         for _ in range(3):
@@ -152,7 +152,7 @@ def test_limits_that_somebody_changed():
 
 def test_a_region_that_is_cut_and_grown_while_it_is_read():
     """A tenant truncates, grows and overwrites its region all the time: turns are made, nobody's figure changes."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         good = world.pod("good", {"main": {0: 3}}, policy="fixed", core=30)
         bad = world.pod("bad", {"main": {0: 3}}, policy="fixed", core=30)
         programs = {one.name: world.process(one, "main", gib=1) for one in (good, bad)}

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from support.node_world import GIB, node_world
+from support.node_harness import GIB, exporter_node
 from support.waiting import until
 
 from exporter.cycle import CycleClock
@@ -24,7 +24,7 @@ from isolation.node.unhealthy_cards import HealthWatch
 @pytest.fixture
 def world():
     """Two cards of a node on which an agent of ours is, or was."""
-    with node_world("t4", "t4") as made:
+    with exporter_node("t4", "t4") as made:
         yield made
 
 
@@ -114,7 +114,7 @@ def test_exporter_and_agent_on_one_node(tmp_path):
     Shares, whole cards, shares; an XID 48 that both hear; the agent leaves, the exporter restarts: each pod has its
     series as long as it lives, and the card is unhealthy, for the same reason, until somebody says so.
     """
-    with node_world("t4", "t4", health_dir=tmp_path / "own") as world:
+    with exporter_node("t4", "t4", health_dir=tmp_path / "own") as world:
         events = NvmlCardEvents(world.box.path)
         agent = HealthWatch(events, HealthTerms(), world.run_dir / RECORD, "boot-of-the-tree")
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pynvml
 import pytest
-from support.nvml_stage import GIB, read
+from support.nvml_harness import GIB, read
 from support.simbox import HOLD
 from support.waiting import until
 

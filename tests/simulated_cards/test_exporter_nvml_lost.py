@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support.nvml_stage import GIB, read
+from support.nvml_harness import GIB, read
 from support.simbox import HOLD
 
 from exporter.sources.errors import SourceError

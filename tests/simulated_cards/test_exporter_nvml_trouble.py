@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.nvml_stage import GIB, read
+from support.nvml_harness import GIB, read
 from support.simbox import HOLD
 from support.waiting import PATIENCE_SECONDS, until
 

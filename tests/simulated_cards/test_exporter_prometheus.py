@@ -20,7 +20,7 @@ from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
-from support.node_world import GIB, node_world, served
+from support.node_harness import GIB, exporter_node, served
 
 BROKEN = "no Prometheus: apt-get install prometheus"
 # What the Prometheus operator makes of a ServiceMonitor: the target's own pod and node become labels of the target.
@@ -96,7 +96,7 @@ def test_scraped_with_and_without_honor_labels(prometheus):
     names stand there and ours become exported_*, as for any exporter that speaks of other pods; two rules give them
     back. Series of cards carry no names of pods, so that they are the same in all three but for `node`.
     """
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pod = world.pod("bert", {"main": {0: 5}})
         program = world.process(pod, "main", gib=2)
         world.run_once()
@@ -141,7 +141,7 @@ def test_scraped_with_and_without_honor_labels(prometheus):
 
 def test_prometheus_takes_every_sample_and_knows_the_types(prometheus):
     """Scraped as OpenMetrics: every target is up, nothing is dropped, and metadata has types and units."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         world.process(world.pod("bert", {"main": {0: 5}}), "main", gib=2)
         world.run_once()
         with served(world) as url:
@@ -166,7 +166,7 @@ def test_prometheus_takes_every_sample_and_knows_the_types(prometheus):
 
 def test_a_pod_that_ends_is_stale_at_the_next_scrape(prometheus):
     """No five minutes of a pod that is gone: its series ends with its hold."""
-    with node_world("t4") as world:
+    with exporter_node("t4") as world:
         pod = world.pod("short", {"main": {0: 5}})
         program = world.process(pod, "main", gib=2)
         world.run_once()

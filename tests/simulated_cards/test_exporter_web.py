@@ -243,7 +243,7 @@ def test_guesses_do_not_disturb_a_scraper(tmp_path, monkeypatch):
     One address checks one password at a time, so that guesses are refused at once while one is checked; a
     scraper whose password is known goes on as if nothing were the matter, and is not forgotten.
     """
-    monkeypatch.setattr(passwords, "MOST_KNOWN", 4)
+    monkeypatch.setattr(passwords, "MAX_KNOWN", 4)
     check, hold = bcrypt.checkpw, threading.Event()
     authenticator = configured(tmp_path, f"basic_auth_users:\n  alice: {RIGHT}\n")
     with MetricsServer(Pages(), 0, authenticator=authenticator) as served:

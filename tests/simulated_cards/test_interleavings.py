@@ -22,7 +22,7 @@ from interleave.run import play
 BLOCKS = 8
 SEEDS = 8
 """Per block; the benchmark runs ten thousand others."""
-MOST_SEEDS = 200
+MAX_SEEDS = 200
 """In which a broken variant must be found out."""
 
 
@@ -82,8 +82,8 @@ def test_the_judges_find_what_is_broken(name):
     """Each of our programs with one safeguard taken out is convicted of what that safeguard prevents."""
     variant = VARIANTS[name]
     with patch.object(*variant.patched) if variant.patched else nullcontext():
-        for seed in range(MOST_SEEDS):
+        for seed in range(MAX_SEEDS):
             setup = Setup(seed, variant.parts, variant.make, variant.opens, variant.extra)
             if set(play(setup).kinds()) & variant.kinds:
                 return
-    pytest.fail(f"{name} went through {MOST_SEEDS} seeds unnoticed")
+    pytest.fail(f"{name} went through {MAX_SEEDS} seeds unnoticed")

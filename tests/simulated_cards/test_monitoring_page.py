@@ -8,7 +8,7 @@ import re
 import yaml
 from e2e.manifest_build import objects, templates
 from support.docs_reading import FENCE, ROOT
-from support.prometheus_stand import configured, fetch, until
+from support.prometheus_harness import configured, fetch, until
 
 from dashboards.rules.rule import AUTOSCALER_JOB, EXPORTER_JOB, NODE_JOB, SCHEDULER_JOB
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.backend_stand import GIB, MPS_RUNS, keeper_of, stand
+from support.backend_harness import GIB, MPS_RUNS, keeper_of, stand
 from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.model import Mode

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 import pytest
 from simulated_cards.test_mps_backend import LIVE, Agent, clients, daemon, server, serving
-from support.backend_stand import GIB, MPS_RUNS, keeper_of, stand
+from support.backend_harness import GIB, MPS_RUNS, keeper_of, stand
 from support.budget import examples
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -34,7 +34,7 @@ from isolation.node.delivery import promise_id
 from isolation.node.mps.exchange import MpsExchange
 from isolation.node.nri.model import RefusedError
 
-MOST = 4
+MAX_PROGRAMS = 4
 """Containers at a time."""
 TRUSTS = tuple(Trust(group, user) for group in ("ml", "web") for user in (0, 1000))
 STEPS = {"start": 20, "end": 13, "alloc": 40, "free": 20, "look": 6}
@@ -83,7 +83,7 @@ class Interleaving:
 
     def start(self):
         """A pod of one of the four; the agent refuses it beside strangers, and the kubelet tries again otherwise."""
-        if len(self.programs) >= MOST:
+        if len(self.programs) >= MAX_PROGRAMS:
             return
         trust, size = self.chance.choice(TRUSTS), self.chance.choice([1, 2, 3]) * GIB
         part = Slice(self.node.uuids[0], 0, size, self.chance.choice([0, 10, 25]))

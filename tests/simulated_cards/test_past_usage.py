@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from support.prometheus_stand import configured
+from support.prometheus_harness import configured
 
 from autoscaler.core.observation import observe_cluster
 from autoscaler.kube.right_sizing import RightSizing

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.prometheus_stand import stand, until
+from support.prometheus_harness import stand, until
 from support.simbox import HOLD, Program, boxes, programs
 
 pytest.importorskip("pynvml")

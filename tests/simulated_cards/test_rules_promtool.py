@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.prometheus_stand import program
+from support.prometheus_harness import program
 from support.waiting import PATIENCE_SECONDS
 
 from dashboards import promql

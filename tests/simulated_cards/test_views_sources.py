@@ -11,8 +11,8 @@ import urllib.request
 
 import pytest
 from support.ports import free_port
-from support.prometheus_stand import stand, until
-from support.views_stage import (
+from support.prometheus_harness import stand, until
+from support.views_harness import (
     ROOT,
     api,
     exporter,

@@ -9,13 +9,13 @@ from support.node_facts import Node
 
 from exporter.pipeline.allocations import list_allocations
 from exporter.pipeline.attribution import NodeLabels, attribute
-from exporter.pipeline.breaches import DetectorState, detect_breaches
+from exporter.pipeline.breach_detector import DetectorState, detect_breaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from exporter.pipeline.breaches import Detection
-    from exporter.pipeline.incidents import Breach
+    from exporter.pipeline.breach_detector import Detection
+    from exporter.pipeline.breach_log import Breach
     from isolation.contract.reading import ContainerReading
 
 EPOCH = 1.7e9
@@ -50,7 +50,7 @@ class Watch:
     @property
     def open(self) -> list[str]:
         """Kinds of breaches that go on."""
-        return sorted(breach.finding.kind for breach in self.state.incidents.open.values())
+        return sorted(breach.finding.kind for breach in self.state.breaches.open.values())
 
     def going(self, index: int = 0) -> dict[str, int]:
         """How many breaches of which kinds go on on a card, as it is shown."""

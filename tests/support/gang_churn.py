@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from support import builders
 from support.scheduler_cache_builders import build_cache
-from support.scheduler_world import bound, pod
+from support.scheduler_harness import bound, pod
 
 from isolation.contract.model import Refusal
-from isolation.contract.provisioning import PodSet, ProvisioningRequest
+from isolation.contract.provisioning_request import PodSet, ProvisioningRequest
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-MOST_FRAME = 4096
+MAX_FRAME = 4096
 """Bytes that the runtime reads at once; what is longer ends the plugin."""
 KNOWN_EVENTS = (1 << 11) - 1
 """Bits of events that NRI 0.8 knows."""
@@ -178,8 +178,8 @@ class Connection:
         data = _TTRPC.pack(len(payload), number, kind, 0) + payload
         try:
             with self._writing:
-                for at in range(0, len(data), MOST_FRAME):
-                    part = data[at : at + MOST_FRAME]
+                for at in range(0, len(data), MAX_FRAME):
+                    part = data[at : at + MAX_FRAME]
                     self._socket.sendall(_MUX.pack(stream, len(part)) + part)
         except OSError:
             self.close()
@@ -191,7 +191,7 @@ class Connection:
             while True:
                 stream, length = _MUX.unpack(_exactly(file, _MUX.size))
                 self.largest = max(self.largest, length)
-                if length > MOST_FRAME:
+                if length > MAX_FRAME:
                     break
                 data = streams[stream]
                 data += _exactly(file, length)

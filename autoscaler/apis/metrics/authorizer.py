@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 KEPT_SECONDS: Final = 10.0
-MOST_KEPT: Final = 4096
+MAX_KEPT: Final = 4096
 _ASK_SECONDS: Final = 3.0
-_MOST_AT_ONCE: Final = 16
+_MAX_AT_ONCE: Final = 16
 
 
 class Authorizer:
@@ -36,7 +36,7 @@ class Authorizer:
         self._access, self._clock = access, clock
         self._kept: OrderedDict[tuple[User, ResourceAttributes], tuple[float, str | None]] = OrderedDict()
         self._asking: dict[tuple[User, ResourceAttributes], asyncio.Task[str | None]] = {}
-        self._limit = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._limit = asyncio.Semaphore(_MAX_AT_ONCE)
 
     async def refusal(self, user: User, wish: ResourceAttributes) -> str | None:
         """Why not; None: allowed. Raises ClusterError where kube-apiserver gives no answer."""
@@ -57,7 +57,7 @@ class Authorizer:
             return
         self._kept[key] = (self._clock(), done.result())
         self._kept.move_to_end(key)
-        while len(self._kept) > MOST_KEPT:
+        while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
 
     async def _ask(self, user: User, wish: ResourceAttributes) -> str | None:

@@ -24,10 +24,10 @@ CONFIG_MAP: Final = "extension-apiserver-authentication"
 AUTHENTICATED: Final = "system:authenticated"
 ANONYMOUS: Final = "system:anonymous"
 _PEM: Final = "-----BEGIN CERTIFICATE-----"
-_MOST_PEM: Final = 1 << 20
-_MOST_NAMES: Final = 256
-MOST_GROUPS: Final = 512
-_MOST_EXTRA: Final = 64
+_MAX_PEM: Final = 1 << 20
+_MAX_NAMES: Final = 256
+MAX_GROUPS: Final = 512
+_MAX_EXTRA: Final = 64
 
 
 class TrustError(ValueError):
@@ -74,7 +74,7 @@ def parse_trust(config_map: object) -> FrontProxyTrust:
     if not isinstance(data, dict):
         raise TrustError(f"{NAMESPACE}/{CONFIG_MAP} has no data")
     authority = data.get("requestheader-client-ca-file")
-    if not isinstance(authority, str) or _PEM not in authority or len(authority) > _MOST_PEM:
+    if not isinstance(authority, str) or _PEM not in authority or len(authority) > _MAX_PEM:
         raise TrustError(
             f"{NAMESPACE}/{CONFIG_MAP} has no requestheader-client-ca-file: the aggregation layer is off; "
             "start kube-apiserver with --requestheader-client-ca-file and --proxy-client-cert-file"
@@ -102,7 +102,7 @@ def parse_user(trust: FrontProxyTrust, headers: Iterable[tuple[str, str]]) -> Us
     if name != ANONYMOUS and AUTHENTICATED not in groups:
         groups.append(AUTHENTICATED)  # as Kubernetes' own servers do
     extra = _extra(given, trust.extra)
-    if len(groups) > MOST_GROUPS or len(extra) > _MOST_EXTRA:
+    if len(groups) > MAX_GROUPS or len(extra) > _MAX_EXTRA:
         return None
     return User(name, uid, tuple(groups), tuple(sorted(extra.items())))
 
@@ -131,6 +131,6 @@ def _names(data: Mapping[str, object], key: str, default: tuple[str, ...]) -> tu
         found = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, list) or len(found) > _MOST_NAMES or not all(isinstance(each, str) for each in found):
+    if not isinstance(found, list) or len(found) > _MAX_NAMES or not all(isinstance(each, str) for each in found):
         raise TrustError(f"{key} of {NAMESPACE}/{CONFIG_MAP} is not a JSON list of names")
     return tuple(found) or default

@@ -21,7 +21,7 @@ from aiohttp import web
 from autoscaler.apis.metrics.core.answer import build_reply
 from autoscaler.apis.metrics.core.request import DiscoveryRequest, make_attributes, parse_request
 from autoscaler.apis.metrics.core.responses import JsonReply, StatusReply
-from autoscaler.apis.metrics.front_proxy import MOST_GROUPS, parse_user
+from autoscaler.apis.metrics.front_proxy import MAX_GROUPS, parse_user
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.malformed_requests import request_error_logger
 
@@ -41,7 +41,7 @@ _SILENT_SECONDS: Final = 10.0
 """For a first whole request."""
 _IDLE_SECONDS: Final = 75.0
 _ENDING_SECONDS: Final = 2.0
-_HEADERS: Final = MOST_GROUPS + 256
+_HEADERS: Final = MAX_GROUPS + 256
 """Every group of a user is a header of its own."""
 _UNAUTHENTICATED: Final = StatusReply(
     HTTPStatus.UNAUTHORIZED,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node
 
 log = logging.getLogger(__name__)
-MOST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 """Of one request: about ten thousand pods, each repeated in every option that would help it."""
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ANSWER_SECONDS: Final = 4.0
 """cluster-autoscaler gives up after 5 s, and then gets no reason."""
-_MOST_CHARACTERS: Final = 500
+_MAX_CHARACTERS: Final = 500
 _NAMES: Final = ("x509_common_name", "x509_subject_alternative_name")
 
 NOT_FOUND: Final = grpc.StatusCode.NOT_FOUND
@@ -151,7 +151,7 @@ class MethodHandlers:
 def _status(name: str, exc: Exception) -> tuple[grpc.StatusCode, str]:
     """The status of a failure; the details of an internal error go to the log only."""
     # a provider's text may be anything, and ends up in logs and Events of other programs
-    why = printable(str(exc), _MOST_CHARACTERS, " ")
+    why = printable(str(exc), _MAX_CHARACTERS, " ")
     match exc:
         case StatusError():
             return exc.code, why

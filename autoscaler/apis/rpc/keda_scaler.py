@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 FRESH_SECONDS: Final = 45.0
 """Three scrapes of 15 s, the default interval."""
 LOOK_SECONDS: Final = 2.0
-MOST_STREAMS: Final = 512
+MAX_STREAMS: Final = 512
 REFUSED_METRIC: Final = "gpushare-trigger-refused"
 """Metric name in the spec of an invalid trigger; it never has a value."""
 
@@ -97,10 +97,10 @@ class ExternalScaler:
 
     async def _stream(self, request: Any) -> AsyncIterator[Any]:
         trigger, sent = _trigger(request), None
-        if self._streams >= MOST_STREAMS:
+        if self._streams >= MAX_STREAMS:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{MOST_STREAMS} streams are open, the maximum; use trigger type external",
+                f"{MAX_STREAMS} streams are open, the maximum; use trigger type external",
             )
         self._streams += 1
         try:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
-from autoscaler.apis.rpc.expander import MOST_BYTES as EXPANDER_BYTES
+from autoscaler.apis.rpc.expander import MAX_BYTES as EXPANDER_BYTES
 from autoscaler.apis.rpc.expander import Expander
 from autoscaler.apis.rpc.handler import CallPolicy
-from autoscaler.apis.rpc.keda_scaler import FRESH_SECONDS, MOST_STREAMS, ExternalScaler
+from autoscaler.apis.rpc.keda_scaler import FRESH_SECONDS, MAX_STREAMS, ExternalScaler
 from autoscaler.apis.rpc.server import GrpcPort, ServingError, serve
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ async def serve_ports(
         callers = settings.figures_callers if named else None
         policy = CallPolicy(callers=callers, tally=tally)
         services.append(ExternalScaler(readings, policy, fresh_seconds=settings.fresh_seconds))
-    first = GrpcPort(settings.host, settings.number, settings.files, most_calls=_CALLS + MOST_STREAMS)
+    first = GrpcPort(settings.host, settings.number, settings.files, most_calls=_CALLS + MAX_STREAMS)
     files = settings.files
     if files is not None and settings.anyone_asks:
         files = replace(files, client_ca=None)

@@ -27,7 +27,7 @@ from autoscaler.apis.rpc.core.node_groups import (
     OutcomeUnknownError,
 )
 from autoscaler.providers import base
-from isolation.contract.handover import Ours
+from isolation.contract.cluster_autoscaler_annotations import Ours
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.election import boottime
 

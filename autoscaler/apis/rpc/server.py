@@ -23,7 +23,7 @@ from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsErro
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """Of one request; nodes to delete and metadata of a ScaledObject are a thousandth of it."""
 _GRACE_SECONDS: Final = 5.0
 
@@ -50,7 +50,7 @@ class GrpcPort:
     number: int
     """0: any that is free."""
     files: CertificateFiles | None = None
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = MAX_BYTES
     most_calls: int = 64
     """At once, open streams included; further calls are RESOURCE_EXHAUSTED."""
 

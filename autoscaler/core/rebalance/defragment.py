@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Card, Pod
     from isolation.placement.engine import Engine
 
-LEAST_GAIN: Final = 0.05
+MIN_GAIN: Final = 0.05
 """Cards; less may be rounding."""
 
 
@@ -74,7 +74,7 @@ def find_defragment_moves(inputs: RebalanceInputs, most: int) -> list[Defragment
         then.hold(f"then/{pod.uid}", request, place)
         idle, left = then.fragments()
         gain = lost - left
-        if gain < LEAST_GAIN or not inputs.cost.is_worth(inputs.cost.cards_ratio(gain), (pod,)):
+        if gain < MIN_GAIN or not inputs.cost.is_worth(inputs.cost.cards_ratio(gain), (pod,)):
             then.release(f"then/{pod.uid}")
             then.hold(pod.uid, pod.request, source, force=True)
             continue

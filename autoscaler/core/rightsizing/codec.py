@@ -16,11 +16,11 @@ import zlib
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.core.rightsizing.histogram import MOST_BUCKETS, Histogram
+from autoscaler.core.rightsizing.histogram import MAX_BUCKETS, Histogram
 from autoscaler.core.rightsizing.history import (
-    MOST_DAYS,
-    MOST_LIVES,
-    MOST_RUNNING,
+    MAX_DAYS,
+    MAX_LIVES,
+    MAX_RUNNING,
     Life,
     ProgramHistory,
     ProgramKey,
@@ -29,9 +29,9 @@ from autoscaler.core.rightsizing.history import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_PROGRAMS: Final = 4000
-MOST_TEXT: Final = 520_000
-_MOST_INFLATED: Final = 32 << 20
+MAX_PROGRAMS: Final = 4000
+MAX_TEXT: Final = 520_000
+_MAX_INFLATED: Final = 32 << 20
 _VERSION: Final = 1
 _LARGEST: Final = 1e18
 _LIFE: Final = tuple(field.name for field in fields(Life))
@@ -43,29 +43,29 @@ class HistoryError(ValueError):
 
 def encode(histories: Mapping[ProgramKey, ProgramHistory]) -> str:
     """The text; of more than it holds those that were measured last."""
-    latest = sorted(histories.items(), key=lambda entry: (-entry[1].seen, entry[0]))[:MOST_PROGRAMS]
+    latest = sorted(histories.items(), key=lambda entry: (-entry[1].seen, entry[0]))[:MAX_PROGRAMS]
     while True:
         shown = [_show(key, history) for key, history in latest]
         raw = json.dumps({"version": _VERSION, "programs": shown}, separators=(",", ":"))
         text = base64.b64encode(zlib.compress(raw.encode())).decode()
-        if len(text) <= MOST_TEXT or not latest:
+        if len(text) <= MAX_TEXT or not latest:
             return text
         latest = latest[: len(latest) * 3 // 4]
 
 
 def decode(text: str, now: float) -> dict[ProgramKey, ProgramHistory]:
     """What the text says, with no time after `now`; HistoryError where it is none."""
-    if len(text) > MOST_TEXT:
-        raise HistoryError(f"usage history has {len(text)} characters: the maximum is {MOST_TEXT}")
+    if len(text) > MAX_TEXT:
+        raise HistoryError(f"usage history has {len(text)} characters: the maximum is {MAX_TEXT}")
     try:
         inflater = zlib.decompressobj()
-        raw = inflater.decompress(base64.b64decode(text, validate=True), _MOST_INFLATED)
+        raw = inflater.decompress(base64.b64decode(text, validate=True), _MAX_INFLATED)
         if not inflater.eof:
             raise HistoryError("usage history is cut short, or too large")
         found = json.loads(raw)
         if found["version"] != _VERSION:
             raise HistoryError(f"usage history has version {found['version']!r}: this program reads {_VERSION}")
-        programs = list(found["programs"])[:MOST_PROGRAMS]
+        programs = list(found["programs"])[:MAX_PROGRAMS]
     except (binascii.Error, zlib.error, ValueError, TypeError, KeyError, RecursionError) as exc:
         raise HistoryError(f"usage history is corrupt: {exc}") from None
     histories = {}
@@ -111,8 +111,8 @@ def _read(entry: Any, now: float) -> tuple[ProgramKey, ProgramHistory]:
     history = ProgramHistory(
         _read_histogram(usual.peaks, histograms[0], now),
         _read_histogram(usual.compute, histograms[1], now),
-        tuple(_read_life(life, now) for life in list(ended)[-MOST_LIVES:]),
-        {_text(name): _read_life(life, now) for name, life in list(running.items())[:MOST_RUNNING]},
+        tuple(_read_life(life, now) for life in list(ended)[-MAX_LIVES:]),
+        {_text(name): _read_life(life, now) for name, life in list(running.items())[:MAX_RUNNING]},
         bool(finite),
         min(_number(seen), now),
         int(_number(needed)),
@@ -125,14 +125,14 @@ def _read_histogram(usual: Histogram, entry: Any, now: float) -> Histogram:
     since, largest, weights = entry
     scale = _number(largest) / 1000
     found = {int(bucket): _number(weight) * scale for bucket, weight in weights.items()}
-    if any(not 0 <= bucket < MOST_BUCKETS for bucket in found):
+    if any(not 0 <= bucket < MAX_BUCKETS for bucket in found):
         raise ValueError("no bucket")
     return Histogram(usual.first, usual.half_life, min(_number(since), now), found)
 
 
 def _read_life(entry: Any, now: float) -> Life:
     given = dict(zip(_LIFE, entry, strict=True))
-    days = tuple(int(_number(day)) for day in list(given.pop("days"))[-MOST_DAYS:])
+    days = tuple(int(_number(day)) for day in list(given.pop("days"))[-MAX_DAYS:])
     compute = given.pop("compute_seconds")
     numbers = {name: _number(value) for name, value in given.items()}
     whole = {

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 GROWTH: Final = 1.05
 """Ratio of the widths of two neighbouring buckets."""
-MOST_BUCKETS: Final = 256
+MAX_BUCKETS: Final = 256
 DAY: Final = 86_400.0
-_LEAST_WEIGHT: Final = 1e-4
+_MIN_WEIGHT: Final = 1e-4
 """A bucket with less of the total is dropped (VPA: epsilon)."""
 _MANY: Final = 64
 """Of so many buckets the light ones are looked for."""
-_MOST_EXPONENT: Final = 100.0
+_MAX_EXPONENT: Final = 100.0
 """Weights grow by 2 in each half-life; beyond this many they are scaled back (VPA: maxDecayExponent)."""
 
 
@@ -45,14 +45,14 @@ class Histogram:
         if not (math.isfinite(value) and math.isfinite(weight) and weight > 0):
             return self
         weights, since = dict(self.weights), self.since if self.weights else at
-        if (at - since) / self.half_life > _MOST_EXPONENT:
+        if (at - since) / self.half_life > _MAX_EXPONENT:
             factor = 2.0 ** ((since - at) / self.half_life)
             weights, since = {bucket: old * factor for bucket, old in weights.items()}, at
         bucket = self.bucket_of(value)
-        weights[bucket] = weights.get(bucket, 0.0) + weight * 2.0 ** max(-_MOST_EXPONENT, (at - since) / self.half_life)
+        weights[bucket] = weights.get(bucket, 0.0) + weight * 2.0 ** max(-_MAX_EXPONENT, (at - since) / self.half_life)
         if len(weights) > _MANY:
             total = sum(weights.values())
-            weights = {bucket: old for bucket, old in weights.items() if old >= _LEAST_WEIGHT * total}
+            weights = {bucket: old for bucket, old in weights.items() if old >= _MIN_WEIGHT * total}
         return Histogram(self.first, self.half_life, since, weights)
 
     def bucket_of(self, value: float) -> int:
@@ -60,7 +60,7 @@ class Histogram:
         if value <= self.first:
             return 0
         bucket = math.log(value / self.first * (GROWTH - 1) + 1) / math.log(GROWTH)
-        return min(MOST_BUCKETS - 1, math.ceil(bucket - 1e-9) - 1)
+        return min(MAX_BUCKETS - 1, math.ceil(bucket - 1e-9) - 1)
 
     def upper(self, bucket: int) -> float:
         """The upper bound of a bucket."""

@@ -18,11 +18,11 @@ from isolation.contract.quantity import MIB
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_LIVES: Final = 16
+MAX_LIVES: Final = 16
 """Ended lives that are kept of a program, the latest."""
-MOST_RUNNING: Final = 64
+MAX_RUNNING: Final = 64
 """Lives in progress that are followed at once; of more replicas the first are followed."""
-MOST_DAYS: Final = 14
+MAX_DAYS: Final = 14
 """Daily peaks that are kept of a life: two weeks, since load repeats by the week."""
 GROWN_RATIO: Final = 1.02
 """A peak that is larger by this has grown."""
@@ -32,7 +32,7 @@ FULL_RATIO: Final = 0.97
 """Use beyond this of the promise fills it."""
 IDLE_RATIO: Final = 0.01
 """Below this use of a card's compute there is no work."""
-LEAST_WORK: Final = 1800.0
+MIN_WORK: Final = 1800.0
 """Seconds of work that make a day one that shows what is needed."""
 LONGEST_GAP: Final = 3600.0
 """Between two samples: what happened in a longer gap is not known."""
@@ -93,7 +93,7 @@ class Life:
     full: float = 0.0
     """Of those, seconds in which the promise was full."""
     days: tuple[int, ...] = ()
-    """Peaks of the latest whole days on which it had work, at most `MOST_DAYS`."""
+    """Peaks of the latest whole days on which it had work, at most `MAX_DAYS`."""
     day: int = 0
     """Which day of the life this is, from 0."""
     today: int = 0
@@ -130,7 +130,7 @@ class Life:
         day = max(self.day, int((new.at - self.started) // DAY))
         if day > self.day:
             # what a program without work uses is not what it needs
-            days = (*days, today)[-MOST_DAYS:] if busy >= LEAST_WORK else days
+            days = (*days, today)[-MAX_DAYS:] if busy >= MIN_WORK else days
             today, busy = 0, 0.0
         today = max(today, use)
         return Life(
@@ -190,7 +190,7 @@ class ProgramHistory:
     def record(self, new: UsageReading) -> ProgramHistory:
         """With one more measurement."""
         before = self.running.get(new.life)
-        if before is None and len(self.running) >= MOST_RUNNING:
+        if before is None and len(self.running) >= MAX_RUNNING:
             return self
         life = (before or Life(new.started, new.at, new.promised_bytes)).follow(new)
         peaks, compute, needed, denied_at = self.peaks, self.compute, self.needed_bytes, self.denied_at
@@ -212,7 +212,7 @@ class ProgramHistory:
             return self
         running = {name: other for name, other in self.running.items() if name != life}
         peaks = self.peaks.add(over.peak_bytes, 1.0, over.seen)
-        return replace(self, running=running, ended=(*self.ended, over)[-MOST_LIVES:], peaks=peaks)
+        return replace(self, running=running, ended=(*self.ended, over)[-MAX_LIVES:], peaks=peaks)
 
     def lives(self) -> tuple[Life, ...]:
         """All that are known, the ended ones first."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Pod
 
-MOST_PROGRAMS: Final = 4000
+MAX_PROGRAMS: Final = 4000
 """Of more the ones that were measured last are kept."""
 _ANY: Final = 1 << 50
 FORGET_SECONDS: Final = 30 * DAY
@@ -85,8 +85,8 @@ def advance(
     for use in uses:
         key = use.key
         found[key] = found.get(key, ProgramHistory()).record(use.reading(at))
-    if len(found) > MOST_PROGRAMS:
-        latest = sorted(found, key=lambda key: (-found[key].seen, key))[:MOST_PROGRAMS]
+    if len(found) > MAX_PROGRAMS:
+        latest = sorted(found, key=lambda key: (-found[key].seen, key))[:MAX_PROGRAMS]
         found = {key: found[key] for key in latest}
     return found
 

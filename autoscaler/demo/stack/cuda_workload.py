@@ -5,7 +5,7 @@ The program of each demo tenant: takes device memory through the CUDA driver API
 Run as a script under `gpushare run`, so it imports nothing of this project. It ends when its standard input does: its
 parent holds the other end, and may be killed.
 
-    python cuda_workload.py HOLD_MIB GROW_MIB MOST_MIB BUSY_MS EVERY_MS
+    python cuda_workload.py HOLD_MIB GROW_MIB MAX_MIB BUSY_MS EVERY_MS
 
 It takes HOLD at once, then GROW more every two seconds until it has MOST (a refusal does not stop it from asking), and
 computes BUSY of every EVERY milliseconds.

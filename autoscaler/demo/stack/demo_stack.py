@@ -55,7 +55,7 @@ CREATE_SECONDS: Final = 20.0
 END_SECONDS: Final = 20.0
 HTTP_SECONDS: Final = 2.0
 """Deadline of one request to an endpoint of the stack."""
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """Of one response."""
 
 
@@ -281,9 +281,9 @@ def http_get(url: str, path: str) -> bytes | None:
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
-        page = answer.read(MOST_BYTES + 1)
+        page = answer.read(MAX_BYTES + 1)
     except (OSError, HTTPException):
         return None
     finally:
         connection.close()
-    return page if answer.status == HTTPStatus.OK and len(page) <= MOST_BYTES else None
+    return page if answer.status == HTTPStatus.OK and len(page) <= MAX_BYTES else None

@@ -19,7 +19,7 @@ from isolation.contract.stack import FIRING, Alert
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MOST_ALERTS: Final = 200
+MAX_ALERTS: Final = 200
 _SUBJECTS: Final = ("pod", "card", "pool", "collector", "job")
 """Labels that tell whom an alert is about, the closest first."""
 _LONGEST: Final = 300
@@ -146,7 +146,7 @@ def read_alerts(raw: bytes, state: str = FIRING) -> tuple[Alert, ...] | None:
     try:
         document = json.loads(raw)
         found = document["data"]["alerts"] if isinstance(document, dict) else document
-        return tuple(_alert(one, state) for one in found[:MOST_ALERTS] if _state(one) in {state, "active"})
+        return tuple(_alert(one, state) for one in found[:MAX_ALERTS] if _state(one) in {state, "active"})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from autoscaler.kube.config.reader import read_config
-from autoscaler.kube.config.yaml_lines import MOST_BYTES
+from autoscaler.kube.config.yaml_lines import MAX_BYTES
 from autoscaler.kube.core.config import Config, ConfigError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ConfigFile:
     def _read(self, path: Path) -> bytes:
         try:
             with path.open("rb") as file:
-                raw = file.read(MOST_BYTES + 1)
+                raw = file.read(MAX_BYTES + 1)
         except OSError as exc:
             raise ConfigError(f"{path}: cannot read the file: {exc.strerror}") from None
         if not raw.strip():

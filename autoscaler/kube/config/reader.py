@@ -18,9 +18,9 @@ from autoscaler.core.limits import BOUNDS, Limits, LimitsError
 from autoscaler.kube.config.yaml_lines import document
 from autoscaler.kube.core.config import SOURCES, Config, ConfigError, Figures, PoolConfig
 from autoscaler.providers.registry import PoolSource
+from isolation.contract.cluster_autoscaler_annotations import Scaler
 from isolation.contract.codec.cursor import At, CodecError, show, show_path
 from isolation.contract.codec.template import template_at
-from isolation.contract.handover import Scaler
 from isolation.contract.model import CardChoice, Mode
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     Word = TypeVar("Word", bound=StrEnum)
 
 VERSION: Final = 1
-MOST_POOLS: Final = 200
-MOST_PROBLEMS: Final = 50
+MAX_POOLS: Final = 200
+MAX_PROBLEMS: Final = 50
 _LARGEST_POOL: Final = 100_000
 _HIGHEST_PRIORITY: Final = 1000
 _LARGEST_AMOUNT: Final = 1e12
@@ -57,7 +57,7 @@ def read_config(raw: bytes, name: str = "the configuration") -> Config:
     reader = _Reader(doc, name)
     found = reader.config()
     if reader.problems:
-        raise ConfigError("\n".join(reader.problems[:MOST_PROBLEMS]))
+        raise ConfigError("\n".join(reader.problems[:MAX_PROBLEMS]))
     return found
 
 
@@ -79,8 +79,8 @@ class _Reader:
     def _pools(self, at: At) -> tuple[PoolConfig, ...]:
         nothing: list[At] = []
         items = self._try(at.items, nothing)
-        if len(items) > MOST_POOLS:
-            self._say(at.wrong(f"{len(items)} pools: the maximum is {MOST_POOLS}"))
+        if len(items) > MAX_POOLS:
+            self._say(at.wrong(f"{len(items)} pools: the maximum is {MAX_POOLS}"))
             return ()
         found: dict[str, PoolConfig] = {}
         for item in items:

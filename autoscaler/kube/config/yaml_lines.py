@@ -20,9 +20,9 @@ from isolation.contract.codec.cursor import At, CodecError
 if TYPE_CHECKING:
     from isolation.contract.codec.cursor import Path
 
-MOST_BYTES: Final = 1 << 19
+MAX_BYTES: Final = 1 << 19
 """Half of what a ConfigMap holds; 200 pools with profiles of 16 cards have room."""
-MOST_VALUES: Final = 50_000
+MAX_VALUES: Final = 50_000
 """Keys count too. Reading so many takes about half a second."""
 _DEEPEST: Final = 32
 _LONGEST_NUMBER: Final = 100
@@ -50,8 +50,8 @@ class ConfigDocument:
 
 def document(raw: bytes) -> ConfigDocument:
     """The value of a file; raises CodecError, its message with the line where that is known."""
-    if len(raw) > MOST_BYTES:
-        raise CodecError((), f"{len(raw)} bytes: a configuration file has at most {MOST_BYTES}")
+    if len(raw) > MAX_BYTES:
+        raise CodecError((), f"{len(raw)} bytes: a configuration file has at most {MAX_BYTES}")
     try:
         text = raw.decode()
         _bounded(text)
@@ -77,8 +77,8 @@ def _bounded(text: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             raise CodecError((), "aliases (*name) are not supported; write the value out")
         values += isinstance(event, yaml.NodeEvent)
-        if values > MOST_VALUES:
-            raise CodecError((), f"too many keys and values: the maximum is {MOST_VALUES}")
+        if values > MAX_VALUES:
+            raise CodecError((), f"too many keys and values: the maximum is {MAX_VALUES}")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             where = f"line {event.start_mark.line + 1}: " if event.start_mark is not None else ""

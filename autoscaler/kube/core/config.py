@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.limits import Limits
-from isolation.contract.handover import Ours, Scaler
+from isolation.contract.cluster_autoscaler_annotations import Ours, Scaler
 from isolation.contract.model import Mode
 from isolation.host.core.context_memory import server_bytes, under_mps
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from isolation.placement.node_rules import Needs
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-MOST_BUDGETS: Final = 200
+MAX_BUDGETS: Final = 200
 """In one namespace; where there are more nobody is moved: each pod would have to be held against each of them."""
-MOST_KINDS: Final = 500
+MAX_KINDS: Final = 500
 """Different spreads and sets of rules that are weighed in one turn; a tenant can make each of its pods another kind."""
 _BEYOND: Final = ("volume ", "resource claims", "a pod group", "host ports")
 """How phrases of `Request.unmodelled` begin that bind a pod to places that nobody here knows."""
@@ -170,8 +170,8 @@ def find_guarded(pods: Iterable[Pod], budgets: Sequence[PodBudget]) -> dict[str,
         by_namespace.setdefault(budget.namespace, []).append(budget)
     found: dict[str, str] = {}
     for pod in pods if by_namespace else ():
-        if len(by_namespace.get(pod.namespace, ())) > MOST_BUDGETS:
-            found[pod.uid] = f"namespace {pod.namespace} has more than {MOST_BUDGETS} PodDisruptionBudgets"
+        if len(by_namespace.get(pod.namespace, ())) > MAX_BUDGETS:
+            found[pod.uid] = f"namespace {pod.namespace} has more than {MAX_BUDGETS} PodDisruptionBudgets"
             continue
         over = [budget for budget in by_namespace.get(pod.namespace, ()) if budget.covers(pod.labels)]
         if len(over) > 1:
@@ -218,8 +218,8 @@ class _Domains:
     def too_many(self, pod: Pod, spreads: Sequence[Spread]) -> str:
         """Why this one is not weighed; empty: it is."""
         new = sum((pod.namespace, spread) not in self._counts for spread in spreads)
-        full = max(len(self._counts) + new, len(self._fitting) + len(spreads)) > MOST_KINDS
-        return f"more than {MOST_KINDS} different topology spread constraints" if new and full else ""
+        full = max(len(self._counts) + new, len(self._fitting) + len(spreads)) > MAX_KINDS
+        return f"more than {MAX_KINDS} different topology spread constraints" if new and full else ""
 
     def served(self, pod: Pod, request: Request, spread: Spread) -> Request:
         """The request as it may be served now; counts the pod where it will be."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _CAPI: Final = "capacity.cluster-autoscaler.kubernetes.io/"
 _AWS: Final = "k8s.io/cluster-autoscaler/node-template/"
-_MOST: Final = 256
+_MAX_ITEMS: Final = 256
 """Labels, taints or resources of one description."""
 
 
@@ -58,11 +58,11 @@ def _template(
     resources: Mapping[str, str], labels: Mapping[str, str], taints: Iterable[Mapping[str, str]]
 ) -> NodeTemplate | None:
     """Read as the node itself would be; None where it says too little, or nothing that a node can be."""
-    if not {"cpu", "memory"} <= resources.keys() or max(len(resources), len(labels)) > _MOST:
+    if not {"cpu", "memory"} <= resources.keys() or max(len(resources), len(labels)) > _MAX_ITEMS:
         return None
     node = {
         "metadata": {"name": "template", "labels": dict(labels)},
-        "spec": {"taints": [dict(taint) for taint in taints][:_MOST]},
+        "spec": {"taints": [dict(taint) for taint in taints][:_MAX_ITEMS]},
         "status": {"capacity": dict(resources), "allocatable": dict(resources)},
     }
     try:
@@ -72,7 +72,7 @@ def _template(
 
 
 def _split(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()][:_MOST]
+    return [item.strip() for item in text.split(",") if item.strip()][:_MAX_ITEMS]
 
 
 def _pair(item: str, sign: str) -> tuple[str, str]:

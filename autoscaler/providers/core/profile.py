@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node
 
 VERSION: Final = 1
-MOST_TEXT: Final = 512 << 10
+MAX_TEXT: Final = 512 << 10
 """Bytes of remembered profiles: a ConfigMap holds 1 MiB, and others write there too."""
-MOST_POOLS: Final = 1000
+MAX_POOLS: Final = 1000
 _OWN: Final = frozenset({"kubernetes.io/hostname", "beta.kubernetes.io/hostname"})
 """Labels that no two nodes share."""
 _PLACES: Final = (
@@ -120,13 +120,13 @@ def _size(kind: NodeTemplate) -> tuple[object, ...]:
 
 
 def encode(profiles: Mapping[str, NodeTemplate]) -> str:
-    """Profiles as JSON, pools in order; what would not fit `MOST_TEXT` is left out, last pools first."""
+    """Profiles as JSON, pools in order; what would not fit `MAX_TEXT` is left out, last pools first."""
     pools: dict[str, object] = {}
     size = len(json.dumps({"version": VERSION, "pools": {}}))
-    for name in sorted(profiles)[:MOST_POOLS]:
+    for name in sorted(profiles)[:MAX_POOLS]:
         shown = template_shown(profiles[name])
         size += len(json.dumps({name: shown}, separators=(",", ":")))
-        if size > MOST_TEXT:
+        if size > MAX_TEXT:
             break
         pools[name] = shown
     return json.dumps({"version": VERSION, "pools": pools}, separators=(",", ":"))
@@ -134,17 +134,17 @@ def encode(profiles: Mapping[str, NodeTemplate]) -> str:
 
 def decode(text: str) -> tuple[dict[str, NodeTemplate], tuple[str, ...]]:
     """The profiles that can be read, and why others cannot; raises CodecError where nothing can."""
-    if len(text) > MOST_TEXT:
+    if len(text) > MAX_TEXT:
         raise CodecError(
-            (), f"profiles have {len(text)} characters: the maximum is {MOST_TEXT}; delete them to learn them again"
+            (), f"profiles have {len(text)} characters: the maximum is {MAX_TEXT}; delete them to learn them again"
         )
     at = decoded(text)
     if at["version"].integer(0) != VERSION:
         raise at["version"].wrong(
             f"unsupported version {show(at['version'].value)}; this program reads version {VERSION}"
         )
-    if len(at["pools"].mapping()) > MOST_POOLS:
-        raise at["pools"].wrong(f"{len(at['pools'].mapping())} pools: the maximum is {MOST_POOLS}")
+    if len(at["pools"].mapping()) > MAX_POOLS:
+        raise at["pools"].wrong(f"{len(at['pools'].mapping())} pools: the maximum is {MAX_POOLS}")
     found, problems = {}, []
     for name, entry in at["pools"].fields():
         try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _SPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_MOST_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 4 << 20
 DEFAULT: Final = "default"
 
 
@@ -89,6 +89,6 @@ def _kubeconfigs() -> list[Path]:
 def _text(file: Path) -> str:
     try:
         with file.open("rb") as opened:
-            return opened.read(_MOST_BYTES).decode("utf-8", "replace")
+            return opened.read(_MAX_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""

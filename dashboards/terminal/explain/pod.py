@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Slice
 
-_MOST_EVENTS: Final = 5
-_MOST_GATES: Final = 8
+_MAX_EVENTS: Final = 5
+_MAX_GATES: Final = 8
 _LONGEST_MESSAGE: Final = 500
 _NOT_STARTED: Final = frozenset({"StartError", "ContainerCannotRun", "RunContainerError"})
 """Reasons of a container that has ended without having run: after it the kubelet only says that it waits."""
@@ -75,7 +75,7 @@ def parse_pod(pod: Any, uuids: Mapping[int, str], unit_bytes: int) -> ExplainedP
         promise=promise,
         reservation=annotations.get(RESERVATION, ""),
         marked=metadata["labels"].texts().get(SHARED) == "true",
-        gates=tuple(gate["name"].text() for gate in spec["schedulingGates"].items()[:_MOST_GATES]),
+        gates=tuple(gate["name"].text() for gate in spec["schedulingGates"].items()[:_MAX_GATES]),
         deleting=bool(metadata["deletionTimestamp"]),
         unscheduled=conditions[0]["message"].text() if conditions else "",
         owner_uid=owner_uid_of(metadata.value),
@@ -204,7 +204,7 @@ def parse_events(items: Iterable[msgspec.Raw], uid: str) -> tuple[PodEvent, ...]
                 found.append(_told(event))
         except (msgspec.MsgspecError, UnicodeDecodeError, CodecError):
             continue
-    return tuple(sorted(found, key=lambda one: -one.at)[:_MOST_EVENTS])
+    return tuple(sorted(found, key=lambda one: -one.at)[:_MAX_EVENTS])
 
 
 def _told(event: _Event) -> PodEvent:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from dashboards.terminal.explain.explanation import NodeReason
     from isolation.contract.model import Node, Pod, Request
 
-MOST_CARDS_TRIED: Final = 16
-_MOST_POOLS: Final = 8
-_MOST_NODES_FOR_MOVES: Final = 16
-_MOST_MOVES: Final = 3
+MAX_CARDS_TRIED: Final = 16
+_MAX_POOLS: Final = 8
+_MAX_NODES_FOR_MOVES: Final = 16
+_MAX_MOVES: Final = 3
 _WAITING: Final = "the pod that waits"
 _MOVABLE: Final = frozenset({Why.CARDS, Why.FRAGMENTED})
 
@@ -95,7 +95,7 @@ def _split(engine: Engine, request: Request, unit: int, words: Words, step: int)
         return
     units = request.card_bytes * request.cards // unit
     core = request.card_core * request.cards
-    for cards in range(1, MOST_CARDS_TRIED + 1):
+    for cards in range(1, MAX_CARDS_TRIED + 1):
         if cards == request.cards or units % cards or core % (cards * step):
             continue
         found = engine.place(replace(request, cards=cards, card_bytes=units // cards * unit, card_core=core // cards))
@@ -127,7 +127,7 @@ def _nodes(engine: Engine, request: Request, whys: Sequence[NodeReason]) -> Iter
     """A node that only has to become usable again."""
     barred = [one for one in whys if one.why is Why.NOT_READY]
     twin = engine.fork()
-    for one in barred[:_MOST_NODES_FOR_MOVES]:
+    for one in barred[:_MAX_NODES_FOR_MOVES]:
         node = twin.nodes[one.name]
         twin.put_node(_usable(node))
         found = twin.place_on(request, one.name)
@@ -152,9 +152,7 @@ def _pools(engine: Engine, request: Request, whys: Sequence[NodeReason]) -> Iter
         if node.cards and node.mode is not Mode.NONE:
             key = (node.pool, node.mode, node.cards[0].model, len(node.cards))
             likes.setdefault(key, node)
-    for (pool, mode, model, cards), like in sorted(likes.items(), key=lambda one: one[0][:1] + one[0][2:])[
-        :_MOST_POOLS
-    ]:
+    for (pool, mode, model, cards), like in sorted(likes.items(), key=lambda one: one[0][:1] + one[0][2:])[:_MAX_POOLS]:
         empty = replace(_usable(like), cards=tuple(replace(card, healthy=True) for card in like.cards))
         found = Engine((empty,)).place(request)
         what = f"a new node of pool {pool}" if pool else f"a new node like {like.name}"
@@ -165,7 +163,7 @@ def _pools(engine: Engine, request: Request, whys: Sequence[NodeReason]) -> Iter
 def _moves(engine: Engine, request: Request, whys: Sequence[NodeReason], pods: Mapping[str, Pod]) -> Iterator[Remedy]:
     """The fewest pods whose leaving makes room on one node, each with a place to go."""
     best: tuple[int, str] | None = None
-    nearest = [one.name for one in whys if one.why in _MOVABLE][:_MOST_NODES_FOR_MOVES]
+    nearest = [one.name for one in whys if one.why in _MOVABLE][:_MAX_NODES_FOR_MOVES]
     twin = engine.fork()
     for name in nearest:
         found = _clear(twin, request, name, pods)
@@ -184,7 +182,7 @@ def _clear(twin: Engine, request: Request, name: str, pods: Mapping[str, Pod]) -
     ]
     # The smallest that is enough first, then larger ones; then pairs and triples of the smallest.
     there.sort(key=lambda pod: (pod.request.card_bytes, pod.key))
-    for number in range(1, _MOST_MOVES + 1):
+    for number in range(1, _MAX_MOVES + 1):
         for start in range(max(0, len(there) - number + 1)):
             description = _after(twin, request, name, there[start : start + number])
             if description is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _NODES_SHOWN: Final = 8
 _REASONS_SHOWN: Final = 6
-_MOST_TEXT: Final = 600
+_MAX_TEXT: Final = 600
 _INDENT: Final = 2
 _BESIDE_CARDS: Final = frozenset({Why.CPU, Why.MEMORY, Why.PODS})
 """What a node lacks though its cards would do."""
@@ -56,7 +56,7 @@ def explain_lines(explanation: Explanation, now: float, output: TextOutput, *, w
     if explanation.waits is not None:
         lines += _waits(explanation.waits, pod, output, wide=wide)
     elif not pod.node and pod.unscheduled:
-        lines += sentence(output, f"scheduler: {pod.unscheduled[:_MOST_TEXT]}", indent=_INDENT)
+        lines += sentence(output, f"scheduler: {pod.unscheduled[:_MAX_TEXT]}", indent=_INDENT)
     lines += _events(explanation.events, now, output)
     return [*lines, *(line for note in explanation.notes for line in sentence(output, f"note: {note}", WARN))]
 
@@ -154,7 +154,7 @@ def _waits(waits: PendingReason, pod: ExplainedPod, output: TextOutput, *, wide:
     if waits.reserved:
         lines += sentence(output, f"room is reserved for it: {waits.reserved}", "green", _INDENT)
     if pod.unscheduled:
-        lines += sentence(output, f"scheduler: {pod.unscheduled[:_MOST_TEXT]}", DIM, _INDENT)
+        lines += sentence(output, f"scheduler: {pod.unscheduled[:_MAX_TEXT]}", DIM, _INDENT)
     lines += ["", *_nodes(waits.nodes, output, wide=wide)]
     if waits.remedies:
         lines += ["", output.styled("What would help", STRONG)]
@@ -218,7 +218,7 @@ def _events(events: Sequence[PodEvent], now: float, output: TextOutput) -> list[
     for one in events:
         ago = f"{clock(now - one.at)} ago" if one.at else "?"
         times = f" ({one.times} times)" if one.times > 1 else ""
-        text = f"{ago}, {one.reason}{times} by {one.who or '?'}: {one.text[:_MOST_TEXT]}"
+        text = f"{ago}, {one.reason}{times} by {one.who or '?'}: {one.text[:_MAX_TEXT]}"
         lines += sentence(output, text, WARN if one.kind == "Warning" else "", _INDENT)
     return lines
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 KEPT: Final = 240
 """Figures of each series: 20 minutes at a reading every 5 s."""
-_MOST_SERIES: Final = 20_000
+_MAX_SERIES: Final = 20_000
 _OF_CARDS: Final = frozenset({"used", "utilisation", "power", "temperature"})
 _OF_PODS: Final = frozenset({"used", "core_used"})
 LEVELS: Final = "▁▂▃▄▅▆▇█"
@@ -39,7 +39,7 @@ class History:
         now = _figures(usage)
         self.readings += 1
         for key in now.keys() - self._series.keys():
-            if len(self._series) < _MOST_SERIES:
+            if len(self._series) < _MAX_SERIES:
                 self._series[key] = deque([None] * min(KEPT, self.readings - 1), KEPT)
         for key, series in list(self._series.items()):
             series.append(now.get(key))

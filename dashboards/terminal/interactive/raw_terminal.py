@@ -31,7 +31,7 @@ _SUSPEND: Final = b"\x1a"
 _ESCAPE: Final = b"\x1b"
 _REST_SECONDS: Final = 0.03
 """For the rest of a key's bytes, where a network has torn them apart."""
-_MOST_BYTES: Final = 4096
+_MAX_BYTES: Final = 4096
 _LOCAL_FLAGS, _INPUT_FLAGS, _CONTROLS = 3, 0, 6
 """Places in what tcgetattr returns."""
 
@@ -82,14 +82,14 @@ class Terminal:
         ready, _, _ = select.select([self._in, self._wake], [], [], seconds)
         if self._wake in ready:
             with contextlib.suppress(BlockingIOError):
-                os.read(self._wake, _MOST_BYTES)
+                os.read(self._wake, _MAX_BYTES)
         if self._in not in ready:
             return ()
-        sent = os.read(self._in, _MOST_BYTES)
+        sent = os.read(self._in, _MAX_BYTES)
         if not sent:  # nobody is there any more
             return (INTERRUPT,)
         if sent.endswith(_ESCAPE) and select.select([self._in], [], [], _REST_SECONDS)[0]:
-            sent += os.read(self._in, _MOST_BYTES)
+            sent += os.read(self._in, _MAX_BYTES)
         if _SUSPEND in sent:
             self._suspend()
         return parse_keys(sent)

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from dashboards.terminal.interactive.history import History
     from dashboards.terminal.table import TextOutput
 
-LEAST: Final = (60, 10)
+MIN_SIZE: Final = (60, 10)
 """Columns and lines below which nothing sensible fits."""
 _GUTTER: Final = 2
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CURSOR, _CURSOR_PLAIN = "\x1b[30;46m", "\x1b[7m"
-_MOST_PROCESSES: Final = 12
+_MAX_PROCESSES: Final = 12
 _PREVIEW_FRAME: Final = 3
-_LEAST_PREVIEW: Final = _PREVIEW_FRAME + 1
+_MIN_PREVIEW: Final = _PREVIEW_FRAME + 1
 """Lines: an empty one, title, heading, and a row."""
 
 
@@ -79,8 +79,8 @@ def draw(scene: FrameInput, size: tuple[int, int]) -> DrawnFrame:
     """The whole screen of so many columns and lines."""
     width, height = size
     model, state, status, output = scene.model, scene.state, scene.status, scene.output
-    if width < LEAST[0] or height < LEAST[1]:
-        text = f"terminal too small: needs {LEAST[0]} x {LEAST[1]} or more; q quits"
+    if width < MIN_SIZE[0] or height < MIN_SIZE[1]:
+        text = f"terminal too small: needs {MIN_SIZE[0]} x {MIN_SIZE[1]} or more; q quits"
         return DrawnFrame(_filled([text], size), [], 1)
     if model is None:
         said = [output.styled(line, BAD) for line in _wrapped(status.trouble, width)] or [
@@ -109,7 +109,7 @@ def _body(model: ReadingSummary, scene: FrameInput, size: tuple[int, int]) -> Dr
     elif place.kind == "one pod":
         above += pod_facts(model.pod(place.of), on, height)
     if place.kind in ("one card", "one pod"):
-        processes = ["", *_first(process_lines(model, place, inner), max(3, min(_MOST_PROCESSES, height // 3)), output)]
+        processes = ["", *_first(process_lines(model, place, inner), max(3, min(_MAX_PROCESSES, height // 3)), output)]
     page = max(1, height - len(above) - len(below) - len(processes) - 1)
     first = shown_from(place, keys, page)
     shown = things[first : first + page]
@@ -135,7 +135,7 @@ def _first(lines: list[str], most: int, output: TextOutput) -> list[str]:
 
 def _preview(model: ReadingSummary, scene: FrameInput, keys: list[str], output: TextOutput, room: int) -> list[str]:
     """Where there is room: what Enter would show of the row with the cursor."""
-    if room < _LEAST_PREVIEW or not keys:
+    if room < _MIN_PREVIEW or not keys:
         return []
     place = press_key(replace(scene.state, typing=False), ENTER, keys, 1).place
     things = model.rows(Navigation((place,)))

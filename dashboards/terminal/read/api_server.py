@@ -52,14 +52,14 @@ NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
 _ALL_PODS: Final = MappingProxyType({"fieldSelector": NOT_ENDED})
 _PAGE: Final = 2500
-MOST_ASKED: Final = 64
+MAX_ASKED: Final = 64
 """Exporters that are asked one by one; of a larger fleet a Prometheus knows."""
 _AT_ONCE: Final = 16
 _EXPORTER_SECONDS: Final = 4.0
-_MOST_CAUSES: Final = 4
+_MAX_CAUSES: Final = 4
 _ALL_SECONDS: Final = 10.0
 """For all of them: however many hang, what the API server said is shown."""
-_MOST_UNREADABLE: Final = 3
+_MAX_UNREADABLE: Final = 3
 _EXPORTER_PORT: Final = 9445
 _EXPORTERS: Final = "app.kubernetes.io/name=gpushare-exporter"
 
@@ -205,7 +205,7 @@ async def reservations(access: Access, notes: list[str]) -> list[Reservation]:
 
 
 def _complaints(view: StoreView, nodes: Iterable[FleetNode], pods: Iterable[FleetPod]) -> list[str]:
-    notes = [f"cannot read {key}: {why}" for key, why in islice(view.unreadable.items(), _MOST_UNREADABLE)]
+    notes = [f"cannot read {key}: {why}" for key, why in islice(view.unreadable.items(), _MAX_UNREADABLE)]
     if len(view.unreadable) > len(notes):
         notes.append(f"cannot read {len(view.unreadable) - len(notes)} more objects")
     known = {node.name for node in nodes}
@@ -226,10 +226,10 @@ async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool 
     heard, wanted = ExporterAnswers(), frozenset(nodes)
     if not wanted:
         return heard
-    if len(wanted) > MOST_ASKED:
+    if len(wanted) > MAX_ASKED:
         heard.notes.append(
             f"memory in use is unknown: {len(wanted):,} nodes are too many to read each exporter (limit "
-            f"{MOST_ASKED}); set --prometheus URL or --node NAME"
+            f"{MAX_ASKED}); set --prometheus URL or --node NAME"
         )
         return heard
     try:
@@ -245,11 +245,11 @@ async def ask_exporters(access: Access, nodes: Iterable[str], *, breaches: bool 
     for node in sorted(failed):
         causes.setdefault(failed[node], []).append(node)
     notes = [_unheard(those, why) for why, those in causes.items()]
-    heard.notes += notes[:_MOST_CAUSES]
-    if len(notes) > _MOST_CAUSES:
-        rest = sum(len(those) for those in list(causes.values())[_MOST_CAUSES:])
+    heard.notes += notes[:_MAX_CAUSES]
+    if len(notes) > _MAX_CAUSES:
+        rest = sum(len(those) for those in list(causes.values())[_MAX_CAUSES:])
         heard.notes.append(
-            f"memory in use on {count(rest, 'more node')} is unknown, for {len(notes) - _MOST_CAUSES} other reasons"
+            f"memory in use on {count(rest, 'more node')} is unknown, for {len(notes) - _MAX_CAUSES} other reasons"
         )
     return heard
 

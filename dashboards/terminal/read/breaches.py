@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from dashboards.terminal.read.usage import Usage
 
-_MOST_RECORDS: Final = 4096
-_MOST_TEXT: Final = 400
+_MAX_RECORDS: Final = 4096
+_MAX_TEXT: Final = 400
 MEASURED: Final = "over_limit"
 
 
@@ -99,7 +99,7 @@ def parse_breaches(body: bytes, node: str) -> tuple[BreachRow, ...]:
         raise BreachError("the answer is not a list of breaches") from None
     if document.version != 1:
         raise BreachError(f"the list of breaches has version {document.version}; only version 1 is supported")
-    found = (_breached(raw, node) for raw in document.breaches[:_MOST_RECORDS])
+    found = (_breached(raw, node) for raw in document.breaches[:_MAX_RECORDS])
     return tuple(one for one in found if one is not None)
 
 
@@ -119,7 +119,7 @@ def _breached(raw: msgspec.Raw, node: str) -> BreachRow | None:
         one.message,
         one.promise,
     )
-    if any(len(word) > _MOST_TEXT for word in words):
+    if any(len(word) > _MAX_TEXT for word in words):
         return None
     return BreachRow(
         node=node,

@@ -18,7 +18,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
-from isolation.contract.exposition import MOST_BYTES
+from isolation.contract.exposition import MAX_BYTES
 from isolation.contract.text import printable
 from isolation.kube.network_errors import network_error
 
@@ -82,8 +82,8 @@ def _bounded(answer: HTTPResponse, ends: float) -> bytes:
     body = io.BytesIO()
     while chunk := answer.read1(_CHUNK):
         body.write(chunk)
-        if body.tell() > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES >> 20} MiB")
+        if body.tell() > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
         if time.monotonic() > ends:
             raise TimeoutError("timed out")
     return body.getvalue()
@@ -92,9 +92,9 @@ def _bounded(answer: HTTPResponse, ends: float) -> bytes:
 def _unpacked(body: bytes) -> bytes:
     """What was packed, if it is no larger than it may be."""
     with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
-        plain = packed.read(MOST_BYTES + 1)
-    if len(plain) > MOST_BYTES:
-        raise ValueError(f"more than {MOST_BYTES >> 20} MiB")
+        plain = packed.read(MAX_BYTES + 1)
+    if len(plain) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
     return plain
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-_MOST: Final = 4096
-_MOST_TEXT: Final = 400
+_MAX_PROCESSES: Final = 4096
+_MAX_TEXT: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def parse_processes(body: bytes, node: str) -> Processes:
         return Processes(node, why="its exporter is older than this program, and tells no processes")
     if document.version != 1 or document.processes is None:
         return Processes(node, why="its exporter cannot tell now")
-    found = (_process(raw) for raw in document.processes[:_MOST])
+    found = (_process(raw) for raw in document.processes[:_MAX_PROCESSES])
     return Processes(node, tuple(one for one in found if one is not None))
 
 
@@ -87,7 +87,7 @@ def _process(raw: msgspec.Raw) -> Process | None:
     except _BROKEN:
         return None
     name = one.name or "(ended)"
-    if any(len(word) > _MOST_TEXT for word in (one.uuid, name, one.namespace, one.pod, one.container, one.attributed)):
+    if any(len(word) > _MAX_TEXT for word in (one.uuid, name, one.namespace, one.pod, one.container, one.attributed)):
         return None
     return Process(
         one.uuid,

@@ -73,7 +73,7 @@ LIVELY: Final = frozenset(
 _BY_KIND: Final = frozenset({metrics.BREACHES_OPEN.name})
 """A sample for each kind; what is said of the card is their sum."""
 _LARGEST: Final = float(1 << 62)
-_MOST_INDEX: Final = 4
+_MAX_INDEX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def _tenant(key: tuple[str, ...], figures: Mapping[str, float], promise: str) ->
 
 
 def _index(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_INDEX else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_INDEX else None
 
 
 def build_fleet(usage: Usage) -> Fleet:

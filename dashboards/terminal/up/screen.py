@@ -31,9 +31,9 @@ TWO_COLUMNS: Final = 150
 """Cells from which cards and pods stand side by side."""
 ORDINARY: Final = frozenset({"place", "finish"})
 """Happenings that the pods themselves show; they would push what was decided off the screen."""
-LEAST_WIDTH: Final = 72
-LEAST_HEIGHT: Final = 8
-_MOST_CARDS: Final = 60
+MIN_WIDTH: Final = 72
+MIN_HEIGHT: Final = 8
+_MAX_CARDS: Final = 60
 """Lines of single cards; beyond it one line per node says more."""
 
 
@@ -57,8 +57,8 @@ def screen(
     tally: Tally | None = None,
 ) -> list[Text]:
     """The whole screen, at most `height` lines of at most `width` cells; `tally` may be that of earlier frames."""
-    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
-        return [Text(column(f"terminal too small: needs {LEAST_WIDTH} x {LEAST_HEIGHT} or more", width))][:height]
+    if width < MIN_WIDTH or height < MIN_HEIGHT:
+        return [Text(column(f"terminal too small: needs {MIN_WIDTH} x {MIN_HEIGHT} or more", width))][:height]
     cards, pods = (tally or Tally()).uses(frame.nodes)
     fleet = [_pools(frame, cards, signs), _cards(frame, cards, signs)]
     events = [_pods(pods), _waiting(frame), _happenings(frame)]
@@ -138,7 +138,7 @@ def _cards(frame: Frame, cards: Sequence[CardTotals], signs: BarCharacters) -> B
 
     def draw(width: int, lines: int) -> list[Text]:
         coming = [tables.empty_row(node, width) for node in empty[:lines]]
-        if len(cards) + len(empty) <= min(lines - 1, _MOST_CARDS):
+        if len(cards) + len(empty) <= min(lines - 1, _MAX_CARDS):
             return [tables.card_header(width), *(tables.card_row(use, width, signs) for use in cards), *coming]
         standing = [group for group in groups.values() if group]
         if len(groups) > lines - 1:
@@ -147,7 +147,7 @@ def _cards(frame: Frame, cards: Sequence[CardTotals], signs: BarCharacters) -> B
         return _listed(tables.node_header(width), drawn, lines, noun="node", whole=len(groups))
 
     single = len(cards) + len(empty)
-    return Block(4, max(single if single <= _MOST_CARDS else len(groups), 1) + 1, draw)
+    return Block(4, max(single if single <= _MAX_CARDS else len(groups), 1) + 1, draw)
 
 
 def _busy(group: Sequence[CardTotals]) -> tuple[int, float, str]:

@@ -15,7 +15,7 @@ from rich.text import Text
 from dashboards.terminal.memory_bar import BLOCKS, OVER_STYLE, MemoryUse, bar
 from dashboards.terminal.text_format import clock, column, gib, percent
 from dashboards.terminal.up import tables
-from dashboards.terminal.up.screen import LEAST_HEIGHT, Block, deal
+from dashboards.terminal.up.screen import MIN_HEIGHT, Block, deal
 from dashboards.terminal.up.totals import Tally
 from isolation.contract.stack import DOWN, FIRING, UP
 from isolation.contract.text import printable
@@ -32,8 +32,8 @@ _FIGURES: Final = 6 + 9 + 9 + 8 + 11
 DOES_CELLS: Final = 27
 """What a tenant does, in words: where there is room for it."""
 _WITH_WORDS: Final = 100
-_MOST_ALERTS: Final = 4
-_MOST_TENANTS: Final = 5
+_MAX_ALERTS: Final = 4
+_MAX_TENANTS: Final = 5
 _FEW_CARDS: Final = 4
 """So many are shown however low the window is."""
 _LABEL_CELLS: Final = 13
@@ -46,7 +46,7 @@ CLUSTER: Final = "EMBEDDED CLUSTER: the same code on simulated nodes, with its o
 
 def machine(stack: StackStatus, width: int, height: int, signs: BarCharacters = BLOCKS) -> list[Text]:
     """The machine's part of a screen of that size: what a cluster needs at least is left over."""
-    room = max(0, height - LEAST_HEIGHT - 1)
+    room = max(0, height - MIN_HEIGHT - 1)
     if height < _WITH_HEADINGS:
         return stack_lines(stack, width, room, signs)
     top, below = (Text(column(text, width), tables.DIM) for text in (MACHINE, CLUSTER))
@@ -79,7 +79,7 @@ def _tenants(stack: StackStatus, signs: BarCharacters) -> Block:
     def draw(width: int, lines: int) -> list[Text]:
         return [_tenant_header(width), *(_tenant_row(p, r, largest, width, signs) for p, r in pairs[: lines - 1])]
 
-    return Block(min(len(pairs), _MOST_TENANTS) + 1, len(pairs) + 1, draw)
+    return Block(min(len(pairs), _MAX_TENANTS) + 1, len(pairs) + 1, draw)
 
 
 def _over(tenant: TenantStatus, one: ContainerReading | None) -> int:
@@ -162,7 +162,7 @@ def _alerts(stack: StackStatus) -> Block:
         rest = len(alerts) - len(shown)
         return [head, *drawn, *([tables.rest(rest, "alert", width)] if rest else [])]
 
-    return Block(min(len(alerts), 2) + 1, min(len(alerts), _MOST_ALERTS) + 1, draw)
+    return Block(min(len(alerts), 2) + 1, min(len(alerts), _MAX_ALERTS) + 1, draw)
 
 
 def ordered(alerts: Sequence[Alert], ours: Collection[str] = ()) -> list[Alert]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from exporter.pipeline.busy_time import BusyMeter
     from exporter.sources.nvml.library import Library
 
-_MOST_GAP: Final = 60.0
+_MAX_GAP: Final = 60.0
 """Seconds; nothing is believed to have stayed the same for longer than this."""
 _MHZ: Final = 1e6
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2
@@ -66,7 +66,7 @@ class CardState:
             return None
         before, self.worked_at = self.worked_at, now
         if before is not None:
-            self.worked += load * max(0.0, min(now - before, _MOST_GAP))
+            self.worked += load * max(0.0, min(now - before, _MAX_GAP))
         return self.worked
 
 
@@ -222,7 +222,7 @@ class NvmlCard:
             return None
         before, state.powered_at = state.powered_at, now
         if before is not None:
-            state.joules += power * max(0.0, min(now - before, _MOST_GAP))
+            state.joules += power * max(0.0, min(now - before, _MAX_GAP))
         return state.joules
 
     def _add_samples(self, state: CardState, micros: int) -> bool:
@@ -253,7 +253,7 @@ def _throttled_seconds(state: CardState, bits: int | None, now: float) -> dict[s
     if reasons is None:
         state.throttled_at = None
         return None
-    if before is not None and 0 < now - before <= _MOST_GAP:
+    if before is not None and 0 < now - before <= _MAX_GAP:
         for reason in (*state.throttling, *reasons):
             state.throttled[reason] = state.throttled.get(reason, 0.0) + (now - before) / 2
     state.throttling, state.throttled_at = reasons, now

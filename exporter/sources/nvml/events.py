@@ -22,9 +22,9 @@ _XID_EVENT: Final = 8
 _ECC_EVENT: Final = 2
 """nvmlEventTypeDoubleBitEccError: not every card can tell of these."""
 _NO_INSTANCE: Final = 0xFFFFFFFF
-_MOST_EVENTS: Final = 256
+_MAX_EVENTS: Final = 256
 """In one turn; the rest waits for the next."""
-_MOST_KINDS: Final = 64
+_MAX_KINDS: Final = 64
 """Different numbers per card; there are some two hundred, and a card has a few."""
 
 
@@ -50,7 +50,7 @@ class NvmlEvents:
 
         An uncorrectable error of the card's memory has no number.
         """
-        for _ in range(_MOST_EVENTS if self._set is not None else 0):
+        for _ in range(_MAX_EVENTS if self._set is not None else 0):
             try:
                 event = self._library.ask(None, "nvmlEventSetWait_v2", self._set, 0)
             except LostError:  # the card itself reports it
@@ -71,7 +71,7 @@ class NvmlEvents:
 
 def count_xid(before: Mapping[int, int], xid: int) -> dict[int, int]:
     """One more of that number, which comes last."""
-    if xid not in before and len(before) >= _MOST_KINDS:
+    if xid not in before and len(before) >= _MAX_KINDS:
         return dict(before)
     others = {known: number for known, number in before.items() if known != xid}
     return {**others, xid: before.get(xid, 0) + 1}

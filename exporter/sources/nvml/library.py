@@ -50,7 +50,7 @@ _LOAD: Final = Struct("=QI4x")
 _NOT_AVAILABLE: Final = 2**64 - 1
 _GPU_SAMPLES: Final = 1
 _ROOM: Final = 128
-_MOST_ROOM: Final = 1 << 16
+_MAX_ROOM: Final = 1 << 16
 """Entries; a driver that tells of more is not believed."""
 
 
@@ -163,10 +163,10 @@ class Library:
                 return list(layout.iter_unpack(memoryview(self._buffer)[: min(count.value, self._room) * layout.size]))
             if status == _NOT_FOUND:  # nobody did anything
                 return []
-            if status != _INSUFFICIENT_SIZE or self._room >= _MOST_ROOM:
+            if status != _INSUFFICIENT_SIZE or self._room >= _MAX_ROOM:
                 self._judge(model, name, status)
                 return None
-            self._room = min(_MOST_ROOM, max(2 * self._room, count.value + _ROOM))
+            self._room = min(_MAX_ROOM, max(2 * self._room, count.value + _ROOM))
             self._buffer = ctypes.create_string_buffer(self._room * _SAMPLE.size)
 
     def _judge(self, model: str | None, name: str, status: int) -> None:

@@ -36,7 +36,7 @@ _PCIE_SENT, _PCIE_RECEIVED = 197, 198
 _EVERY_LINK: Final = 0xFFFFFFFF
 _NVLINK_SENT, _NVLINK_RECEIVED = 138, 139
 """NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _RX: KiB, of all links together with scope `_EVERY_LINK`."""
-_MOST_LINKS: Final = 36
+_MAX_LINKS: Final = 36
 _KIB: Final = 1024
 _FIGURES: Final = {1: "uiVal", 2: "ulVal", 3: "ullVal", 5: "siVal"}
 """nvmlValueType_t: whole numbers."""
@@ -121,7 +121,7 @@ def _fields(ask: Callable[..., Any], idents: Iterable[int], scope: int = 0) -> M
 def _links(ask: Callable[..., Any]) -> int | None:
     """How many links are up; None: it has none."""
     found = []
-    for link in range(_MOST_LINKS):
+    for link in range(_MAX_LINKS):
         state = ask("nvmlDeviceGetNvLinkState", link)
         if state is None:
             break

@@ -35,7 +35,7 @@ _log: Final = logging.getLogger(__name__)
 
 SAMPLE_SECONDS: Final = 0.15
 """Just more often than NVML samples."""
-MOST_DUTY: Final = 0.02
+MAX_DUTY: Final = 0.02
 """Part of the time that sampling may take; beyond it the beat slows down."""
 _IDLE_SECONDS: Final = 60.0
 """Without a reading for so long nobody wants samples."""
@@ -124,7 +124,7 @@ class NvmlSource:
             with self._gate:
                 begun = time.monotonic()
                 self._sample_once()
-            beat = max(self._interval, (time.monotonic() - begun) / MOST_DUTY)
+            beat = max(self._interval, (time.monotonic() - begun) / MAX_DUTY)
 
     def _sample_once(self) -> None:
         if self._session is None:

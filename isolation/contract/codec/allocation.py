@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, is_label_name, show
-from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.codec.request import MAX_CARDS
 from isolation.contract.model import (
     FULL_CORE,
-    MOST_UID,
-    MOST_WEIGHT,
+    MAX_UID,
+    MAX_WEIGHT,
     Compute,
     ComputePolicy,
     Part,
@@ -119,7 +119,7 @@ _TEXT = Annotated[str, msgspec.Meta(min_length=1)]
 
 class _SliceShape(msgspec.Struct):
     uuid: _TEXT
-    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CARDS)]
     bytes: _BYTES
     core: _CORE
 
@@ -138,7 +138,7 @@ class _ContainerShape(msgspec.Struct):
 class _ComputeShape(msgspec.Struct):
     policy: ComputePolicy
     online: bool
-    weight: Annotated[int, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
+    weight: Annotated[int, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
     ceiling: _CORE
 
 
@@ -155,13 +155,13 @@ class _ResizeShape(msgspec.Struct):
 
 class _TrustShape(msgspec.Struct):
     group: Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_GROUP)]
-    uid: Annotated[int, msgspec.Meta(ge=0, le=MOST_UID)]
+    uid: Annotated[int, msgspec.Meta(ge=0, le=MAX_UID)]
 
 
 class _AllocationShape(msgspec.Struct):
     version: int
     promise: _TEXT
-    cards: Annotated[list[_SliceShape], msgspec.Meta(min_length=1, max_length=MOST_CARDS)]
+    cards: Annotated[list[_SliceShape], msgspec.Meta(min_length=1, max_length=MAX_CARDS)]
     containers: list[_ContainerShape]
     compute: _ComputeShape | None = None
     resize: _ResizeShape | None = None
@@ -248,7 +248,7 @@ def _compute(at: At) -> Compute:
     return Compute(
         ComputePolicy(policy),
         online.flag() if online else True,
-        at["weight"].integer(0, 0, MOST_WEIGHT),
+        at["weight"].integer(0, 0, MAX_WEIGHT),
         at["ceiling"].integer(0, 0, FULL_CORE),
     )
 
@@ -256,7 +256,7 @@ def _compute(at: At) -> Compute:
 def _trust(at: At) -> Trust | None:
     if not at:
         return None
-    group, uid = at.text_at("group"), at["uid"].integer(-1, 0, MOST_UID)
+    group, uid = at.text_at("group"), at["uid"].integer(-1, 0, MAX_UID)
     if not group or len(group) > _LONGEST_GROUP or uid < 0:
         raise at.wrong("expected a group and a user")
     return Trust(group, uid)
@@ -265,8 +265,8 @@ def _trust(at: At) -> Trust | None:
 def slices_of(cards: At, *, named: bool = True) -> tuple[Slice, ...]:
     """Cards of a record, each once; raises CodecError. `named`: by UUID, else by position only."""
     slices = tuple(_slice(item, named=named) for item in cards.items())
-    if not 1 <= len(slices) <= MOST_CARDS:
-        raise cards.wrong(f"expected 1 to {MOST_CARDS} cards, not {len(slices)}")
+    if not 1 <= len(slices) <= MAX_CARDS:
+        raise cards.wrong(f"expected 1 to {MAX_CARDS} cards, not {len(slices)}")
     if (named and len({s.uuid for s in slices}) != len(slices)) or len({s.index for s in slices}) != len(slices):
         raise cards.wrong("a card is listed twice")
     return slices
@@ -291,7 +291,7 @@ def decode_vendor(text: str, uuids: Mapping[int, str], node: str, *, unit_bytes:
         if not _INDEX.fullmatch(container):
             raise cards.wrong(f"{show(container)} is not a container index")
         for card, units in cards.fields():
-            if not _INDEX.fullmatch(card) or int(card) >= MOST_CARDS:
+            if not _INDEX.fullmatch(card) or int(card) >= MAX_CARDS:
                 raise units.wrong(f"{show(card)} is not a card index")
             taken[int(card)] = taken.get(int(card), 0) + units.integer(0, 0, (LARGEST - 1) // unit_bytes)
     if not taken:
@@ -312,7 +312,7 @@ def decode_classic(
     Source: AliyunContainerService/gpushare-scheduler-extender, pkg/utils/const.go and pkg/utils/pod.go.
     """
     card, units = annotations.get(CLASSIC_CARD, ""), annotations.get(CLASSIC_UNITS, "")
-    if not _INDEX.fullmatch(card) or int(card) >= MOST_CARDS:
+    if not _INDEX.fullmatch(card) or int(card) >= MAX_CARDS:
         raise CodecError((), f"{CLASSIC_CARD} is {show(card)}, which is not a card index")
     if not _UNITS.fullmatch(units) or int(units) * unit_bytes >= LARGEST:
         raise CodecError((), f"{CLASSIC_UNITS} is {show(units)}, which is not a number of units")
@@ -333,7 +333,7 @@ def _slice(item: At, *, named: bool) -> Slice:
         raise item.wrong("a card needs uuid and index" if named else "a card needs an index")
     return Slice(
         uuid=uuid,
-        index=index.integer(0, 0, MOST_CARDS - 1),
+        index=index.integer(0, 0, MAX_CARDS - 1),
         bytes=item["bytes"].integer(0, 0, LARGEST - 1),
         core=item["core"].integer(0, 0, FULL_CORE),
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from isolation.contract.codec.cursor import At
     from isolation.contract.names import Dialect
 
-MOST_BYTES: Final = 1 << 50
+MAX_BYTES: Final = 1 << 50
 """Card memory that no machine has: a petabyte is bytes written where units are meant."""
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
@@ -86,7 +86,7 @@ def asked_of(container: At, dialect: Dialect, unit_bytes: int, *, init: bool) ->
     for key in (CPU, MEMORY):
         _check_order(requests[key], limits[key], f"{where}, {key}")
     units = extended(requests, limits, dialect.memory, where)
-    if units is not None and units * unit_bytes >= MOST_BYTES:
+    if units is not None and units * unit_bytes >= MAX_BYTES:
         unit = quantity.show_bytes(unit_bytes)
         raise Unacceptable(
             f"{where}: {dialect.memory} {show(limits[dialect.memory].value)} is more than any machine has; "

@@ -27,7 +27,7 @@ import msgspec
 from isolation.contract import quantity
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, decoded, show
 from isolation.contract.codec.isolation import decode_isolation
-from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.codec.request import MAX_CARDS
 from isolation.contract.codec.resize import decode_applied
 from isolation.contract.model import SHARED_MODES, Card, CardChoice, ComputePolicy, Instance, Mode, Node, Taint
 from isolation.contract.names import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 CARDS_VERSION: Final = 1
 _INTERNAL: Final = "InternalIP"
 _DEFAULT_PODS: Final = 110  # pods: the kubelet's own default
-_MOST_PODS: Final = 1 << 20  # pods: placement counts them in 32 bits
+_MAX_PODS: Final = 1 << 20  # pods: placement counts them in 32 bits
 _PROFILE: Final = re.compile(r"([1-9])g\.([1-9][0-9]{0,3})gb")
 """How a MIG profile begins: slices of compute, and memory in GB."""
 # A card's memory in MiB, on nodes of whole cards (gpu-feature-discovery; ACK writes "16160MiB").
@@ -117,7 +117,7 @@ def node_of(node: object, *, dialect: Dialect = ACK, unit_bytes: int = GIB) -> N
         choice=_choice(labels, dialect),
         cpu_milli=int(has.left("cpu") * 1000),
         memory_bytes=int(has.left("memory")),
-        pods=min(_MOST_PODS, int(has.left("pods"))) if has.says("pods") else _DEFAULT_PODS,
+        pods=min(_MAX_PODS, int(has.left("pods"))) if has.says("pods") else _DEFAULT_PODS,
         labels=labels,
         taints=tuple(_taint(item) for item in spec["taints"].items()),
         ready=any(c.text_at("type") == "Ready" and c.text_at("status") == "True" for c in status["conditions"].items()),
@@ -164,14 +164,14 @@ _MIG: Final = ("parent", "profile", "gi", "ci", "slices")
 class _InstanceShape(msgspec.Struct):
     parent: Annotated[str, msgspec.Meta(min_length=1)]
     profile: Annotated[str, msgspec.Meta(min_length=1)]
-    gi: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
-    ci: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
-    slices: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)] = 0
+    gi: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CARDS)]
+    ci: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CARDS)]
+    slices: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CARDS)] = 0
 
 
 class _CardShape(msgspec.Struct):
     uuid: Annotated[str, msgspec.Meta(min_length=1)]
-    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CARDS)]
     total: Annotated[int, msgspec.Meta(ge=1, lt=LARGEST)]
     reserved: Annotated[int, msgspec.Meta(ge=0, lt=LARGEST)]
     unit: Annotated[int, msgspec.Meta(ge=1, lt=LARGEST)]
@@ -182,7 +182,7 @@ class _CardShape(msgspec.Struct):
 
 class _CardsShape(msgspec.Struct):
     version: int
-    cards: Annotated[list[_CardShape], msgspec.Meta(max_length=MOST_CARDS)]
+    cards: Annotated[list[_CardShape], msgspec.Meta(max_length=MAX_CARDS)]
 
 
 _CARDS_DECODER: Final = msgspec.json.Decoder(_CardsShape)
@@ -222,8 +222,8 @@ def _cards_at(at: At) -> tuple[Card, ...]:
     if at["version"].integer(0) != CARDS_VERSION:
         raise at["version"].wrong(f"{show(at['version'].value)} is not a supported version; expected {CARDS_VERSION}")
     items = at["cards"].items()
-    if len(items) > MOST_CARDS:
-        raise at["cards"].wrong(f"expected at most {MOST_CARDS} cards, not {len(items)}")
+    if len(items) > MAX_CARDS:
+        raise at["cards"].wrong(f"expected at most {MAX_CARDS} cards, not {len(items)}")
     cards = sorted((_card(item) for item in items), key=lambda card: card.index)
     for what, seen in (("uuid", {c.uuid for c in cards}), ("index", {c.index for c in cards})):
         if len(seen) != len(cards):
@@ -243,7 +243,7 @@ def _card(item: At) -> Card:
         raise index.wrong("a card needs an index")
     return Card(
         uuid=uuid,
-        index=index.integer(-1, 0, MOST_CARDS - 1),
+        index=index.integer(-1, 0, MAX_CARDS - 1),
         total_bytes=total,
         reserved_bytes=item["reserved"].integer(0, 0, total),
         unit_bytes=item["unit"].integer(GIB, 1, LARGEST - 1),
@@ -257,7 +257,7 @@ def _instance(item: At) -> Instance:
     parent, profile = item.text_at("parent"), item.text_at("profile")
     if not parent or not profile:
         raise item.wrong("a MIG instance needs the UUID of its card (parent) and a profile")
-    return Instance(parent, profile, *(item[name].integer(0, 0, MOST_CARDS - 1) for name in _MIG[2:]))
+    return Instance(parent, profile, *(item[name].integer(0, 0, MAX_CARDS - 1) for name in _MIG[2:]))
 
 
 def _cards(metadata: At, mode: Mode, has: _Stated, dialect: Dialect, unit_bytes: int) -> tuple[Card, ...]:
@@ -287,7 +287,7 @@ def _stated_instances(node: str, model: str, has: _Stated, first: int) -> tuple[
     for name in sorted(name for name, _ in has.capacity.fields() if name.startswith(MIG_PREFIX)):
         profile, count, sound = name.removeprefix(MIG_PREFIX), has.all(name), int(has.left(name))
         size = _PROFILE.match(profile)
-        if first + len(cards) + count > MOST_CARDS:
+        if first + len(cards) + count > MAX_CARDS:
             raise has.capacity[name].wrong(f"{count} MIG instances are more than any machine has")
         for at in range(count):
             uuid, index = f"{node}/mig-{profile}/{at}", first + len(cards)
@@ -316,7 +316,7 @@ def _shares(has: _Stated, unit_bytes: int, dialect: Dialect) -> tuple[int, int, 
 
 def _alike(node: str, model: str, sizes: tuple[int, int, int], unit_bytes: int) -> tuple[Card, ...]:
     count, size, sound = sizes
-    if count > MOST_CARDS or size >= LARGEST:
+    if count > MAX_CARDS or size >= LARGEST:
         raise CodecError(("status", "capacity"), f"{count} cards of {size} bytes is more than any machine has")
     return tuple(
         Card(f"{node}/{i}", i, size, unit_bytes=unit_bytes, model=model, healthy=i < sound) for i in range(count)

@@ -16,9 +16,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.contract.cluster_autoscaler_annotations import Ours, Scaler
 from isolation.contract.codec.cursor import CodecError, decoded, show
 from isolation.contract.codec.template import NodeTemplate, template_at, template_shown
-from isolation.contract.handover import Ours, Scaler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 KEY: Final = "pools.json"
 """Of the ConfigMap's data."""
 VERSION: Final = 1
-MOST_POOLS: Final = 200
-MOST_TEXT: Final = 900_000
+MAX_POOLS: Final = 200
+MAX_TEXT: Final = 900_000
 """Bytes: a ConfigMap holds 1 MiB."""
 _LARGEST: Final = 100_000
 
@@ -62,10 +62,10 @@ def encode_pools(pools: Iterable[PublishedPool], *, complete: bool = False) -> s
     pools = tuple(pools)
     shown: list[dict[str, Any]] = []
     size = 0
-    for pool in pools[:MOST_POOLS]:
+    for pool in pools[:MAX_POOLS]:
         one = _shown(pool)
         size += len(json.dumps(one)) + 2
-        if size > MOST_TEXT - 100:
+        if size > MAX_TEXT - 100:
             break
         shown.append(one)
     return json.dumps({"version": VERSION, "complete": complete and len(shown) == len(pools), "pools": shown})
@@ -73,14 +73,14 @@ def encode_pools(pools: Iterable[PublishedPool], *, complete: bool = False) -> s
 
 def decode_pools(text: str) -> PublishedPools:
     """All of them; CodecError where any cannot be read: half of the pools would be taken for all."""
-    if len(text) > MOST_TEXT:
-        raise CodecError((), f"{len(text)} characters: the maximum is {MOST_TEXT}")
+    if len(text) > MAX_TEXT:
+        raise CodecError((), f"{len(text)} characters: the maximum is {MAX_TEXT}")
     at = decoded(text)
     if at["version"].integer(0) != VERSION:
         raise at["version"].wrong(f"unsupported version {show(at['version'].value)}; expected {VERSION}")
     items = at["pools"].items()
-    if len(items) > MOST_POOLS:
-        raise at["pools"].wrong(f"{len(items)} pools: the maximum is {MOST_POOLS}")
+    if len(items) > MAX_POOLS:
+        raise at["pools"].wrong(f"{len(items)} pools: the maximum is {MAX_POOLS}")
     return PublishedPools(tuple(map(_pool, items)), at["complete"].value is True and bool(items))
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 KEY: Final = "recommendations.json"
 """Of the ConfigMap's data."""
 VERSION: Final = 1
-MOST_PROGRAMS: Final = 2000
-MOST_TEXT: Final = 400_000
+MAX_PROGRAMS: Final = 2000
+MAX_TEXT: Final = 400_000
 _LARGEST: Final = 1 << 50
 _LONGEST: Final = 300
 
@@ -129,7 +129,7 @@ def encode_recommendations(programs: Iterable[ProgramRecommendation], at: float,
             "reason": one.reason[:_LONGEST],
         }
         size += len(json.dumps(entry)) + 2
-        if size > MOST_TEXT - 100 or len(shown) == MOST_PROGRAMS:
+        if size > MAX_TEXT - 100 or len(shown) == MAX_PROGRAMS:
             break
         shown.append(entry)
     return json.dumps({"version": VERSION, "at": round(at, 3), "applied": applied, "programs": shown})
@@ -137,14 +137,14 @@ def encode_recommendations(programs: Iterable[ProgramRecommendation], at: float,
 
 def decode_recommendations(text: str) -> Recommendations:
     """All of them; CodecError for a text that is none. An entry that is out of range is left out."""
-    if len(text) > MOST_TEXT:
-        raise CodecError((), f"{len(text)} characters: the maximum is {MOST_TEXT}")
+    if len(text) > MAX_TEXT:
+        raise CodecError((), f"{len(text)} characters: the maximum is {MAX_TEXT}")
     at = decoded(text)
     if at["version"].integer(0) != VERSION:
         raise at["version"].wrong(f"unsupported version {show(at['version'].value)}; expected {VERSION}")
     items = at["programs"].items()
-    if len(items) > MOST_PROGRAMS:
-        raise at["programs"].wrong(f"{len(items)} programs: the maximum is {MOST_PROGRAMS}")
+    if len(items) > MAX_PROGRAMS:
+        raise at["programs"].wrong(f"{len(items)} programs: the maximum is {MAX_PROGRAMS}")
     found = []
     for item in items:
         try:

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.amounts import (
-    MOST_BYTES,
+    MAX_BYTES,
     Asked,
     asked_of,
     machine_amounts,
@@ -22,7 +22,7 @@ from isolation.contract.codec.amounts import (
 )
 from isolation.contract.codec.cursor import At, CodecError, Unacceptable, show
 from isolation.contract.codec.rules import CARD_RULES, rules_of, unmodelled
-from isolation.contract.model import FULL_CORE, MOST_UID, MOST_WEIGHT, Ask, Compute, Refusal, Request, Why
+from isolation.contract.model import FULL_CORE, MAX_UID, MAX_WEIGHT, Ask, Compute, Refusal, Request, Why
 from isolation.contract.names import (
     ACK,
     COMPUTE_ANNOTATIONS,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 READ_ANNOTATIONS: Final = frozenset({DIALECT, *CARD_RULES, *COMPUTE_ANNOTATIONS, TRUST_GROUP})
 """All annotations of a pod on which its request depends."""
-MOST_CARDS: Final = 64
+MAX_CARDS: Final = 64
 """No machine has more, and a card set is a 64-bit mask in placement."""
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,8}")
 _COMPUTE: Final = Compute()
@@ -99,11 +99,11 @@ def group_of(metadata: object) -> str:
 
 def _uid_of(spec: At, asks: Sequence[Asked]) -> int | None:
     """The user of all containers with shares, where the spec says one: what an image says is not known here."""
-    usual = spec["securityContext"]["runAsUser"].integer(-1, 0, MOST_UID)
+    usual = spec["securityContext"]["runAsUser"].integer(-1, 0, MAX_UID)
     names = {ask.name for ask in asks if ask.units}
     every = (*spec["initContainers"].items(), *spec["containers"].items())
     found = {
-        one["securityContext"]["runAsUser"].integer(usual, 0, MOST_UID) for one in every if one.text_at("name") in names
+        one["securityContext"]["runAsUser"].integer(usual, 0, MAX_UID) for one in every if one.text_at("name") in names
     }
     return found.pop() if len(found) == 1 and -1 not in found else None
 
@@ -170,7 +170,7 @@ def _compute(metadata: At, core: int, dialect: Dialect) -> Compute:
             f"annotation {CORE_LIMIT} is {ceiling}, less than the {core} percent of each card that {dialect.compute} "
             "guarantees; raise it, or request less"
         )
-    return Compute(online=online == "true", weight=_number(metadata, WEIGHT, MOST_WEIGHT), ceiling=ceiling)
+    return Compute(online=online == "true", weight=_number(metadata, WEIGHT, MAX_WEIGHT), ceiling=ceiling)
 
 
 def _number(metadata: At, key: str, most: int) -> int:
@@ -202,9 +202,9 @@ def _card_count(metadata: At, asks: Sequence[Asked], dialect: Dialect) -> int:
     if not label:
         return 1
     text = label.text()
-    if not _COUNT.fullmatch(text) or int(text) > MOST_CARDS:
+    if not _COUNT.fullmatch(text) or int(text) > MAX_CARDS:
         raise Unacceptable(
-            f"label {dialect.card_count} is {show(text)}; set a whole number from 1 to {MOST_CARDS} in quotes"
+            f"label {dialect.card_count} is {show(text)}; set a whole number from 1 to {MAX_CARDS} in quotes"
         )
     if whole:
         raise Unacceptable(
@@ -263,14 +263,14 @@ def _check_init(asks: Sequence[Asked], count: int, dialect: Dialect) -> None:
 
 
 def _check_totals(total_bytes: int, core: int, whole: int, dialect: Dialect) -> None:
-    if total_bytes >= MOST_BYTES:
+    if total_bytes >= MAX_BYTES:
         raise Unacceptable(f"{dialect.memory}: the containers together request more than any machine has; request less")
     if core > FULL_CORE:
         raise Unacceptable(
             f"{dialect.compute}: the containers together request {core} of each card; request at most {FULL_CORE}"
         )
-    if whole > MOST_CARDS:
-        raise Unacceptable(f"{dialect.whole} {whole} is more than any machine has; request at most {MOST_CARDS}")
+    if whole > MAX_CARDS:
+        raise Unacceptable(f"{dialect.whole} {whole} is more than any machine has; request at most {MAX_CARDS}")
 
 
 def _cards(count: int) -> str:

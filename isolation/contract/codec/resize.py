@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 RESERVED: Final = f"{GROUP}/reserved"
 """In place of a container: memory over all cards that stays booked for the pod, whatever its containers have."""
-MOST_CHARS: Final = 4096
+MAX_CHARS: Final = 4096
 """Of the annotation that asks."""
-_MOST_MESSAGE: Final = 512
-_MOST_PODS: Final = 4096
+_MAX_MESSAGE: Final = 512
+_MAX_PODS: Final = 4096
 """Of one node."""
 
 
@@ -122,8 +122,8 @@ def target_of(
 
     `request` is that of the pod's spec, `now` what its containers have.
     """
-    if len(wanted) > MOST_CHARS:
-        return Refusal(Why.INVALID, f"the annotation has more than {MOST_CHARS} characters")
+    if len(wanted) > MAX_CHARS:
+        return Refusal(Why.INVALID, f"the annotation has more than {MAX_CHARS} characters")
     try:
         said = {name: at.fields() for name, at in decoded(wanted).fields()}
         return _target(said, request, now, dialect, unit_bytes)
@@ -199,11 +199,11 @@ def encode_status(status: ResizeStatus) -> str:
     try:
         wanted = json.loads(status.wanted)
     except ValueError:
-        wanted = status.wanted[:_MOST_MESSAGE]
+        wanted = status.wanted[:_MAX_MESSAGE]
     said = {
         "type": status.condition.value,
         "reason": status.reason.value,
-        "message": status.message[:_MOST_MESSAGE],
+        "message": status.message[:_MAX_MESSAGE],
         "wanted": wanted,
     }
     return json.dumps(said, separators=(",", ":"))
@@ -224,7 +224,7 @@ def decode_status(text: str) -> ResizeStatus:
 def encode_applied(applied: Mapping[str, Applied]) -> str:
     """The annotation `gpushare.dev/resized` of a node."""
     said = {
-        uid: {"generation": one.generation, "message": one.message[:_MOST_MESSAGE]}
+        uid: {"generation": one.generation, "message": one.message[:_MAX_MESSAGE]}
         for uid, one in sorted(applied.items())
     }
     return json.dumps(said, separators=(",", ":"))
@@ -236,6 +236,6 @@ def decode_applied(text: str) -> dict[str, Applied]:
         uid: Applied(at["generation"].integer(0, 0, LARGEST - 1), at.text_at("message"))
         for uid, at in decoded(text).fields()
     }
-    if len(found) > _MOST_PODS:
-        raise CodecError((), f"more than {_MOST_PODS} pods")
+    if len(found) > _MAX_PODS:
+        raise CodecError((), f"more than {_MAX_PODS} pods")
     return found

@@ -37,7 +37,7 @@ NOWHERE: Final = Requirement(NAME_FIELD, "In", ())
 """What no node satisfies."""
 
 
-MOST_LISTED: Final = 64
+MAX_LISTED: Final = 64
 """Models or UUIDs in one annotation."""
 CARD_RULES: Final = (USE_MODELS, AVOID_MODELS, USE_UUIDS, AVOID_UUIDS)
 _NO_ANNOTATIONS: Final = At(None)
@@ -83,9 +83,9 @@ def card_rules(annotations: At) -> CardRules:
 def _listed(at: At, key: str) -> frozenset[str]:
     if not at:
         return frozenset()
-    parts = [part.strip() for part in at.text().split(",", MOST_LISTED)]
-    if len(parts) > MOST_LISTED:
-        raise Unacceptable(f"annotation {key} lists more than {MOST_LISTED} names; list fewer")
+    parts = [part.strip() for part in at.text().split(",", MAX_LISTED)]
+    if len(parts) > MAX_LISTED:
+        raise Unacceptable(f"annotation {key} lists more than {MAX_LISTED} names; list fewer")
     if not all(parts):
         raise Unacceptable(f"annotation {key} has an empty name; write names with commas between them, or remove it")
     return frozenset(parts)

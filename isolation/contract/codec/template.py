@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.codec.cursor import LARGEST, At, CodecError, show
 from isolation.contract.codec.node import decode_cards, encode_cards, policy_of
-from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.codec.request import MAX_CARDS
 from isolation.contract.model import Card, CardChoice, ComputePolicy, Mode, Node, Taint
 from isolation.contract.names import POOL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST_LABELS: Final = 256
-_MOST_TAINTS: Final = 64
+_MAX_LABELS: Final = 256
+_MAX_TAINTS: Final = 64
 _LONGEST_KEY: Final = 317  # a DNS prefix of 253, a slash, a name of 63
 _LONGEST_VALUE: Final = 63
-_MOST_PODS: Final = 1 << 20
+_MAX_PODS: Final = 1 << 20
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -69,7 +69,7 @@ def template_at(at: At) -> NodeTemplate:
         cards=_cards(at["cards"]),
         cpu_milli=at["cpu"].integer(0, 0, LARGEST - 1),
         memory_bytes=at["memory"].integer(0, 0, LARGEST - 1),
-        pods=at["pods"].integer(110, 0, _MOST_PODS),
+        pods=at["pods"].integer(110, 0, _MAX_PODS),
         labels=_labels(at["labels"]),
         taints=_taints(at["taints"]),
     )
@@ -92,8 +92,8 @@ def template_shown(kind: NodeTemplate) -> dict[str, Any]:
 def _cards(at: At) -> tuple[Card, ...]:
     if not at:
         return ()
-    if len(at["cards"].items()) > MOST_CARDS:
-        raise at["cards"].wrong(f"too many cards: the maximum is {MOST_CARDS}")
+    if len(at["cards"].items()) > MAX_CARDS:
+        raise at["cards"].wrong(f"too many cards: the maximum is {MAX_CARDS}")
     try:
         return decode_cards(json.dumps(at.mapping()))
     except CodecError as exc:
@@ -102,8 +102,8 @@ def _cards(at: At) -> tuple[Card, ...]:
 
 def _labels(at: At) -> dict[str, str]:
     labels = at.texts()
-    if len(labels) > _MOST_LABELS:
-        raise at.wrong(f"{len(labels)} labels: the maximum is {_MOST_LABELS}")
+    if len(labels) > _MAX_LABELS:
+        raise at.wrong(f"{len(labels)} labels: the maximum is {_MAX_LABELS}")
     for key, value in labels.items():
         if not key or len(key) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
             raise at.wrong(f"{show(key)}: {show(value)} is not a valid label")
@@ -112,8 +112,8 @@ def _labels(at: At) -> dict[str, str]:
 
 def _taints(at: At) -> tuple[Taint, ...]:
     items = at.items()
-    if len(items) > _MOST_TAINTS:
-        raise at.wrong(f"{len(items)} taints: the maximum is {_MOST_TAINTS}")
+    if len(items) > _MAX_TAINTS:
+        raise at.wrong(f"{len(items)} taints: the maximum is {_MAX_TAINTS}")
     return tuple(
         Taint(item["key"].text()[:_LONGEST_KEY], item["value"].text()[:_LONGEST_VALUE], _effect(item["effect"]))
         for item in items

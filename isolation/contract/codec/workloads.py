@@ -33,9 +33,9 @@ def canonical(metadata: dict[str, object], spec: object, namespace: str) -> tupl
     return metadata, spec
 
 
-MOST_PODS: Final = 10_000
+MAX_PODS: Final = 10_000
 """In one object: more is a typing error rather than a plan."""
-MOST_NESTED: Final = 8
+MAX_NESTED: Final = 8
 """Lists within lists."""
 
 
@@ -75,8 +75,8 @@ def objects_in(document: object, path: Path = (), depth: int = 0) -> Iterator[tu
     if not (kind == "List" or (kind.endswith("List") and isinstance(at.mapping().get("items"), list))):
         yield path, at
         return
-    if depth >= MOST_NESTED:
-        raise at.wrong(f"lists are nested more than {MOST_NESTED} deep; flatten them")
+    if depth >= MAX_NESTED:
+        raise at.wrong(f"lists are nested more than {MAX_NESTED} deep; flatten them")
     # A raw PodList leaves the kind of its items to its own.
     implied = {"apiVersion": at["apiVersion"].value, "kind": kind.removesuffix("List")}
     for item in at["items"].items():
@@ -160,7 +160,7 @@ def _title(at: At) -> str:
 
 
 def _count(at: At, default: int = 1) -> int:
-    return at.integer(default, 0, MOST_PODS)
+    return at.integer(default, 0, MAX_PODS)
 
 
 def _pod(at: At, maker: _Maker) -> tuple[Planned, ...] | Skipped:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from isolation.contract.codec.amounts import MOST_BYTES, amount, extended
+from isolation.contract.codec.amounts import MAX_BYTES, amount, extended
 from isolation.contract.codec.cursor import LARGEST, At, Unacceptable, is_label_name, show
 from isolation.contract.model import FULL_CORE
 from isolation.contract.quantity import GIB, MIB, parse, show_bytes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Rules
 
-_MOST_DIGITS: Final = 20
+_MAX_DIGITS: Final = 20
 PARTS: Final = tuple(Fraction(percent, FULL_CORE) for percent in range(FULL_CORE + 1))
 """Of a card, by percent."""
 CONTAINER: Final = "{}"
@@ -42,7 +42,7 @@ def _whole(text: str) -> int | None:
 def whole_number(amount: object) -> int | None:
     """A whole amount, in any way of writing it, also as the API server shortens it (3k for 3000); None: look closer."""
     if type(amount) is str:
-        return _whole(amount) if len(amount) <= _MOST_DIGITS else None
+        return _whole(amount) if len(amount) <= _MAX_DIGITS else None
     return amount if type(amount) is int and 0 <= amount < LARGEST else None
 
 
@@ -104,7 +104,7 @@ class ForeignContainer:
         count = self.amount(name)
         if count is None:
             return None
-        if count * unit >= MOST_BYTES:
+        if count * unit >= MAX_BYTES:
             raise Unacceptable(
                 f"{self.where}: {name} is {show(self.limits.get(name))}, more than any machine has; it counts "
                 f"{show_bytes(unit)} each, so write {2 * GIB // unit} for 2 GiB"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.dialects.system import Offered, Want
 
-MOST_CARDS: Final = 64
+MAX_CARDS: Final = 64
 _SHOWN: Final = 60
 _KINDS: Final = ("initContainers", "containers")
 _PARTS: Final = ("limits", "requests")
@@ -265,8 +265,8 @@ def _one_set(wants: Mapping[str, Want], system: System) -> tuple[int, bool, bool
                 f"container {show(first)} asks for {cards} cards and container {show(name)} for {want.cards}; the "
                 "containers of a pod share one set of cards: ask for the same number"
             )
-        if not 0 < want.cards <= MOST_CARDS:
-            raise Unacceptable(f"no machine has that many cards ({system.title}); request at most {MOST_CARDS}")
+        if not 0 < want.cards <= MAX_CARDS:
+            raise Unacceptable(f"no machine has that many cards ({system.title}); request at most {MAX_CARDS}")
         if want.core > FULL_CORE:
             raise Unacceptable(f"{want.core} percent of a card's compute; request at most {FULL_CORE}")
     return cards, whole, parts, compute

@@ -16,8 +16,8 @@ import datetime as dt
 import re
 from typing import Final
 
-_MOST_BYTES: Final = 1 << 20
-_MOST_CERTIFICATES: Final = 64
+_MAX_BYTES: Final = 1 << 20
+_MAX_CERTIFICATES: Final = 64
 _BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]+)-----END CERTIFICATE-----")
 _UTC, _GENERAL, _VERSION = 0x17, 0x18, 0xA0
 _PIVOT: Final = 50  # RFC 5280: two-digit years below this are 20xx
@@ -25,7 +25,7 @@ _PIVOT: Final = 50  # RFC 5280: two-digit years below this are 20xx
 
 def ends(pem: bytes) -> list[float | None]:
     """Seconds since the epoch at which each certificate of a file ends."""
-    blocks = _BLOCK.findall(pem[:_MOST_BYTES])[:_MOST_CERTIFICATES]
+    blocks = _BLOCK.findall(pem[:_MAX_BYTES])[:_MAX_CERTIFICATES]
     return [_end(block) for block in blocks]
 
 
@@ -38,7 +38,7 @@ def first_end(pem: bytes) -> float | None:
 
 def begins(pem: bytes) -> float | None:
     """Seconds since the epoch from which the first certificate of a file is valid; None: unknown."""
-    block = _BLOCK.search(pem[:_MOST_BYTES])
+    block = _BLOCK.search(pem[:_MAX_BYTES])
     span = _span(block[1]) if block else None
     return span and span[0]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from isolation.contract.abi import SlotReading
 
-_MOST: Final = 1 << 39
+_MAX_BYTES: Final = 1 << 39
 """Bytes: more than any card has, and what the feed can say."""
 
 
@@ -102,7 +102,7 @@ def excess(driver: int, users: Sequence[CardUser], ledger: LedgerSample, card: i
 
 def _sane(bytes_: int) -> int:
     """A tenant's figure; what no card has is nothing."""
-    return bytes_ if 0 < bytes_ <= _MOST else 0
+    return bytes_ if 0 < bytes_ <= _MAX_BYTES else 0
 
 
 class Correction:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-_MOST_DOUBLINGS: Final = 30
+_MAX_DOUBLINGS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,6 @@ def delay(failures: int, draw: float, pace: Pace | None = None, asked: float | N
     if failures <= 0:
         return 0.0
     pace = pace or Pace()
-    span = min(pace.longest, pace.first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+    span = min(pace.longest, pace.first * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
     own = span * (0.5 + 0.5 * draw)
     return own if asked is None else max(own, asked * (1.0 + 0.5 * draw))

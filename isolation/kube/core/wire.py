@@ -15,9 +15,9 @@ import msgspec
 
 from isolation.kube.core.errors import MalformedError
 
-MOST_EVENT_BYTES: Final = 8 << 20
+MAX_EVENT_BYTES: Final = 8 << 20
 """etcd refuses objects beyond 1.5 MiB; an ERROR or an event of one object fits many times."""
-MOST_PAGE_BYTES: Final = 512 << 20
+MAX_PAGE_BYTES: Final = 512 << 20
 
 
 class Metadata(TypedDict, total=False):

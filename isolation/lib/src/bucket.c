@@ -5,7 +5,7 @@
 
 #define COSTS 4096 /* a power of two; later kernels share the last place looked at */
 #define PROBES 16
-#define MOST_RESTATED_NS 3600000000000LL /* an hour: products stay within 64 bits */
+#define MAX_RESTATED_NS 3600000000000LL /* an hour: products stay within 64 bits */
 
 static struct gs_cost costs[COSTS];
 
@@ -35,8 +35,8 @@ void gs_bucket_charge(uint64_t *paid_until, uint64_t now, uint64_t cost_ns, uint
 /* The time that a debt takes at another rate. */
 int64_t gs_bucket_restated(int64_t debt, uint32_t was_ppm, uint32_t rate_ppm)
 {
-    if (debt > MOST_RESTATED_NS)
-        debt = MOST_RESTATED_NS;
+    if (debt > MAX_RESTATED_NS)
+        debt = MAX_RESTATED_NS;
     int64_t gpu_ns = debt / 1000 * was_ppm / 1000;
     return rate_ppm ? gpu_ns * 1000 / rate_ppm * 1000 : debt;
 }

@@ -8,7 +8,7 @@
 #include "hook.h"
 #include "nvml_subset.h"
 
-#define MOST 64 /* cards of a machine that are looked through */
+#define MAX_CARDS 64 /* cards of a machine that are looked through */
 
 /* Does the promise bind this call? NVML calls its own exported functions through the dynamic linker
  * (driver 535 does): those calls must see the machine as it is, or they would go round in circles. */
@@ -99,7 +99,7 @@ static nvmlReturn walk(unsigned wanted, nvmlDevice *device, nvmlDevice until, un
     nvmlReturn rc = real_count(&count);
     if (rc != NVML_SUCCESS)
         return rc;
-    for (unsigned i = 0; i < count && i < MOST; i++) {
+    for (unsigned i = 0; i < count && i < MAX_CARDS; i++) {
         nvmlDevice one;
         if (real_handle(i, &one) != NVML_SUCCESS || card_of(one) < 0)
             continue;
@@ -117,7 +117,7 @@ static nvmlReturn walk(unsigned wanted, nvmlDevice *device, nvmlDevice until, un
 
 static nvmlReturn promised_count(unsigned *count)
 {
-    nvmlReturn rc = walk(MOST, NULL, NULL, count);
+    nvmlReturn rc = walk(MAX_CARDS, NULL, NULL, count);
     return rc == NVML_ERROR_INVALID_ARGUMENT ? NVML_SUCCESS : rc;
 }
 
@@ -175,7 +175,7 @@ GS_API nvmlReturn nvmlDeviceGetIndex(nvmlDevice device, unsigned *index)
 {
     unsigned before;
     nvmlReturn rc = GS_REAL(nvmlDeviceGetIndex)(device, index);
-    if (rc == NVML_SUCCESS && BOUND && walk(MOST, NULL, device, &before) == NVML_SUCCESS)
+    if (rc == NVML_SUCCESS && BOUND && walk(MAX_CARDS, NULL, device, &before) == NVML_SUCCESS)
         *index = before;
     return rc;
 }

@@ -9,7 +9,7 @@
 #define LEAD_NS 1000000LL      /* shorter debts are not slept for: a sleep overshoots by 0.1 ms */
 #define BURST_LEAD_NS 25000000LL /* how far ahead of an idle neighbour's card we queue */
 #define NAP_NS 20000000ULL
-#define MOST_DEBT_NS 120000000000LL /* wall time that a launch waits at most for what ran before it */
+#define MAX_DEBT_NS 120000000000LL /* wall time that a launch waits at most for what ran before it */
 #define SAID_NS 10000000000LL /* a program that waits longer than this gets a line that says why */
 #define UNKNOWN_WAIT_NS 500000000ULL /* a kernel that waits for its successor must not hang */
 
@@ -32,8 +32,8 @@ static void attend(struct gs_meter *m, int card, uint64_t now)
 static int64_t too_early(const struct gs_meter *m, struct gs_card *shared, uint64_t now, int64_t lead)
 {
     int64_t debt = gs_bucket_debt(&shared->paid_until_ns, now);
-    if (debt > MOST_DEBT_NS) /* the rest is forgiven; a scribbled or foreign clock blocks nobody for good */
-        __atomic_store_n(&shared->paid_until_ns, now + MOST_DEBT_NS, __ATOMIC_RELAXED);
+    if (debt > MAX_DEBT_NS) /* the rest is forgiven; a scribbled or foreign clock blocks nobody for good */
+        __atomic_store_n(&shared->paid_until_ns, now + MAX_DEBT_NS, __ATOMIC_RELAXED);
     debt = m->rate_ppm && m->rate_ppm < GS_PPM ? debt - lead : 0;
     int64_t queue = m->borrowing ? gs_timing_queued(m, now) - BURST_LEAD_NS : 0;
     return queue > debt ? queue : debt;

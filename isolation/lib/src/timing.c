@@ -8,7 +8,7 @@
 #include "spin.h"
 #include "symbols.h"
 
-#define MOST_LUMP_US 60000000LL /* a minute: thousands of squares of it fit 64 bits */
+#define MAX_LUMP_US 60000000LL /* a minute: thousands of squares of it fit 64 bits */
 
 static CUevent event_for(struct gs_meter *m)
 {
@@ -101,7 +101,7 @@ static void conclude(struct gs_meter *m, int card, struct gs_pending *p, uint64_
     int64_t more = (int64_t)(own - gs_corrected(m, p->charged_ns)) * p->weight;
     int64_t more_event = (int64_t)(spent - p->charged_ns) * p->weight;
     int64_t lump_us = (more_event - more_event / p->weight) / 1000;
-    lump_us = lump_us < -MOST_LUMP_US ? -MOST_LUMP_US : lump_us > MOST_LUMP_US ? MOST_LUMP_US : lump_us;
+    lump_us = lump_us < -MAX_LUMP_US ? -MAX_LUMP_US : lump_us > MAX_LUMP_US ? MAX_LUMP_US : lump_us;
     m->batch_error_us2 += (uint64_t)(lump_us * lump_us);
     if (m->rate_ppm && p->paid)
         gs_bucket_correct(&shared->paid_until_ns, more, m->rate_ppm);

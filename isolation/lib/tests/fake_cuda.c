@@ -19,7 +19,7 @@
 
 #define API __attribute__((visibility("default")))
 #define MIB (1ULL << 20)
-#define MOST 16
+#define MAX_CARDS 16
 #define CONTEXT (300 * MIB)
 
 struct block { uint64_t bytes; int card; int refs; };
@@ -27,11 +27,11 @@ struct event { uint64_t at; };
 struct pool { int card, destroyed; uint64_t used, reserved; };
 
 static uint64_t *used; /* [card] bytes, shared between processes */
-static uint64_t next = 0x7f0000000000ULL, busy_until[MOST], event_ns;
-static int cards = 1, primary[MOST];
+static uint64_t next = 0x7f0000000000ULL, busy_until[MAX_CARDS], event_ns;
+static int cards = 1, primary[MAX_CARDS];
 static uint64_t size = 16 * 1024 * MIB;
 static __thread int current = -1;
-static struct pool defaults[MOST];
+static struct pool defaults[MAX_CARDS];
 
 static uint64_t now_ns(void)
 {

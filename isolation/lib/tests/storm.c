@@ -21,7 +21,7 @@
 
 #include "judge.h"
 
-#define MOST 64
+#define MAX_PROCESSES 64
 #define HELD 8
 #define OPENERS 16 /* of the holder's memory: the simulated driver lets 32 processes hold one */
 #define PATIENCE 20.0 /* seconds */
@@ -30,7 +30,7 @@ static struct {
     pid_t pid;
     uint32_t progress;
     double moved; /* when its progress was seen to move */
-} child[MOST];
+} child[MAX_PROCESSES];
 static int processes, threads, own_index;
 static CUcontext context;
 static enum family families[FAMILY_COUNT];
@@ -165,7 +165,7 @@ static int follows_soon(void)
 int main(int argc, char **argv)
 {
     long kills = 0, checks = 0, wrong = 0, wedged = 0, left = 0, calls = 0;
-    if (argc < 7 || (processes = atoi(argv[3])) > MOST || (threads = atoi(argv[4])) < 1)
+    if (argc < 7 || (processes = atoi(argv[3])) > MAX_PROCESSES || (threads = atoi(argv[4])) < 1)
         return 2;
     for (int i = 7; i < argc; i++)
         if (family_count == FAMILY_COUNT || (families[family_count++] = family_named(argv[i])) == NOTHING)

@@ -28,7 +28,7 @@ _log: Final = logging.getLogger(__name__)
 LOCK: Final = "device-plugin.lock"
 _OFFER: Final = "offer.json"
 _REPORT: Final = "device-plugin.json"
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 """More than the kubelet takes of a device plugin."""
 
 
@@ -121,7 +121,7 @@ def _load(path: Path) -> dict[str, Any] | None:
     """An object of JSON; None: there is none that can be read."""
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
+            found = json.loads(file.read(_MAX_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as exc:

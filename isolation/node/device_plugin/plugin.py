@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 0.1
 """Between two looks whether the devices have changed."""
-_MOST_HEARD_BYTES: Final = 16 << 20
+_MAX_HEARD_BYTES: Final = 16 << 20
 _LONGEST_PATH: Final = 107
 """Bytes of a Unix socket's path: sun_path of unix(7), less its end."""
 
@@ -60,8 +60,8 @@ class Plugin:
         self.path.unlink(missing_ok=True)
         server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", _MOST_HEARD_BYTES),
-                ("grpc.max_send_message_length", api.MOST_MESSAGE_BYTES),
+                ("grpc.max_receive_message_length", _MAX_HEARD_BYTES),
+                ("grpc.max_send_message_length", api.MAX_MESSAGE_BYTES),
             ]
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(api.PLUGIN, self._handlers()),))
@@ -121,9 +121,9 @@ def message_of(devices: Sequence[Device]) -> Any:
     listed = [{"ID": one.id, "health": api.HEALTHY if one.healthy else api.UNHEALTHY} for one in devices]
     message = api.ListAndWatchResponse(devices=listed)
     size = message.ByteSize()
-    if size >= api.MOST_MESSAGE_BYTES:
+    if size >= api.MAX_MESSAGE_BYTES:
         raise PluginError(
-            f"{len(devices)} devices need {size} bytes, the kubelet takes {api.MOST_MESSAGE_BYTES}: "
+            f"{len(devices)} devices need {size} bytes, the kubelet takes {api.MAX_MESSAGE_BYTES}: "
             "use a larger --memory-unit"
         )
     return message

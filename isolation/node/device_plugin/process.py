@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract.names import ACK
 from isolation.kube.background import Background
 from isolation.node.device_plugin.exchange import LOCK, Exchange, Report
-from isolation.node.device_plugin.last_look import PLUGIN, LastLook
+from isolation.node.device_plugin.final_check import PLUGIN, FinalCheck
 from isolation.node.device_plugin.plugin import Plugin, PluginError
 from isolation.node.device_plugin.register import Registrar
-from isolation.node.gate import Gate, GateError
+from isolation.node.guard_device import GuardDevice, GuardDeviceError
 from isolation.node.lock import LockError, alone
 from isolation.node.nri.session import Session
 
@@ -50,11 +50,11 @@ class DevicePlugin:
 
     def __init__(self, paths: Paths) -> None:
         self._exchange = Exchange(paths.run_dir)
-        self._gate = Gate(paths.run_dir, paths.cdi_dir, paths.marks_dir)
+        self._gate = GuardDevice(paths.run_dir, paths.cdi_dir, paths.marks_dir)
         offer = self._exchange.offer
         self._plugin = Plugin(self._devices, paths.plugins / ENDPOINT, self._gate.device)
         self._registrar = Registrar(self._plugin, paths.plugins, ACK.memory, lambda: offer().obstacle)
-        self._last_look = LastLook(offer, self._gate)
+        self._last_look = FinalCheck(offer, self._gate)
         self._session = Session(paths.nri_socket, self._last_look, plugin=PLUGIN, changed=self._connected)
         self._opening = threading.Lock()
         self._leaving = False
@@ -62,7 +62,7 @@ class DevicePlugin:
         self._reported: Report | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until told to stop; GateError."""
+        """Until told to stop; GuardDeviceError."""
         await asyncio.to_thread(self._gate.install)
         await asyncio.to_thread(self._gate.withdraw)  # one that was killed has left it
         tasks = Background()
@@ -92,14 +92,14 @@ class DevicePlugin:
                 else:
                     self._gate.withdraw()
                 self._gate_trouble = ""
-            except GateError as exc:
+            except GuardDeviceError as exc:
                 self._gate_trouble = str(exc)
                 _log.error("%s", exc)
 
     def _leave(self) -> None:
         with self._opening:
             self._leaving = True
-            with contextlib.suppress(GateError):
+            with contextlib.suppress(GuardDeviceError):
                 self._gate.withdraw()
 
     async def _report(self) -> float:
@@ -125,5 +125,5 @@ async def serve(paths: Paths, stop: asyncio.Event) -> None:
     try:
         async with alone(paths, LOCK, stop, "device plugin"):
             await DevicePlugin(paths).run(stop)
-    except (GateError, LockError, PluginError) as exc:
+    except (GuardDeviceError, LockError, PluginError) as exc:
         raise DevicePluginError(str(exc)) from None

@@ -36,11 +36,11 @@
 
 #define ANNOTATION "gpushare.dev/start-nonce"
 #define NONCE_CHARS 32
-#define MOST_MOUNTS 16
-enum { MOST_JSON = 16 << 20, MOST_MARK = 16 << 10, MOST_PATH = 4096, MOST_ID = 128, LONGEST_SECONDS = 10 };
+#define MAX_MOUNTS 16
+enum { MAX_JSON = 16 << 20, MAX_MARK = 16 << 10, MAX_PATH = 4096, MAX_ID = 128, LONGEST_SECONDS = 10 };
 
 static int marks = -1;
-static char note[MOST_ID + sizeof ".refused"];
+static char note[MAX_ID + sizeof ".refused"];
 
 /* Say why, also in a file for the agent: not every runtime passes on what a hook writes. */
 static _Noreturn __attribute__((format(printf, 1, 2))) void refuse(const char *format, ...)
@@ -87,7 +87,7 @@ static char *read_path(const char *path, size_t *size)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         refuse("cannot open %s: %s", path, strerror(errno));
-    char *text = read_all(fd, MOST_JSON, path, size);
+    char *text = read_all(fd, MAX_JSON, path, size);
     close(fd);
     return text;
 }
@@ -133,7 +133,7 @@ static char *take_mark(const char *folder, const char *id)
     if (fstat(fd, &about) || !S_ISREG(about.st_mode) || about.st_uid != 0)
         refuse("the mark of this container is not a file of root");
     size_t size;
-    char *text = read_all(fd, MOST_MARK, "the mark of this container", &size);
+    char *text = read_all(fd, MAX_MARK, "the mark of this container", &size);
     close(fd);
     if (strlen(text) != size)
         refuse("the mark of this container is damaged");
@@ -201,7 +201,7 @@ static int detached_mount(const struct wanted *one)
  */
 static int find_target(int root, const char *target, int *at, struct statx *there)
 {
-    char parent[MOST_PATH];
+    char parent[MAX_PATH];
     const char *slash = strrchr(target, '/');
     if (*target != '/' || !slash[1] || strlen(target) >= sizeof parent)
         refuse("the mark of this container is damaged");
@@ -268,13 +268,13 @@ static void enter_mounts(long pid)
 /* Lines of `source TAB target TAB ro|rw`. */
 static void ensure_mounts(char *lines, long pid, const char *rootfs)
 {
-    struct wanted wanted[MOST_MOUNTS];
+    struct wanted wanted[MAX_MOUNTS];
     int count = 0, right = 0;
     for (char *rest = lines, *line; (line = strsep(&rest, "\n"));) {
         if (!*line)
             continue;
         char *source = strsep(&line, "\t"), *target = strsep(&line, "\t");
-        if (!source || !target || !line || (strcmp(line, "ro") && strcmp(line, "rw")) || count == MOST_MOUNTS)
+        if (!source || !target || !line || (strcmp(line, "ro") && strcmp(line, "rw")) || count == MAX_MOUNTS)
             refuse("the mark of this container is damaged");
         wanted[count] = (struct wanted){.source = source, .target = target, .writable = !strcmp(line, "rw")};
         look_at_source(&wanted[count++]); /* of the host, so before we leave it */
@@ -305,7 +305,7 @@ static void ensure_mounts(char *lines, long pid, const char *rootfs)
 static void ensure_limits(char *lines, long pid, const char *id)
 {
     const char *word = "limits\t";
-    char *line = lines, path[64], group[MOST_PATH], answer[512];
+    char *line = lines, path[64], group[MAX_PATH], answer[512];
     while (*line && strncmp(line, word, strlen(word)))
         line += strcspn(line, "\n") + (line[strcspn(line, "\n")] == '\n');
     if (!*line)
@@ -341,9 +341,9 @@ int main(int argc, char **argv)
     /* No timeout in the hook's own words: crun may take a hook that has ended for one that has not. */
     alarm(LONGEST_SECONDS);
     size_t size;
-    char *text = read_all(STDIN_FILENO, MOST_JSON, "the container's state", &size);
+    char *text = read_all(STDIN_FILENO, MAX_JSON, "the container's state", &size);
     struct json state = {text, text + size}, spec, annotations, root;
-    char id[MOST_ID + 1], bundle[MOST_PATH], nonce[NONCE_CHARS + 1], path[MOST_PATH + 16], rootfs[2 * MOST_PATH + 2];
+    char id[MAX_ID + 1], bundle[MAX_PATH], nonce[NONCE_CHARS + 1], path[MAX_PATH + 16], rootfs[2 * MAX_PATH + 2];
     get(&state, "id", id, sizeof id, "the container's state");
     get(&state, "bundle", bundle, sizeof bundle, "the container's state");
     if (!valid_id(id))
@@ -361,7 +361,7 @@ int main(int argc, char **argv)
                "again");
     if (!json_get(&spec, "root", &root))
         refuse("the container's specification has no root");
-    char where[MOST_PATH];
+    char where[MAX_PATH];
     get(&root, "path", where, sizeof where, "the root of the container's specification");
     snprintf(rootfs, sizeof rootfs, "%s%s%s", *where == '/' ? "" : bundle, *where == '/' ? "" : "/", where);
     if (mark[NONCE_CHARS + 1])

@@ -47,7 +47,7 @@ def mps(**given: Any) -> None:
     if problems := list(paths.wrong_paths()):
         raise click.UsageError("\n  ".join(problems))
     from isolation.node.lock import LockError  # noqa: PLC0415 (help without NVML)
-    from isolation.node.mps.keeper import MpsError, serve  # noqa: PLC0415
+    from isolation.node.mps.daemons import MpsError, serve  # noqa: PLC0415
 
     async def until_stopped() -> None:
         await serve(paths, hardware.absolute() if hardware else None, stop_event())

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from isolation.contract import nri_api as api
 from isolation.contract.text import printable
+from isolation.node.nri.connection import Answer, Call, ClosedError, RuntimeConnection
 from isolation.node.nri.model import Container, RefusedError, Sandbox, container_of, sandbox_of
-from isolation.node.nri.trunk import Answer, Call, ClosedError, Trunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ class Session:
         """
         self._path, self._handler, self._took, self._plugin, self._changed = path, handler, took, plugin, changed
         self._socket: socket.socket | None = None
-        self._trunk: Trunk | None = None
+        self._connection: RuntimeConnection | None = None
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="nri")
         self._answer_seconds = _RUNTIME_SECONDS * ANSWER_PART
         self._parts: tuple[list[Any], list[Any]] = ([], [])
@@ -95,7 +95,7 @@ class Session:
     def cycle(self) -> float:
         """Connect, or answer what comes; seconds until the next time."""
         try:
-            if self._trunk is None:
+            if self._connection is None:
                 self._connect()
             self._serve()
         except ClosedError as exc:
@@ -109,20 +109,20 @@ class Session:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _connect(self) -> None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(_REGISTER_SECONDS)
+        raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        raw.settimeout(_REGISTER_SECONDS)
         try:
-            connection.connect(str(self._path))
+            raw.connect(str(self._path))
         except OSError as exc:
-            connection.close()
+            raw.close()
             raise ClosedError(
                 f"cannot connect to {self._path}: {exc.strerror or exc}: NRI must be enabled in the container runtime "
                 "(containerd 2.1 or newer has it on by default)"
             ) from None
-        connection.settimeout(_LOOK_SECONDS)
-        self._socket, self._trunk = connection, Trunk(connection)
+        raw.settimeout(_LOOK_SECONDS)
+        self._socket, self._connection = raw, RuntimeConnection(raw)
         self._parts = ([], [])
-        self._trunk.ask(
+        self._connection.ask(
             "RegisterPlugin", api.RegisterPluginRequest(plugin_name=self._plugin.name, plugin_idx=self._plugin.index)
         )
         end = time.monotonic() + _REGISTER_SECONDS
@@ -133,40 +133,40 @@ class Session:
 
     def _serve(self) -> None:
         """One message, or none for a while."""
-        trunk = self._trunk
-        if trunk is None:
+        connection = self._connection
+        if connection is None:
             return
         try:
-            message = trunk.receive()
+            message = connection.receive()
         except TimeoutError:
             return
         if isinstance(message, Answer):
             if message.code:
                 raise ClosedError(f"the container runtime refused the plugin: {printable(message.text, _LONGEST_TEXT)}")
             return
-        self._answer(trunk, message)
+        self._answer(connection, message)
 
-    def _answer(self, trunk: Trunk, call: Call) -> None:
+    def _answer(self, connection: RuntimeConnection, call: Call) -> None:
         began, outcome = time.monotonic(), "ok"
         try:
-            trunk.answer(call, self._result(call))
+            connection.answer(call, self._result(call))
         except RefusedError as exc:
             outcome = "refused"
-            trunk.refuse(call, printable(str(exc), _LONGEST_TEXT))
+            connection.refuse(call, printable(str(exc), _LONGEST_TEXT))
         except LateError:
             outcome = "timeout"
             text = f"the node agent had no answer within {self._answer_seconds:.1f} s: the kubelet will retry"
             _log.error("%s: %s", call.method, text)
-            trunk.refuse(call, text)
+            connection.refuse(call, text)
         except _UnknownError:
             outcome = "error"
-            trunk.refuse(call, f"method {printable(call.method, 64)} is not implemented", api.UNIMPLEMENTED)
+            connection.refuse(call, f"method {printable(call.method, 64)} is not implemented", api.UNIMPLEMENTED)
         except ClosedError:
             raise
         except Exception:  # noqa: BLE001 (an error refuses; silence would start the container as it is)
             outcome = "error"
             _log.exception("%s failed", call.method)
-            trunk.refuse(call, "the node agent failed (see its log): the kubelet will retry", api.INTERNAL)
+            connection.refuse(call, "the node agent failed (see its log): the kubelet will retry", api.INTERNAL)
         finally:
             self._took(call.method, time.monotonic() - began, outcome)
         if self._synchronized and not self.in_force:
@@ -237,7 +237,7 @@ class Session:
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.close()
-        self._socket = self._trunk = None
+        self._socket = self._connection = None
         was, self._synchronized, self.in_force = self.in_force, False, False
         if was:
             self._changed(False)

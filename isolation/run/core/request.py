@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NODE_NAME: Final = "here"
 PERMANENT: Final = frozenset({Why.INVALID, Why.NO_NODES, Why.CARD_TOO_SMALL, Why.TOO_FEW_CARDS, Why.NOT_READY})
 """Refusals that no amount of waiting cures."""
-MOST_CARDS: Final = 16
+MAX_CARDS: Final = 16
 """Cards that one limits file holds."""
 MIG: Final = "MIG-"
 """How the UUID of an instance begins."""

@@ -36,9 +36,9 @@ from isolation.contract.metrics.scheduler import BUCKETS
 from isolation.contract.names import TIME_SLICES
 from isolation.host.bounded_connections import Bounded, Connection, ConnectionLimits
 from isolation.host.reloading_tls import CertificateFiles, ReloadingTls, TlsError, server_context
-from isolation.scheduler.admission.core.admission_review import MOST_BYTES
+from isolation.scheduler.admission.core.admission_review import MAX_BYTES
 from isolation.scheduler.admission.core.messages import (
-    MOST_LINE,
+    MAX_LINE,
     AdmissionConfiguration,
     ClusterUpdate,
     ClusterView,
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("isolation.scheduler.admission")  # this module runs as __main__
 REQUEST_SECONDS: Final = 2.0
 """For the handshake, and for a request to arrive as a whole; the API server sends one in milliseconds."""
-MOST_CONNECTIONS: Final = 256
+MAX_CONNECTIONS: Final = 256
 """An API server has at most 200 writes in flight by default; more connections wait in the kernel's queue."""
-MOST_HELD_BYTES: Final = 16 << 20
+MAX_HELD_BYTES: Final = 16 << 20
 """Of bodies that are incomplete or wait for their decision."""
 PASSED_BYTES_PER_SECOND: Final = 2 << 20
 """A review lets smaller ones pass for a second per so many bytes. If the smallest were always first, small ones without
 end would keep all others from being answered."""
-MOST_MEMORY_BYTES: Final = 640 << 20
+MAX_MEMORY_BYTES: Final = 640 << 20
 """Of this process, by the kernel: what all bounds together allow, and as much again."""
 REPORT_SECONDS: Final = 1.0
 _NICE: Final = 5
@@ -88,7 +88,7 @@ class _PendingReview:
 class ReviewQueue:
     """Reviews from the first byte of the body to the answer."""
 
-    def __init__(self, judge: Callable[[bytes, str], bytes], most_held: int = MOST_HELD_BYTES) -> None:
+    def __init__(self, judge: Callable[[bytes, str], bytes], most_held: int = MAX_HELD_BYTES) -> None:
         self._judge, self._most_held = judge, most_held
         self._held: set[_PendingReview] = set()
         self._numbers = itertools.count()
@@ -99,7 +99,7 @@ class ReviewQueue:
 
     def application(self) -> web.Application:
         """`/admit/*`, and nothing else."""
-        app = web.Application(client_max_size=MOST_BYTES)
+        app = web.Application(client_max_size=MAX_BYTES)
         app.router.add_post("/admit/{name}", self._answer)
         return app
 
@@ -121,7 +121,7 @@ class ReviewQueue:
         body = _PendingReview(connection_of(request), next(self._numbers), request.match_info["name"])
         self._held.add(body)
         try:
-            whole = await read_body(request, MOST_BYTES, lambda size: self._limit_bytes(body, size))
+            whole = await read_body(request, MAX_BYTES, lambda size: self._limit_bytes(body, size))
             began = time.perf_counter()
             loop = asyncio.get_running_loop()
             body.response, body.due = loop.create_future(), loop.time() + len(whole) / PASSED_BYTES_PER_SECOND
@@ -192,7 +192,7 @@ class _ControlChannel:
 
 async def run(control: socket.socket, listener: socket.socket) -> None:
     """The whole life of the process."""
-    scheduler = _ControlChannel(*await asyncio.open_connection(sock=control, limit=MOST_LINE))
+    scheduler = _ControlChannel(*await asyncio.open_connection(sock=control, limit=MAX_LINE))
     configuration = await scheduler.read_configuration()
     logs.set_up(configuration.log_format, configuration.log_level)
     client_ca = Path(configuration.client_ca) if configuration.client_ca is not None else None
@@ -225,7 +225,7 @@ async def run(control: socket.socket, listener: socket.socket) -> None:
     await scheduler.read_everything()
     gc.collect()
     gc.freeze()
-    reviews, limits = ReviewQueue(judge), ConnectionLimits(MOST_CONNECTIONS, REQUEST_SECONDS)
+    reviews, limits = ReviewQueue(judge), ConnectionLimits(MAX_CONNECTIONS, REQUEST_SECONDS)
     background: list[asyncio.Task[None]] = []
     async with serve(reviews.application(), listener, limits, log, lambda: certificates.current) as connections:
         works = (
@@ -263,7 +263,7 @@ def main(control: int, listener: int) -> None:
         signal.signal(kind, signal.SIG_IGN)  # of a terminal or a supervisor: the scheduler decides when we end
     os.nice(_NICE)
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = MOST_MEMORY_BYTES if most == resource.RLIM_INFINITY else min(most, MOST_MEMORY_BYTES)
+    wanted = MAX_MEMORY_BYTES if most == resource.RLIM_INFINITY else min(most, MAX_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
     try:
         uvloop.run(run(socket.socket(fileno=control), socket.socket(fileno=listener)))

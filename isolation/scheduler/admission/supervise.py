@@ -51,7 +51,7 @@ SILENT_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 3.0
 """For the answers to open requests."""
 FIRST_DELAY_SECONDS: Final = 0.1
-MOST_DELAY_SECONDS: Final = 10.0
+MAX_DELAY_SECONDS: Final = 10.0
 _LIVED_SECONDS: Final = 60.0
 """A process that ran for so long is restarted with the first delay."""
 _BATCH: Final = 5000
@@ -243,7 +243,7 @@ class AdmissionProcess:
             delay = FIRST_DELAY_SECONDS if time.monotonic() - began > _LIVED_SECONDS else delay
             log.error("restarting admission process: it %s: delay_seconds=%.1f", why, delay)
             await asyncio.sleep(delay)
-            delay = min(2 * delay, MOST_DELAY_SECONDS)
+            delay = min(2 * delay, MAX_DELAY_SECONDS)
 
     async def _run_process(self) -> str:
         """Run one process; how it ended."""

@@ -26,7 +26,13 @@ from isolation.placement.explain import describe_reason
 from isolation.placement.policy import DEFAULT
 from isolation.scheduler.core import inspection
 from isolation.scheduler.core.capacity import Capacity
-from isolation.scheduler.core.gangs import BOOKED_SECONDS, SPARE_SECONDS, has_place, place_gang, reservation_names
+from isolation.scheduler.core.gang_placement import (
+    BOOKED_SECONDS,
+    SPARE_SECONDS,
+    has_place,
+    place_gang,
+    reservation_names,
+)
 from isolation.scheduler.core.preemption import (
     Nominator,
     PreemptionState,
@@ -41,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from isolation.contract.model import Node, Pod, Request
-    from isolation.contract.provisioning import ProvisioningRequest
-    from isolation.scheduler.core.gangs import Member
+    from isolation.contract.provisioning_request import ProvisioningRequest
+    from isolation.scheduler.core.gang_placement import Member
     from isolation.scheduler.core.inspection import InspectedNode, OvercommittedCard
     from isolation.scheduler.core.preemption import Preemption, Victims
     from isolation.scheduler.core.resizing import ResizeStep

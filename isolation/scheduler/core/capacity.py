@@ -27,7 +27,7 @@ SHARED: Final = SHARED_MODES
 _PLENTY_CPU: Final = 1 << 40
 _PLENTY_BYTES: Final = 1 << 60
 _PLENTY_PODS: Final = 1 << 20
-_MOST_BYTES: Final = 1 << 46
+_MAX_BYTES: Final = 1 << 46
 """More than any card has, and so little that sums over any number of pods stay within the engine's 64 bits."""
 KINDS_KEPT: Final = 64
 """Card sizes that may come and go before old ones are forgotten."""
@@ -179,7 +179,7 @@ class Capacity:
     def strip_request(self, request: Request) -> Request:
         """The request without what kube-scheduler decides; equal pods get one object, by which the engine caches."""
         online = request.compute.online
-        amounts = (request.cards, min(request.card_bytes, _MOST_BYTES), request.card_core)
+        amounts = (request.cards, min(request.card_bytes, _MAX_BYTES), request.card_core)
         trust = request.trust if request.rules.mps else None
         key = (*amounts, request.owner, online, request.rules.cards, request.rules.mps, trust)
         found = self._stripped.get(key)
@@ -240,9 +240,7 @@ def _strip_node(node: Node) -> Node:
     """What of a node can change an answer about cards; CPU and memory that never run out."""
     return Node(
         node.name,
-        tuple(
-            card if card.total_bytes <= _MOST_BYTES else replace(card, total_bytes=_MOST_BYTES) for card in node.cards
-        ),
+        tuple(card if card.total_bytes <= _MAX_BYTES else replace(card, total_bytes=_MAX_BYTES) for card in node.cards),
         node.mode,
         node.choice,
         _PLENTY_CPU,

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 EXTENDER: Final = "/extender"
 """Path prefix of the verbs."""
-MOST_BYTES: Final = 8 << 20
+MAX_BYTES: Final = 8 << 20
 """Of a request: 5,000 names are 0.2 MiB, an admission review holds two objects of at most 3 MiB."""
-MOST_NODES: Final = 50_000
-MOST_VICTIMS: Final = 50_000
+MAX_NODES: Final = 50_000
+MAX_VICTIMS: Final = 50_000
 _LONGEST_REASON: Final = 1000
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -154,8 +154,8 @@ def read_extender_args(body: bytes) -> ExtenderArgs | InvalidArgs:
             names = [_NAMED.decode(node).metadata.name for node in nodes]
     except _UNREADABLE as exc:
         return _broken(exc)
-    if len(names) > MOST_NODES:
-        return InvalidArgs(f"request has {len(names)} nodes; at most {MOST_NODES} are accepted")
+    if len(names) > MAX_NODES:
+        return InvalidArgs(f"request has {len(names)} nodes; at most {MAX_NODES} are accepted")
     return ExtenderArgs(args.Pod, uid, names, nodes)
 
 
@@ -186,8 +186,8 @@ def read_preemption_args(body: bytes) -> PreemptionArgs | InvalidArgs:
             victims.setdefault(node, Victims(uids, whole.NumPDBViolations))
     except _UNREADABLE as exc:
         return _broken(exc)
-    if len(victims) > MOST_NODES or sum(len(found.uids) for found in victims.values()) > MOST_VICTIMS:
-        return InvalidArgs(f"request has more than {MOST_NODES} nodes or {MOST_VICTIMS} victims")
+    if len(victims) > MAX_NODES or sum(len(found.uids) for found in victims.values()) > MAX_VICTIMS:
+        return InvalidArgs(f"request has more than {MAX_NODES} nodes or {MAX_VICTIMS} victims")
     return PreemptionArgs(args.Pod, uid, victims)
 
 

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from isolation.scheduler.core.capacity import Capacity
 
 Cost: TypeAlias = tuple[int, list[int], int, list[float]]
-MOST_CANDIDATES: Final = 100
+MAX_CANDIDATES: Final = 100
 """Nodes with victims that are compared before one is chosen: more would hardly be cheaper, and take longer."""
 _PAIRS: Final = 24
 """Up to so many pods of a card, pairs of victims are tried; beyond that the least important go first."""
 _PREEMPTIBLE_REASONS: Final = (Why.FRAGMENTED, Why.CARDS)
-MOST_OFFERS: Final = 256
+MAX_OFFERS: Final = 256
 """Preempting pods whose offers are remembered."""
 OFFER_SECONDS: Final = 30.0
 """kube-scheduler acts on an answer at once, or not at all."""
@@ -109,7 +109,7 @@ def correct_victims(state: PreemptionState, pod: Pod, candidates: Mapping[str, V
         victims = _correct_on_node(state, pod, name, candidates[name])
         if victims is not None and victims.uids:  # kube-scheduler takes a node without victims for an error
             found[name] = victims
-            if len(found) >= MOST_CANDIDATES:
+            if len(found) >= MAX_CANDIDATES:
                 break
     return found
 
@@ -175,7 +175,7 @@ def choose_preemption(state: PreemptionState, pod: Pod, names: Sequence[str]) ->
         guess = _choose_by_card(state, pod, name, pool) if pool else None
         if guess:
             options.append((_cost(guess), name, guess))
-            if len(options) >= MOST_CANDIDATES:
+            if len(options) >= MAX_CANDIDATES:
                 break
     for _, name, guess in sorted(options, key=lambda option: option[:2]):
         victims = _reprieve(state, pod, name, guess) or _reprieve(state, pod, name, _preemptible(state, pod, name))
@@ -320,7 +320,7 @@ class Nominator:
         for candidate in candidates.values():
             for victim in candidate.victims:
                 self._offered_to.setdefault(victim, {})[pod.uid] = None
-        while len(self._offers) > MOST_OFFERS:
+        while len(self._offers) > MAX_OFFERS:
             self.remove(next(iter(self._offers)))
 
     def victims_ended(self, uid: str, now: float) -> Iterator[tuple[Pod, Placement]]:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from isolation.contract.model import Pod
 
-MOST: Final = 4096
+MAX_PODS: Final = 4096
 """Pods in the queue; beyond that the oldest wait for kube-scheduler's own retry after five minutes."""
-MOST_NAMES: Final = 256
+MAX_NAMES: Final = 256
 """Nodes remembered for each pod: thousands of pods may wait for thousands of nodes."""
 SETTLE_SECONDS: Final = 0.4
 """kube-scheduler's own retry comes within so long after cards became free."""
@@ -36,7 +36,7 @@ class UnschedulablePod:
 
     pod: Pod
     names: tuple[str, ...]
-    """Nodes that preemption might free for it, by the last filter call; the first `MOST_NAMES`."""
+    """Nodes that preemption might free for it, by the last filter call; the first `MAX_NAMES`."""
     first: float
     last: float
     requeued: float = float("-inf")
@@ -57,9 +57,9 @@ class UnschedulableQueue:
     def add(self, pod: Pod, names: tuple[str, ...], now: float, asked: Sequence[str] = ()) -> None:
         """Add a pod that fits on none of the nodes `asked`; on `names` of them preemption might help."""
         known = self._pods.pop(pod.uid, None) or UnschedulablePod(pod, (), now, now)
-        all_names = tuple(asked) if len(asked) <= MOST_NAMES else ()
-        self._pods[pod.uid] = replace(known, pod=pod, names=names[:MOST_NAMES], last=now, asked=all_names)
-        while len(self._pods) > MOST:
+        all_names = tuple(asked) if len(asked) <= MAX_NAMES else ()
+        self._pods[pod.uid] = replace(known, pod=pod, names=names[:MAX_NAMES], last=now, asked=all_names)
+        while len(self._pods) > MAX_PODS:
             self._pods.popitem(last=False)
 
     def add_unknown(self, pod: Pod, names: tuple[str, ...], now: float) -> None:

@@ -48,7 +48,7 @@ _GROUP: Final = (
     "Volcano starts its pods as a group, and admission refuses pods of a group: write a Job of batch/v1, or leave its "
     "namespace to Volcano"
 )
-_MOST_DEEP: Final = 24
+_MAX_DEEP: Final = 24
 """Levels below an object in which a template is looked for: a CronJob's stands on the fourth."""
 
 
@@ -181,7 +181,7 @@ def _title(at: At, path: Path) -> str:
 
 def _templates(value: object, path: Path) -> Iterator[Path]:
     """Where a mapping has a `spec` with `containers`: a pod, or a template of pods."""
-    if len(path) > _MOST_DEEP:
+    if len(path) > _MAX_DEEP:
         return
     if isinstance(value, dict):
         spec = value.get("spec")

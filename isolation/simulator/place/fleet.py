@@ -12,8 +12,8 @@ import click
 from isolation.contract.quantity import UNITS
 from isolation.simulator.place.manifests import read
 from isolation.simulator.place.nodes import (
-    MOST_FILE_BYTES,
-    MOST_NODES,
+    MAX_FILE_BYTES,
+    MAX_NODES,
     NodesAndPods,
     NodeSpecError,
     parse_nodes,
@@ -59,7 +59,7 @@ def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_fleet(specs: tuple[str, ...], nodes_files: tuple[str, ...], stdin: BinaryIO, unit_bytes: int) -> NodesAndPods:
     """All nodes that were given, at least one; raises NodeSpecError, ManifestError."""
-    files = [read_nodes(read(name, stdin, MOST_FILE_BYTES), unit_bytes) for name in nodes_files]
+    files = [read_nodes(read(name, stdin, MAX_FILE_BYTES), unit_bytes) for name in nodes_files]
     nodes: list[Node] = [node for fleet in files for node in fleet.nodes]
     for spec in specs:
         try:
@@ -68,8 +68,8 @@ def read_fleet(specs: tuple[str, ...], nodes_files: tuple[str, ...], stdin: Bina
             raise NodeSpecError(f"--node {spec[:80]}: {exc}") from None
     if not nodes:
         raise NodeSpecError("no nodes; add --node name=n1,cards=4,gib=15,mode=cgpu or --nodes-file FILE")
-    if len(nodes) > MOST_NODES:
-        raise NodeSpecError(f"too many nodes: {len(nodes)}; at most {MOST_NODES} are supported")
+    if len(nodes) > MAX_NODES:
+        raise NodeSpecError(f"too many nodes: {len(nodes)}; at most {MAX_NODES} are supported")
     seen: set[str] = set()
     for node in nodes:
         if node.name in seen:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.codec.workloads import Planned, Skipped, objects_in, pods_of
 from isolation.contract.dialects import translate
-from isolation.simulator.place.yaml_document import MOST_BYTES, Document, DocumentError, documents
+from isolation.simulator.place.yaml_document import MAX_BYTES, Document, DocumentError, documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +75,7 @@ class RequestedPods:
     notes: tuple[str, ...]
 
 
-def read(name: str, stdin: BinaryIO, most_bytes: int = MOST_BYTES) -> ManifestSource:
+def read(name: str, stdin: BinaryIO, most_bytes: int = MAX_BYTES) -> ManifestSource:
     """The text of a file, `-` being standard input."""
     shown = "<stdin>" if name == STDIN else name
     try:

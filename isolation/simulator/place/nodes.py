@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract import quantity
 from isolation.contract.codec import node_of, pod_of
 from isolation.contract.codec.cursor import At, CodecError, show
-from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.codec.request import MAX_CARDS
 from isolation.contract.model import (
     Card,
     CardChoice,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 PLENTY_CPU_MILLI: Final = 1 << 50
 PLENTY_BYTES: Final = 1 << 60
-MOST_NODES: Final = 10_000
-MOST_FILE_BYTES: Final = 64 << 20
+MAX_NODES: Final = 10_000
+MAX_FILE_BYTES: Final = 64 << 20
 """Bytes in a file of nodes: some thousand nodes with their pods."""
-MOST_GIB: Final = 1 << 20
+MAX_GIB: Final = 1 << 20
 """GiB on one card: a petabyte."""
 _DEFAULT_PODS: Final = 110  # pods: the kubelet's own default
 _LABEL: Final = "label."
@@ -80,10 +80,10 @@ def parse_nodes(text: str, unit_bytes: int) -> tuple[Node, ...]:
     """The nodes of one `--node name=n1,cards=4,gib=15,...`."""
     fields = _parse_fields(text)
     mode = _parse_choice(fields, "mode", _MODES, Mode.CGPU.value)
-    cards = _parse_whole(fields, "cards", 0, MOST_CARDS)
+    cards = _parse_whole(fields, "cards", 0, MAX_CARDS)
     if cards and "gib" not in fields:
         raise NodeSpecError("gib is missing; write gib=15 for cards of 15 GiB each")
-    gib = _parse_decimal(fields, "gib", MOST_GIB) if cards else Fraction(0)
+    gib = _parse_decimal(fields, "gib", MAX_GIB) if cards else Fraction(0)
     if cards and gib * quantity.GIB < unit_bytes:
         raise NodeSpecError(
             f"gib={fields['gib']} is less than one unit of {quantity.show_bytes(unit_bytes)}; increase it"
@@ -109,7 +109,7 @@ def parse_nodes(text: str, unit_bytes: int) -> tuple[Node, ...]:
         pool=fields.get("pool", ""),
         policy=ComputePolicy(_parse_choice(fields, "policy", tuple(ComputePolicy), ComputePolicy.FIXED.value)),
     )
-    count = _parse_whole(fields, "count", 1, MOST_NODES)
+    count = _parse_whole(fields, "count", 1, MAX_NODES)
     names = [f"{fields['name']}-{i}" for i in range(count)] if "count" in fields else [fields["name"]]
     try:
         return tuple(_make_node(mold, At(name, ("name",)).name(), fields) for name in names)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BAR: Final = 30
 """Columns of a card's bar."""
 _INDENT: Final = " " * 9
-MOST_PICTURES: Final = 24
+MAX_PICTURES: Final = 24
 """Nodes drawn; a larger fleet is summed up."""
 
 
@@ -76,12 +76,12 @@ def print_plan(plan: PlacementPlan, console: Console) -> None:
         lines = textwrap.fill(reason, console.width - 1, initial_indent=_INDENT, subsequent_indent=_INDENT)
         console.print(Text(lines))
     in_use = [(node, uses) for node, uses in plan.nodes if any(use.used_bytes or use.used_core for use in uses)]
-    for node, uses in in_use[:MOST_PICTURES]:
+    for node, uses in in_use[:MAX_PICTURES]:
         console.print()
         for line in _picture(node, uses, unicode=console.encoding.lower().startswith("utf")):
             console.print(line, no_wrap=True)
-    if len(in_use) > MOST_PICTURES:
-        console.print(f"\n... and {len(in_use) - MOST_PICTURES} more nodes in use")
+    if len(in_use) > MAX_PICTURES:
+        console.print(f"\n... and {len(in_use) - MAX_PICTURES} more nodes in use")
     console.print()
     count = sum(len(names) for names in refused.values())
     console.print(f"{len(plan.outcomes) - count} placed, {count} refused; {_left(plan)}")

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from isolation.contract.codec.cursor import Path
 
-MOST_BYTES: Final = 10 << 20
+MAX_BYTES: Final = 10 << 20
 """Bytes in one file."""
-MOST_DEEP: Final = 100
+MAX_DEEP: Final = 100
 """Levels of nesting; Kubernetes' own objects have about 20."""
-MOST_VALUES: Final = 2_000_000
+MAX_VALUES: Final = 2_000_000
 """Values in one document, with every alias counted as often as it is used."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
@@ -138,8 +138,8 @@ class _Reader:
                     )
                 self._put(*self.anchors[event.anchor], line, column)
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                if len(self.open) >= MOST_DEEP:
-                    raise DocumentError(line, column, f"nested more than {MOST_DEEP} levels deep; flatten it")
+                if len(self.open) >= MAX_DEEP:
+                    raise DocumentError(line, column, f"nested more than {MAX_DEEP} levels deep; flatten it")
                 if self.open and self._wants_key():
                     raise DocumentError(
                         line,
@@ -181,8 +181,8 @@ class _Reader:
             return
         top = self.open[-1]
         top.size += size
-        if top.size > MOST_VALUES:
-            raise DocumentError(line, column, f"more than {MOST_VALUES} values, counting aliases; split the file")
+        if top.size > MAX_VALUES:
+            raise DocumentError(line, column, f"more than {MAX_VALUES} values, counting aliases; split the file")
         if isinstance(top.value, list):
             top.lines[len(top.value)] = line
             top.value.append(value)

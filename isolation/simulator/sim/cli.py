@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LARGEST_DEMAND: Final = 100.0
 STDOUT: Final = "-"
-MOST_RUNS: Final = 10_000
+MAX_RUNS: Final = 10_000
 LARGEST_SEED: Final = 2**32 - 1
 _SPAN: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 _PACKING_POLICIES: Final = ("best-fit", "binpack", "fgd", "potential")
@@ -82,8 +82,8 @@ class Seeds(click.ParamType[tuple[int, ...]]):
                 self.fail(f"range {part.strip()} is descending; write {last}-{first}", param, ctx)
             if last > LARGEST_SEED:
                 self.fail(f"seed {last} is larger than {LARGEST_SEED}", param, ctx)
-            if last - first + len(seeds) >= MOST_RUNS:
-                self.fail(f"more than {MOST_RUNS} seeds; write a shorter range", param, ctx)
+            if last - first + len(seeds) >= MAX_RUNS:
+                self.fail(f"more than {MAX_RUNS} seeds; write a shorter range", param, ctx)
             seeds.update(dict.fromkeys(range(first, last + 1)))
         return tuple(seeds)
 
@@ -155,8 +155,8 @@ def sim(
     policies = policies or (_PACKING_POLICIES if invented else ("potential",))
     seeds = seeds or tuple(range(42, 52))
     jobs = [ReplayJob(policy, seed, demand) for policy in policies for seed in seeds]
-    if len(jobs) > MOST_RUNS:
-        raise click.UsageError(f"too many runs: {len(jobs)}, at most {MOST_RUNS}; give fewer policies or seeds")
+    if len(jobs) > MAX_RUNS:
+        raise click.UsageError(f"too many runs: {len(jobs)}, at most {MAX_RUNS}; give fewer policies or seeds")
     json_out = STDOUT if output and json_out is None else json_out
     if details and json_out is None:
         raise click.UsageError("--details needs JSON; give -o json or add --json OUT, or drop --details")

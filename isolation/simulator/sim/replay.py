@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node, Request
 
 KINDS: Final = ("cpu_only", "shared", "whole", "multi_card")
-MOST_PODS: Final = 5_000_000
+MAX_PODS: Final = 5_000_000
 """Pods in one queue: about 2 GiB of Python objects."""
 CURVE_POINTS: Final = 200
 PlaceResult = Placement | Refusal
@@ -123,8 +123,8 @@ def draw_queue(trace: Trace, demand: float, seed: int) -> tuple[Request, ...]:
     total, target = int(milli.sum()), demand * trace.total_milli
     if not trace.total_milli or not total:
         raise ReplayError("nothing to place: the nodes have no cards, or no pod requests any; check both files")
-    if len(milli) * max(1.0, target / total) > MOST_PODS:
-        raise ReplayError(f"demand {demand:g} means more than {MOST_PODS} pods; lower the demand")
+    if len(milli) * max(1.0, target / total) > MAX_PODS:
+        raise ReplayError(f"demand {demand:g} means more than {MAX_PODS} pods; lower the demand")
     random = np.random.Generator(np.random.PCG64(seed))
     order = random.permutation(len(milli))
     if total > target:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-MOST_FILE_BYTES: Final = 256 << 20
-MOST_ROWS: Final = 2_000_000
-MOST_NAME: Final = 253
+MAX_FILE_BYTES: Final = 256 << 20
+MAX_ROWS: Final = 2_000_000
+MAX_NAME: Final = 253
 """Characters of a Kubernetes object name."""
 
 T = TypeVar("T")
@@ -51,9 +51,9 @@ class CsvRow:
         text = self.cells[column]
         if not text:
             self.fail(f"column {column} is empty; every row needs a name")
-        if len(text) > MOST_NAME or not _NAME.fullmatch(text):
+        if len(text) > MAX_NAME or not _NAME.fullmatch(text):
             self.fail(
-                f"{column} {quote(text)} is not a valid name; use at most {MOST_NAME} letters and digits, "
+                f"{column} {quote(text)} is not a valid name; use at most {MAX_NAME} letters and digits, "
                 "with . _ : / - only between them"
             )
         return text
@@ -77,7 +77,7 @@ class CsvRow:
         if not text:
             return frozenset()
         found = [name.strip() for name in text.split(between)] if between else [text]
-        if not all(_NAME.fullmatch(name) and len(name) <= MOST_NAME for name in found):
+        if not all(_NAME.fullmatch(name) and len(name) <= MAX_NAME for name in found):
             form = f"names separated by {between}, such as a{between}b" if between else "one name"
             self.fail(f"{column} is {quote(text)}; write {form}, or leave it empty")
         return frozenset(found)
@@ -101,11 +101,11 @@ def read(path: Path) -> str:
     try:
         with path.open("rb") as file:
             # Bounded, so that an endless pipe ends here too.
-            content = file.read(MOST_FILE_BYTES + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as exc:
         raise TraceError(f"{path}: {exc.strerror or exc}; check the path and its permissions") from exc
-    if len(content) > MOST_FILE_BYTES:
-        raise TraceError(f"{path}: larger than {MOST_FILE_BYTES >> 20} MiB; split the file")
+    if len(content) > MAX_FILE_BYTES:
+        raise TraceError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; split the file")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -132,8 +132,8 @@ def parse_rows(text: str, file: str, needed: Sequence[str]) -> Iterator[CsvRow]:
             count += 1
             if len(cells) != len(header):
                 row.fail(f"{len(cells)} fields, but the header has {len(header)}; give every column a field")
-            if count > MOST_ROWS:
-                row.fail(f"more than {MOST_ROWS} rows; split the file")
+            if count > MAX_ROWS:
+                row.fail(f"more than {MAX_ROWS} rows; split the file")
             yield row
     except csv.Error as exc:
         raise TraceError(f"{file}:{line}: {exc}; correct the quoting, or save the file as plain CSV") from exc

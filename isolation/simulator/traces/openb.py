@@ -33,11 +33,11 @@ CARD_BYTES: Final = MILLI * MILLI_BYTES
 UNLIMITED_PODS: Final = 10**6
 """The format has no pod limit per node; this is beyond what CPU lets in."""
 
-MOST_CARDS: Final = 64
+MAX_CARDS: Final = 64
 """Cards in one machine; the largest servers have 16."""
-MOST_CPU_MILLI: Final = 10**8
-MOST_MEMORY_MIB: Final = 10**9
-MOST_SECONDS: Final = 10**12
+MAX_CPU_MILLI: Final = 10**8
+MAX_MEMORY_MIB: Final = 10**9
+MAX_SECONDS: Final = 10**12
 
 SLICES: Final = 7
 """Slices of compute into which MIG divides a card at most."""
@@ -95,7 +95,7 @@ def parse_pods(content: str, file: str = "pods") -> tuple[TracePod, ...]:
         if shape not in requests:
             allowed = rules.setdefault(shape[4], Rules(models=shape[4]))
             requests[shape] = make_request(*shape[:4], allowed)
-        created, deleted = row.maybe("creation_time", MOST_SECONDS), row.maybe("deletion_time", MOST_SECONDS)
+        created, deleted = row.maybe("creation_time", MAX_SECONDS), row.maybe("deletion_time", MAX_SECONDS)
         if created is not None and deleted is not None and deleted < created:
             row.fail(f"deletion_time {deleted} is before creation_time {created}; swap or correct them")
         seen[name] += 1
@@ -164,15 +164,15 @@ def list_arrivals(pods: Iterable[TracePod]) -> Iterator[TraceArrival]:
 
 def _node(row: CsvRow) -> Node:
     """One row of a node list."""
-    cards = row.whole("gpu", MOST_CARDS)
+    cards = row.whole("gpu", MAX_CARDS)
     models = row.names("model")
     if models and not cards:
         row.fail(f"model {quote(row.cells['model'])} on a node with gpu 0; clear model or set gpu")
     model, profiles = next(iter(models), ""), _profiles(row, cards)
     return make_node(
         row.cells["sn"],
-        row.whole("cpu_milli", MOST_CPU_MILLI),
-        row.whole("memory_mib", MOST_MEMORY_MIB),
+        row.whole("cpu_milli", MAX_CPU_MILLI),
+        row.whole("memory_mib", MAX_MEMORY_MIB),
         cards,
         model,
         profiles=profiles,
@@ -190,14 +190,14 @@ def _profiles(row: CsvRow, cards: int) -> tuple[str, ...]:
         row.fail("mig is set on a node with gpu 0; clear mig or set gpu")
     if sum(int(each[0]) for each in profiles) > SLICES:
         row.fail(f"mig {quote(text)} has more than the {SLICES} slices of compute of one card")
-    if len(profiles) * cards > MOST_CARDS:
-        row.fail(f"mig makes {len(profiles) * cards} instances of {cards} cards; at most {MOST_CARDS} are supported")
+    if len(profiles) * cards > MAX_CARDS:
+        row.fail(f"mig makes {len(profiles) * cards} instances of {cards} cards; at most {MAX_CARDS} are supported")
     return profiles
 
 
 def _shape(row: CsvRow) -> tuple[int, int, int, int, frozenset[str]]:
     """CPU, memory, cards, milli per card, models: what a row asks for, once it makes sense."""
-    cards, milli = row.whole("num_gpu", MOST_CARDS), row.whole("gpu_milli", 10**15)
+    cards, milli = row.whole("num_gpu", MAX_CARDS), row.whole("gpu_milli", 10**15)
     if milli > MILLI:
         row.fail(f"gpu_milli is {milli}, more than one card; write 1..1000 and use num_gpu for more cards")
     if cards == 0 and milli:
@@ -206,7 +206,7 @@ def _shape(row: CsvRow) -> tuple[int, int, int, int, frozenset[str]]:
         row.fail(f"num_gpu is {cards} but gpu_milli is 0; write a share of 1..1000, or set num_gpu to 0")
     if cards > 1 and milli != MILLI:
         row.fail(f"num_gpu is {cards} with gpu_milli {milli}; several cards must be whole cards: set gpu_milli to 1000")
-    cpu, memory = row.whole("cpu_milli", MOST_CPU_MILLI), row.whole("memory_mib", MOST_MEMORY_MIB)
+    cpu, memory = row.whole("cpu_milli", MAX_CPU_MILLI), row.whole("memory_mib", MAX_MEMORY_MIB)
     # The list names card models: a pod without cards may run beside any of them.
     models = row.names("gpu_spec", "|")
     return cpu, memory, cards, milli, models if cards else _NO_MODELS

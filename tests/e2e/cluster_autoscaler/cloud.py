@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from e2e.cluster_autoscaler.objects import Node
 from e2e.cluster_autoscaler.scale_up import Group
 from kubernetes.utils.quantity import parse_quantity
-from support.rpc_world import GENERATIONS
+from support.rpc_harness import GENERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

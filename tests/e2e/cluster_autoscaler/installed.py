@@ -13,7 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from e2e.apiclient import RefusedError
-from e2e.cluster_autoscaler.stand import StandIn
+from e2e.cluster_autoscaler.harness import StandIn
 from e2e.manifest_installation import ADDRESS
 from support.waiting import soon
 

@@ -59,10 +59,10 @@ def test_a_page_without_end_is_an_error(monkeypatch):
     """
     In bytes and in samples.
     """
-    monkeypatch.setattr(exposition, "MOST_BYTES", 100)
+    monkeypatch.setattr(exposition, "MAX_BYTES", 100)
     with pytest.raises(ExpositionError, match="larger"):
         samples("a_bytes 1\n" * 11)
-    monkeypatch.setattr(exposition, "MOST_SAMPLES", 5)
+    monkeypatch.setattr(exposition, "MAX_SAMPLES", 5)
     with pytest.raises(ExpositionError, match="more than 5"):
         samples("a_bytes 1\n" * 6)
 

@@ -104,7 +104,7 @@ def test_a_list_without_end_ends(tmp_path, monkeypatch):
     """
     A server that always has one more page is not read for ever.
     """
-    monkeypatch.setattr(paging, "_MOST_PAGES", 3)
+    monkeypatch.setattr(paging, "_MAX_PAGES", 3)
     asked = []
 
     async def page(request):

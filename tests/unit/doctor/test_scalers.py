@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from support.doctor_facts import NOW, WHOLE, certificate, facts, node, share
 
+from isolation.contract.cluster_autoscaler_annotations import Ours
 from isolation.contract.codec.pools import PublishedPool, encode_pools
-from isolation.contract.handover import Ours
 from isolation.contract.model import Mode, Node
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY
 from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Caller, ScalerFacts, Secret, Unavailable, Workload

@@ -20,7 +20,7 @@ from exporter.compat.ack import ack_families
 from exporter.http import text_format
 from exporter.pipeline.allocations import list_allocations
 from exporter.pipeline.attribution import NodeLabels, attribute
-from exporter.pipeline.breaches import DetectorState, detect_breaches
+from exporter.pipeline.breach_detector import DetectorState, detect_breaches
 from exporter.pipeline.families import card_families, container_families
 from exporter.pipeline.snapshot import CardProcess, CardSample, MachineSample
 from isolation.contract.model import Slice

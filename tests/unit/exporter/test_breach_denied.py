@@ -7,7 +7,7 @@ import pytest
 from support.breach_watch import Watch, using
 from support.node_facts import GIB, Node, region
 
-from exporter.pipeline.breaches import LINGER_SECONDS
+from exporter.pipeline.breach_detector import LINGER_SECONDS
 from isolation.contract.abi import Breach as Reported
 from isolation.contract.breach_ring import BreachRecord
 
@@ -24,7 +24,7 @@ def test_denied_allocations_are_the_librarys_word():
     watch = Watch().see(Node(agent=True)).see(denying(2)).see(denying(5, record)).see(denying(5), times=3)
 
     assert (5, {"denied": 1}, ["denied"]) == (watch.one.denied, watch.counts, watch.open)
-    (breach,) = watch.state.incidents.ring.values()
+    (breach,) = watch.state.breaches.ring.values()
     assert ("library", 5) == (breach.finding.source, breach.times)
     assert [] == watch.see(denying(5), after=30.0, times=3).open
     assert "the largest of 7 GiB" in Watch().see(denying(0)).see(denying(1, record)).begun[0].finding.text

@@ -13,16 +13,16 @@ from support.breach_watch import EPOCH, Watch, using
 from support.budget import examples
 from support.node_facts import GIB, MIB, RESERVED, Node, region, uuid
 
-from exporter.pipeline.breaches import LINGER_SECONDS, MOST_GONE
-from exporter.pipeline.incidents import (
-    MOST_OPEN,
+from exporter.pipeline.breach_detector import LINGER_SECONDS, MAX_GONE
+from exporter.pipeline.breach_log import (
+    MAX_OPEN,
     ONE_OWNER,
     RING,
     BreachFinding,
     BreachKind,
-    IncidentLog,
+    BreachLog,
     to_json,
-    update_incidents,
+    update_breach_log,
 )
 from exporter.pipeline.snapshot import RegionSample
 from isolation.contract.abi import Breach as Reported
@@ -58,10 +58,10 @@ def test_ten_thousand_pods_leave_nothing_behind():
         largest = max(largest, len(watch.state.histories))
 
     assert largest <= 10 * (LINGER_SECONDS / 8 + 1)
-    assert RING == len(watch.state.incidents.ring)
-    assert ({"over_limit": 10_000}, 10) == (watch.counts, len(watch.state.incidents.open))
+    assert RING == len(watch.state.breaches.ring)
+    assert ({"over_limit": 10_000}, 10) == (watch.counts, len(watch.state.breaches.open))
     watch.see(Node(agent=True), after=LINGER_SECONDS + 1)
-    assert (0, 0) == (len(watch.state.histories), len(watch.state.incidents.open))
+    assert (0, 0) == (len(watch.state.histories), len(watch.state.breaches.open))
 
 
 def test_one_record_is_small():
@@ -72,8 +72,8 @@ def test_one_record_is_small():
     watch = Watch().see(crowd, times=2)
 
     assert {"unreadable_region": 1, "unallocated": 1} == watch.counts
-    assert len(to_json(watch.state.incidents, "n")) < 2500
-    assert "300 processes" in to_json(watch.state.incidents, "n")
+    assert len(to_json(watch.state.breaches, "n")) < 2500
+    assert "300 processes" in to_json(watch.state.breaches, "n")
 
 
 def test_cards_that_are_divided_again_leave_nothing_behind():
@@ -94,7 +94,7 @@ def test_a_burst_of_pods_is_bounded():
             node.pod_hold(f"p{number}-{part}", gib=1)
         watch.see(node, after=0.1)
 
-    assert 600 + MOST_GONE == len(watch.state.histories)
+    assert 600 + MAX_GONE == len(watch.state.histories)
 
 
 def test_one_owner_cannot_flood_the_ring():
@@ -106,7 +106,7 @@ def test_one_owner_cannot_flood_the_ring():
     for _ in range(500):
         watch.see(loud).see(quiet)
 
-    owners = [breach.finding.pod for breach in watch.state.incidents.ring.values()]
+    owners = [breach.finding.pod for breach in watch.state.breaches.ring.values()]
     assert (ONE_OWNER, 1) == (owners.count("a"), owners.count("b"))
     assert {"over_limit": 501} == watch.counts
 
@@ -115,7 +115,7 @@ def test_breaches_as_json():
     """The latest first, with who, where, since when, how long, how much, and whose word it is."""
     watch = Watch().see(using(6), times=3)
 
-    page = json.loads(to_json(watch.state.incidents, "n-0"))
+    page = json.loads(to_json(watch.state.breaches, "n-0"))
 
     assert (1, "n-0", 1) == (page["version"], page["node"], page["totals"]["over_limit"])
     (record,) = page["breaches"]
@@ -153,11 +153,11 @@ FINDINGS = st.lists(
 @given(FINDINGS)
 def test_counts_are_beginnings(turns):
     """Each kind's count is the number of its records begun, and an open record is always that of a finding."""
-    state, begun = IncidentLog(), []
+    state, begun = BreachLog(), []
     for at, (present, unsure) in enumerate(turns):
         found = {one.key: one for one in (finding(name, kind) for name, kind in present)}
         open_before = set(state.open)
-        state, fresh = update_incidents(state, found, lambda _, unsure=unsure: unsure, EPOCH + at)
+        state, fresh = update_breach_log(state, found, lambda _, unsure=unsure: unsure, EPOCH + at)
         begun += fresh
         assert set(state.open) <= set(found) | (open_before if unsure else set())
         assert open_before & set(found) <= set(state.open)
@@ -169,11 +169,11 @@ def test_counts_are_beginnings(turns):
 
 def test_so_many_at_once_and_no_more():
     """A node full of breaches is followed up to a bound."""
-    found = {one.key: one for one in (finding(f"p{n}") for n in range(MOST_OPEN + 50))}
+    found = {one.key: one for one in (finding(f"p{n}") for n in range(MAX_OPEN + 50))}
 
-    state, _ = update_incidents(IncidentLog(), found, lambda _: False, EPOCH)
+    state, _ = update_breach_log(BreachLog(), found, lambda _: False, EPOCH)
 
-    assert (MOST_OPEN, RING) == (len(state.open), len(state.ring))
+    assert (MAX_OPEN, RING) == (len(state.open), len(state.ring))
 
 
 @settings(max_examples=examples(50), deadline=None)
@@ -191,11 +191,11 @@ def test_a_tenant_writes_about_itself_only(denied, pids, amount):
     forged.see(node(region(used=amount, denied=denied, slots=pids, breaches=[record])), times=3)
 
     def of_b(watch):
-        mine = [b for b in watch.state.incidents.ring.values() if b.finding.pod == "b"]
+        mine = [b for b in watch.state.breaches.ring.values() if b.finding.pod == "b"]
         return [one for one in watch.judged.reading.containers if one.pod == "b"], [replace(b, number=0) for b in mine]
 
     assert of_b(honest) == of_b(forged)
-    assert len(to_json(forged.state.incidents, "n")) < 10_000
+    assert len(to_json(forged.state.breaches, "n")) < 10_000
 
 
 def test_state_is_small():

@@ -7,7 +7,7 @@ import pytest
 from support.breach_watch import Watch, using
 from support.node_facts import GIB, Node, region, uuid
 
-from exporter.pipeline.incidents import BreachKind
+from exporter.pipeline.breach_log import BreachKind
 
 
 def test_every_kind_is_counted_from_the_start():
@@ -24,7 +24,7 @@ def test_over_limit_has_a_duration():
 
     assert (6.0, 1, 6 * GIB) == (watch.one.over_limit_seconds, watch.one.over_limit_episodes, watch.one.peak_bytes)
     assert ({"over_limit": 1}, []) == (watch.counts, watch.open)
-    (breach,) = watch.state.incidents.ring.values()
+    (breach,) = watch.state.breaches.ring.values()
     assert (False, 6.0, 6 * GIB, 5 * GIB) == (
         breach.open,
         breach.seconds,
@@ -48,7 +48,7 @@ def test_over_limit_has_hysteresis():
 
 def test_a_breach_keeps_its_peak():
     """The most that was used, not the latest."""
-    (breach,) = Watch().see(using(9)).see(using(7), times=2).state.incidents.ring.values()
+    (breach,) = Watch().see(using(9)).see(using(7), times=2).state.breaches.ring.values()
 
     assert (9 * GIB, 7 * GIB) == (breach.peak_bytes, breach.finding.used_bytes)
 
@@ -105,7 +105,7 @@ def test_a_peak_between_samples_is_an_episode():
         watch.one.peak_bytes,
         watch.one.peak_source,
     )
-    (breach,) = watch.state.incidents.ring.values()
+    (breach,) = watch.state.breaches.ring.values()
     assert ("accounting", False, "the container used 6 GiB of the card; promised: 5 GiB") == (
         breach.finding.source,
         breach.open,

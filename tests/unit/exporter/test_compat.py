@@ -21,7 +21,7 @@ from exporter.compat.averages import Averages
 from exporter.http import text_format
 from exporter.pipeline.allocations import list_allocations
 from exporter.pipeline.attribution import NodeLabels, attribute
-from exporter.pipeline.breaches import DetectorState, detect_breaches
+from exporter.pipeline.breach_detector import DetectorState, detect_breaches
 from exporter.pipeline.snapshot import MachineSample
 
 REFERENCE = Path(__file__).resolve().parents[3].parent / "shared" / "reference" / "exporter.md"

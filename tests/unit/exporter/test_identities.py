@@ -176,7 +176,7 @@ def test_a_flood_of_links_ends_somewhere(source, monkeypatch):
     """
     Memory is bound_label, whoever fills the folder.
     """
-    monkeypatch.setattr(identities, "MOST", 2)
+    monkeypatch.setattr(identities, "MAX_ENTRIES", 2)
     assert len(source.read(0.0).containers) <= 2
 
 

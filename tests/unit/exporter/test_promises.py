@@ -112,8 +112,8 @@ def test_members_follow_the_keeper(writer, source):
         assert () == source.read(2.0).holds[0].pids
     (folder / "members").unlink()
     assert () == source.read(3.0).holds[0].pids
-    (folder / "members").write_text("".join(f"{pid} 1\n" for pid in range(1, liveness.MOST_MEMBERS * 2)))
-    assert liveness.MOST_MEMBERS == len(source.read(4.0).holds[0].pids)
+    (folder / "members").write_text("".join(f"{pid} 1\n" for pid in range(1, liveness.MAX_MEMBERS * 2)))
+    assert liveness.MAX_MEMBERS == len(source.read(4.0).holds[0].pids)
 
 
 def test_limits_are_compared_with_the_promise(writer, source):

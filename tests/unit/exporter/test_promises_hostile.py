@@ -110,7 +110,7 @@ def test_an_entry_takes_no_more_memory_than_a_promise(writer, source):
     Names are cut, commands dropped, and a promise of thousands of cards is none.
     """
     writer.run("run-1", policy="none", name="n" * 5000, owner="o" * 5000, command=("c" * 500_000,))
-    cards = tuple(Slice(f"GPU-{at}", at, 1) for at in range(promises.MOST_SLICES + 1))
+    cards = tuple(Slice(f"GPU-{at}", at, 1) for at in range(promises.MAX_SLICES + 1))
     writer.run("run-2", policy="none", slices=cards)
     facts = source.read(0.0)
     assert (["run-1"], 1) == (names(facts), facts.unreadable)
@@ -122,7 +122,7 @@ def test_a_flood_of_entries_ends_somewhere(writer, source, monkeypatch):
     """
     What is beyond is said to be unreadable.
     """
-    monkeypatch.setattr(promises, "MOST_HOLDS", 2)
+    monkeypatch.setattr(promises, "MAX_HOLDS", 2)
     for at in range(5):
         writer.run(f"run-{at}", policy="none")
     facts = source.read(0.0)

@@ -178,7 +178,7 @@ def test_a_count_of_records_may_be_any(region, reader):
     """
     put(region, HEAD_AT, struct.pack("<Q", (1 << 64) - 1))
     found = one(reader, region)
-    assert (0, regions.MOST_LOST) == (len(found.breaches), found.lost)
+    assert (0, regions.MAX_LOST) == (len(found.breaches), found.lost)
     put(region, HEAD_AT, struct.pack("<Q", 0))
     assert (0, 0) == (len(one(reader, region).breaches), one(reader, region).lost)
 
@@ -249,7 +249,7 @@ def test_whatever_a_tenant_writes_is_facts_or_an_error(tmp_path, front, ring, si
     for _ in range(2):
         found = one(reader, path)
         assert (found.reading is None) == bool(found.error)
-        assert 0 <= found.lost <= regions.MOST_LOST
+        assert 0 <= found.lost <= regions.MAX_LOST
         assert len(found.breaches) <= abi.RING
         if found.reading is not None:
             assert len(found.reading.slots) <= abi.SLOTS

@@ -110,7 +110,7 @@ def names_of(facts):
 
 def test_promises_of_more_cards_than_there_are_do_not_fill_the_page(writer, tmp_path, monkeypatch):
     """What is beyond is counted, so that nothing is called free."""
-    monkeypatch.setattr(promises, "MOST_PARTS", 2)
+    monkeypatch.setattr(promises, "MAX_PARTS", 2)
     for ident in ("run-1", "run-2", "run-3"):
         writer.run(ident, policy="none")
     kept, beyond = names_of(source_on(writer, tmp_path).read(0.0))
@@ -119,7 +119,7 @@ def test_promises_of_more_cards_than_there_are_do_not_fill_the_page(writer, tmp_
 
 def test_entries_that_come_later_push_nobody_out_of_the_book(writer, tmp_path, monkeypatch):
     """Whatever they are called."""
-    monkeypatch.setattr(promises, "MOST_HOLDS", 1)
+    monkeypatch.setattr(promises, "MAX_HOLDS", 1)
     writer.run("run-5", policy="none")
     source = source_on(writer, tmp_path)
     assert (["run-5"], 0) == names_of(source.read(0.0))

@@ -138,7 +138,7 @@ def test_an_answer_without_end_is_cut_off(tmp_path, monkeypatch):
     """
     Beyond the bound nothing is read.
     """
-    monkeypatch.setattr("isolation.kube.access.MOST_PAGE_BYTES", 1000)
+    monkeypatch.setattr("isolation.kube.access.MAX_PAGE_BYTES", 1000)
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000
 
     with pytest.raises(MalformedError):

@@ -17,7 +17,7 @@ from isolation.kube import listwatch as following
 from isolation.kube.access import _split
 from isolation.kube.core.backoff import Pace
 from isolation.kube.core.errors import ClusterError, GoneError, MalformedError, RefusedError, UnreachableError, refusal
-from isolation.kube.core.wire import MOST_EVENT_BYTES, event_of, identity_of, page_of
+from isolation.kube.core.wire import MAX_EVENT_BYTES, event_of, identity_of, page_of
 from isolation.kube.listwatch import Reflector, Selection, WatchOptions
 
 FAST = WatchOptions(page=2, pace=Pace(first=0.001, longest=0.002))
@@ -264,7 +264,7 @@ def test_a_line_without_end_is_cut_off():
     No honest event is so large.
     """
     with pytest.raises(MalformedError):
-        _split(bytearray(MOST_EVENT_BYTES), b"x")
+        _split(bytearray(MAX_EVENT_BYTES), b"x")
 
 
 @pytest.mark.parametrize(

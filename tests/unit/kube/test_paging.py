@@ -102,7 +102,7 @@ def test_a_list_without_end_is_an_error(monkeypatch):
     """
     A server that always has one more page is broken.
     """
-    monkeypatch.setattr(paging, "_MOST_PAGES", 3)
+    monkeypatch.setattr(paging, "_MAX_PAGES", 3)
 
     async def story():
         return [raw async for raw in list_objects(Server(*[page(1, more="x")] * 5), "/p")]

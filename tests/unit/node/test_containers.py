@@ -25,7 +25,7 @@ from isolation.node.bound import Bound, Wanted
 from isolation.node.cdi import Edits
 from isolation.node.containers import ALLOW, REFUSE, Containers, Parts
 from isolation.node.delivery import Delivery
-from isolation.node.gate import Gate
+from isolation.node.guard_device import GuardDevice
 from isolation.node.nri.model import Container, RefusedError, Sandbox
 
 UID, OTHER = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
@@ -67,7 +67,7 @@ class World:
 
     def start_agent(self, unsupported=REFUSE, *, synchronize=True):
         """A new one; what was there is known from the disk and the runtime alone."""
-        self.gate = Gate(self.folder / "run", self.folder / "cdi", self.folder / "marks", self.folder / "guard")
+        self.gate = GuardDevice(self.folder / "run", self.folder / "cdi", self.folder / "marks", self.folder / "guard")
         self.gate.install()
         self.allocations = Allocations(self)
         delivery = Delivery(self.folder / "run", self, self.backend)

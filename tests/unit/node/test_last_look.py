@@ -12,8 +12,8 @@ import pytest
 from isolation.contract.names import ALLOCATION, START_NONCE
 from isolation.contract.quantity import GIB
 from isolation.node.device_plugin.exchange import Offer
-from isolation.node.device_plugin.last_look import PLUGIN, LastLook
-from isolation.node.gate import Gate
+from isolation.node.device_plugin.final_check import PLUGIN, FinalCheck
+from isolation.node.guard_device import GuardDevice
 from isolation.node.nri.model import Container, RefusedError, Sandbox
 from isolation.node.nri.session import AGENT
 
@@ -26,9 +26,9 @@ NONCE = {START_NONCE: "0" * 32}
 @pytest.fixture
 def world(tmp_path):
     """`offer` is what the agent said last."""
-    gate = Gate(tmp_path / "run", tmp_path / "cdi", tmp_path / "marks")
+    gate = GuardDevice(tmp_path / "run", tmp_path / "cdi", tmp_path / "marks")
     made = SimpleNamespace(offer=Offer(obstacle="", shares=True, exempt=frozenset({"monitoring"})), gate=gate)
-    made.last = LastLook(lambda: made.offer, gate)
+    made.last = FinalCheck(lambda: made.offer, gate)
     return made
 
 

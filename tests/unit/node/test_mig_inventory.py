@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract.codec import decode_cards, encode_cards
-from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.codec.request import MAX_CARDS
 from isolation.contract.model import Card, Instance, Mode
 from isolation.contract.quantity import GIB
 from isolation.host.machine import MachineError
@@ -157,7 +157,7 @@ def test_however_cards_are_divided_numbers_are_right(tmp_path_factory, story):
         known = {card.uuid: card.index for card in box.kept.cards()}
         assert before == {uuid: known[uuid] for uuid in before}
         assert len(known) == len(set(known.values()))
-        assert max(known.values()) < MOST_CARDS
+        assert max(known.values()) < MAX_CARDS
         offered = [card for card in box.kept.cards() if card.healthy]
         assert {card.uuid for card in offered} <= {card.uuid for card in now}
         box.held = {uuid for uuid, index in known.items() if index in chosen}

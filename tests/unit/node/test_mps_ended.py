@@ -17,7 +17,7 @@ from isolation.kube.writes import Outcome, WriteResult
 from isolation.node.allocations import Allocations
 from isolation.node.core.container_check import Given
 from isolation.node.delivery import CLIENT
-from isolation.node.events import MOST, PodEvents
+from isolation.node.events import MAX_WAITING, PodEvents
 from isolation.node.lock import _locked, _opened
 from isolation.node.mps.backend import LATELY_SECONDS, MpsClients
 from isolation.node.mps.exchange import LOCK, MpsExchange, Server
@@ -152,11 +152,11 @@ def test_events_wait_for_the_api_server_and_a_refusal_holds_nothing_up():
     server = ApiServer()
     events = PodEvents(server)
     server.away = True
-    for number in range(MOST + 3):
+    for number in range(MAX_WAITING + 3):
         events.warn(Tenant("ml", f"p{number}", f"u{number}", "main"), MPS_ENDED, "why")
     assert asyncio.run(events.cycle()) > 0
     server.away, server.answer = False, WriteResult(Outcome.REFUSED, "no")
     asyncio.run(events.cycle())
     asyncio.run(events.cycle())
-    assert [f"u{number}" for number in range(3, MOST + 3)] == [uid for _, uid, *_ in server.said]
+    assert [f"u{number}" for number in range(3, MAX_WAITING + 3)] == [uid for _, uid, *_ in server.said]
     assert server.said[0] == ("/api/v1/namespaces/ml/pods/p3", "u3", MPS_ENDED, "why", True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.builders import node
-from support.scheduler_world import Clock, Server, at, bound, pod, reserve, until
+from support.scheduler_harness import Clock, Server, at, bound, pod, reserve, until
 
 from isolation.contract.codec import decode_allocation, pod_of
 from isolation.contract.names import ACK, ALLOCATION, RESERVATION

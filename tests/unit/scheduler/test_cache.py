@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.builders import card, node
 from support.scheduler_cache_builders import build_cache, indices, used
-from support.scheduler_world import at, bound, pod
+from support.scheduler_harness import at, bound, pod
 
 from isolation.contract.model import Phase, Placement, Refusal, Why
 from isolation.contract.quantity import gib

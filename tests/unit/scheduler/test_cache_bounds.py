@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from support.builders import card, node
 from support.scheduler_cache_builders import build_cache, used
-from support.scheduler_world import at, bound, pod, reserve
+from support.scheduler_harness import at, bound, pod, reserve
 
 from isolation.contract.model import Refusal
 from isolation.contract.quantity import gib

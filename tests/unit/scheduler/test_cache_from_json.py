@@ -7,7 +7,7 @@ import json
 
 import pytest
 from support.builders import card
-from support.scheduler_world import at, bound
+from support.scheduler_harness import at, bound
 
 from isolation.contract.codec import encode_cards, node_of, pod_of
 from isolation.contract.names import ACK, AGENT, CARDS

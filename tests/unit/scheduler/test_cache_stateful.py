@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.budget import examples
 from support.builders import card, node
-from support.scheduler_world import bound, pod, reserve
+from support.scheduler_harness import bound, pod, reserve
 
 from isolation.contract.model import Mode, Phase, Placement, Slice
 from isolation.contract.quantity import GIB, gib

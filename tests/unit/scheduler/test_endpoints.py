@@ -188,7 +188,7 @@ def test_bodies_are_bounded_and_three_megabytes_are_not_too_many():
             large = args(pod("u"), *names) + b" " * 1_000_000
             async with session.post(f"{url}/extender/filter", data=large) as answer:
                 first = answer.status, len(large), json.loads(await answer.text())
-            async with session.post(f"{url}/extender/filter", data=b"x" * (extender_api.MOST_BYTES + 1)) as answer:
+            async with session.post(f"{url}/extender/filter", data=b"x" * (extender_api.MAX_BYTES + 1)) as answer:
                 second = answer.status
 
             async def chunks():

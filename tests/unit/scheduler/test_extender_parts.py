@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
-from support import scheduler_world as world
+from support import scheduler_harness as world
 from support.scheduler_endpoints import Desk
 from support.waiting import PATIENCE_SECONDS, soon
 
@@ -23,7 +23,7 @@ from isolation.kube.options import Address, parse_address
 from isolation.scheduler.cli import scheduler
 from isolation.scheduler.core import inspection, kube_scheduler_config
 from isolation.scheduler.core.inspection import InspectedCard, InspectedNode, InspectedPod
-from isolation.scheduler.core.unschedulable import MOST, UnschedulableQueue
+from isolation.scheduler.core.unschedulable import MAX_PODS, UnschedulableQueue
 from isolation.scheduler.leader import Leadership
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.settings import SchedulerSettings
@@ -88,10 +88,10 @@ def test_the_memory_of_waiting_pods_is_bounded():
     The one asked about longest ago is forgotten first.
     """
     waiting = UnschedulableQueue()
-    for i in range(MOST + 2):
+    for i in range(MAX_PODS + 2):
         waiting.add(world.pod(str(i)), ("n",), float(i))
 
-    assert MOST == len(waiting)
+    assert MAX_PODS == len(waiting)
     assert not {"0", "1"} & set(uids(waiting.to_preempt_for(1e9)))
 
 

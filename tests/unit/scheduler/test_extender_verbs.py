@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
-from support.extender_stage import cluster
+from support.extender_harness import cluster
 from support.scheduler_endpoints import args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS
 

@@ -7,10 +7,10 @@ import pytest
 from support import builders
 from support.gang_churn import FULL, Churn
 from support.scheduler_cache_builders import build_cache
-from support.scheduler_world import bound, pod
+from support.scheduler_harness import bound, pod
 
 from isolation.contract.model import Refusal
-from isolation.contract.provisioning import PodSet, ProvisioningRequest
+from isolation.contract.provisioning_request import PodSet, ProvisioningRequest
 
 
 @pytest.mark.parametrize("gangs", [100, pytest.param(1000, marks=pytest.mark.slow)])

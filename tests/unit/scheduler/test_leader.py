@@ -7,7 +7,7 @@ import asyncio
 import json
 
 import pytest
-from support.extender_stage import PODS, cluster
+from support.extender_harness import PODS, cluster
 from support.scheduler_endpoints import Desk, args, bind_args, extending, pod
 from support.waiting import PATIENCE_SECONDS, soon
 

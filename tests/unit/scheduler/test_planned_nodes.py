@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.builders import gib, node
 from support.scheduler_cache_builders import build_cache, indices, used
-from support.scheduler_world import at, bound, pod
+from support.scheduler_harness import at, bound, pod
 
 from isolation.contract.model import Placement, Refusal, Slice, Taint
 from isolation.contract.reservation import PURCHASE, Reservation

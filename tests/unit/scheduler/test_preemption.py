@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 from support.builders import node
-from support.scheduler_world import at, bound, pod, reserve
+from support.scheduler_harness import at, bound, pod, reserve
 
 from isolation.contract.model import Mode, Node, Placement, Pod, Slice
 from isolation.contract.quantity import gib
 from isolation.scheduler.core.cache import DELETING_SECONDS, SchedulerCache
-from isolation.scheduler.core.preemption import MOST_OFFERS, OFFER_SECONDS, Victims
+from isolation.scheduler.core.preemption import MAX_OFFERS, OFFER_SECONDS, Victims
 
 
 def running(uid: str, placement: Placement, **rest: object) -> Pod:
@@ -215,10 +215,10 @@ def test_nothing_is_kept_while_not_all_victims_of_a_node_end():
 def test_offers_that_nobody_takes_do_not_pile_up():
     """Asked for ever more pods, about victims that never end."""
     made = two_nodes()
-    for i in range(3 * MOST_OFFERS):
+    for i in range(3 * MAX_OFFERS):
         made.preempt(replace(HIGH, uid=f"h{i}"), {"m": Victims(("c0",))}, float(i))
     offers = made._nominator
-    assert MOST_OFFERS == len(offers._offers)
+    assert MAX_OFFERS == len(offers._offers)
     assert {"c0"} == set(offers._offered_to)
 
     made.remove_pod("c0")

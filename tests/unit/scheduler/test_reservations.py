@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.builders import node
 from support.scheduler_cache_builders import build_cache, indices, used
-from support.scheduler_world import at, bound, pod, reserve
+from support.scheduler_harness import at, bound, pod, reserve
 
 from isolation.contract.model import Refusal
 from isolation.scheduler.core.cache import AssumedPlacement

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 ALL: Final = "*"
 NODE: Final = "Node"
 NAMESPACE: Final = "Namespace"
-MOST_LETTERS: Final = 16384
+MAX_LETTERS: Final = 16384
 _LONGEST_NAME: Final = 253
-_MOST_FIELDS: Final = 32
+_MAX_FIELDS: Final = 32
 _GROUP_SEGMENTS: Final = 3
 _OBJECTS: Final = "a HorizontalPodAutoscaler can describe a Pod or its own Namespace"
 
@@ -104,8 +104,8 @@ def make_attributes(asked: PodsRequest | GroupRequest | PoolsRequest) -> Resourc
 
 def parse_request(target: str, groups: Collection[str]) -> MetricsRequest | StatusReply:
     """Read a request target (path and query, as sent), for a server of these groups."""
-    if len(target) > MOST_LETTERS:
-        return StatusReply(HTTPStatus.BAD_REQUEST, f"the request is longer than {MOST_LETTERS} characters")
+    if len(target) > MAX_LETTERS:
+        return StatusReply(HTTPStatus.BAD_REQUEST, f"the request is longer than {MAX_LETTERS} characters")
     raw, _, query = target.partition("?")
     try:
         segments = [unquote(part, errors="strict") for part in raw.strip("/").split("/")]
@@ -171,7 +171,7 @@ def _pools(version: str, rest: list[str], selector: Selector) -> PoolsRequest | 
 def _selectors(query: str) -> tuple[Selector, Selector] | StatusReply:
     """Of pods (or pools), and of the metric."""
     try:
-        fields = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
+        fields = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
         found = {"labelSelector": "", "metricLabelSelector": ""}
         for key, value in fields:
             if key in found and found[key] and value:
@@ -182,7 +182,7 @@ def _selectors(query: str) -> tuple[Selector, Selector] | StatusReply:
     except SelectorError as exc:
         return StatusReply(HTTPStatus.BAD_REQUEST, str(exc))
     except ValueError:  # too many fields, or no UTF-8
-        return StatusReply(HTTPStatus.BAD_REQUEST, f"the query has more than {_MOST_FIELDS} fields or is not UTF-8")
+        return StatusReply(HTTPStatus.BAD_REQUEST, f"the query has more than {_MAX_FIELDS} fields or is not UTF-8")
 
 
 def _unknown(raw: str) -> StatusReply:

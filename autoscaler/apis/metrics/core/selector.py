@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_LETTERS: Final = 8192
-MOST_TERMS: Final = 64
-MOST_VALUES: Final = 1024
+MAX_LETTERS: Final = 8192
+MAX_TERMS: Final = 64
+MAX_VALUES: Final = 1024
 _KEY: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _SET: Final = re.compile(rf"\s*({_KEY})\s+(in|notin)\s*\(([^()]*)\)\s*")
@@ -78,15 +78,15 @@ class Selector:
 
 def parse_selector(text: str) -> Selector:
     """Read one; raises SelectorError."""
-    if len(text) > MOST_LETTERS:
-        raise SelectorError(f"the selector is longer than {MOST_LETTERS} characters; use fewer values")
+    if len(text) > MAX_LETTERS:
+        raise SelectorError(f"the selector is longer than {MAX_LETTERS} characters; use fewer values")
     terms: list[Term] = []
     at = 0
     while text[at:].strip():
         term, at = _term(text, at)
         terms.append(term)
-        if len(terms) > MOST_TERMS:
-            raise SelectorError(f"the selector has more than {MOST_TERMS} requirements")
+        if len(terms) > MAX_TERMS:
+            raise SelectorError(f"the selector has more than {MAX_TERMS} requirements")
         if at == len(text):
             break
         if text[at] != "," or not text[at + 1 :].strip():
@@ -99,8 +99,8 @@ def _term(text: str, at: int) -> tuple[Term, int]:
     """The requirement that begins here, and where it ends."""
     if found := _SET.match(text, at):
         values = frozenset(value.strip() for value in found[3].split(","))
-        if len(values) > MOST_VALUES:
-            raise SelectorError(f"a requirement of the selector has more than {MOST_VALUES} values")
+        if len(values) > MAX_VALUES:
+            raise SelectorError(f"a requirement of the selector has more than {MAX_VALUES} values")
         return Term(found[1], found[2], _checked(values)), found.end()
     if found := _EQUAL.match(text, at):
         return _compared(found[1], found[2], found[3]), found.end()

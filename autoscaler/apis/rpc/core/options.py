@@ -22,7 +22,7 @@ from isolation.contract.model import Node, Pod, Request, Rules
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST_NODES: Final = 1000
+_MAX_NODES: Final = 1000
 """cluster-autoscaler's own bound on one scale-up."""
 
 
@@ -86,7 +86,7 @@ def _verdict(option: ExpansionOption, name: str, market: PoolExpander) -> Option
     if option.node is None:
         return OptionScore(option.group, 0, 0, None, "cannot read its node: left to cluster-autoscaler")
     pods = (Pod(str(at), str(at), request=replace(asked, rules=Rules())) for at, asked in enumerate(option.pods))
-    opened = [served for _, served in market.open_nodes({name: _MOST_NODES}, group_pods(pods))]
+    opened = [served for _, served in market.open_nodes({name: _MAX_NODES}, group_pods(pods))]
     count, asked = sum(map(len, opened)), len(option.pods) + option.unread + option.refused
     if not opened:
         if option.unread or not asked:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHARED: Final = frozenset(mode.value for mode in SHARED_MODES)
 _THEIRS: Final = frozenset({"mig", "topology"})
 """ACK's modes that others serve."""
-_MOST_SKEW: Final = 3
+_MAX_SKEW: Final = 3
 """Minor versions that a kubelet may be behind the API server (Kubernetes' version skew policy)."""
 _READY: Final = "ready"
 _LONGEST_TEXT: Final = 300
@@ -188,7 +188,7 @@ def _check_version_skew(nodes: Iterable[ClusterNode], shared: Iterable[ClusterNo
     if own is None:
         return unknown(check, f"the server reports version {server!r}", "check `kubectl version`")
     ahead = [name for name, version in versions.items() if version and version > own]
-    behind = [name for name, version in versions.items() if version and own[1] - version[1] > _MOST_SKEW]
+    behind = [name for name, version in versions.items() if version and own[1] - version[1] > _MAX_SKEW]
     no_cdi = [name for name in sharing if (version := versions[name]) and version < minimum.KUBELET_CDI]
     no_get = [name for name in sharing if (version := versions[name]) and version < minimum.KUBERNETES]
     silent = [name for name in sharing if versions[name] is None]

@@ -11,12 +11,12 @@ import base64
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.contract.cluster_autoscaler_annotations import HANDOVER
 from isolation.contract.codec import CodecError, decode_allocation, decode_isolation, node_of, pod_of
 from isolation.contract.codec.cursor import At
 from isolation.contract.codec.node import policy_of
 from isolation.contract.codec.pod import seconds_of
 from isolation.contract.codec.request import goes_with_its_node, owner_of
-from isolation.contract.handover import HANDOVER
 from isolation.contract.model import Refusal
 from isolation.contract.names import (
     ACK,

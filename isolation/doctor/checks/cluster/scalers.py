@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from isolation.contract.cluster_autoscaler_annotations import DELAY, Ours
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.codec.pools import decode_pools
-from isolation.contract.handover import DELAY, Ours
 from isolation.contract.names import POOLS, SAFE_TO_EVICT, SCALE_UP_DELAY, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.checks.cluster.autoscaler import leader_of
 from isolation.doctor.checks.cluster.facts import Unavailable

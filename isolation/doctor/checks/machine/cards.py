@@ -21,7 +21,7 @@ LIBRARY_DRIVER: Final = 450
 KERNEL_DRIVER: Final = 615
 """Major version from which the driver itself can limit memory (docs/isolation.md)."""
 _VERSION: Final = re.compile(r"([0-9]{1,5})(?:\.[0-9]+)*")
-_MOST_CARDS: Final = 16
+_MAX_CARDS: Final = 16
 
 
 def check_cards(facts: MachineFacts) -> list[Finding]:
@@ -53,10 +53,8 @@ def _check_present(cards: CardFacts) -> Finding:
     kinds = sorted({card.model for card in cards.cards})
     evidence = f"{len(units)} x {', '.join(kinds)}" if len(kinds) == 1 else f"{len(units)} cards: {', '.join(kinds)}"
     rest = f", {sum(units)} units of {cards.cards[0].unit_bytes / GIB:g} GiB"
-    if len(units) > _MOST_CARDS:
-        return warning(
-            check, evidence + rest, f"a container can use at most {_MOST_CARDS} of them; no action is needed"
-        )
+    if len(units) > _MAX_CARDS:
+        return warning(check, evidence + rest, f"a container can use at most {_MAX_CARDS} of them; no action is needed")
     return ok(check, evidence + rest + (" (simulated)" if cards.simulated else ""))
 
 

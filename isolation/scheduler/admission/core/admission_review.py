@@ -19,19 +19,19 @@ import msgspec
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.text import printable
 
-MOST_OBJECT_BYTES: Final = 3 << 20
+MAX_OBJECT_BYTES: Final = 3 << 20
 """Of one object: what the API server reads of a request (`MaxRequestBodyBytes`, k8s.io/apiserver/pkg/server/config.go,
 twice etcd's `--max-request-bytes` of 1.5 MiB)."""
-MOST_BYTES: Final = 2 * MOST_OBJECT_BYTES + (64 << 10)
+MAX_BYTES: Final = 2 * MAX_OBJECT_BYTES + (64 << 10)
 """Of a review: the new object, the old one at an update, and who asks for what."""
-MOST_VALUES: Final = 1 << 19
+MAX_VALUES: Final = 1 << 19
 """JSON values in a review: a value of two bytes takes up to a hundred times as many in memory."""
 GROUP_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 _LONGEST_UID: Final = 128
-_MOST_MESSAGE: Final = 2000
-_MOST_WARNING: Final = 250  # characters: above 256 the API server may cut them
-_MOST_WARNINGS: Final = 8
+_MAX_MESSAGE: Final = 2000
+_MAX_WARNING: Final = 250  # characters: above 256 the API server may cut them
+_MAX_WARNINGS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ def deny(message: str, code: int = FORBIDDEN) -> AdmissionResponse:
 
 def read_review(body: bytes) -> AdmissionRequest | InvalidReview:
     """Read a body."""
-    if len(body) > MOST_BYTES:
-        return InvalidReview("", f"the {KIND} has {len(body)} bytes; at most {MOST_BYTES} are accepted")
+    if len(body) > MAX_BYTES:
+        return InvalidReview("", f"the {KIND} has {len(body)} bytes; at most {MAX_BYTES} are accepted")
     # Commas and openers inside of strings count too: more than there are, and cheap to count.
-    if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_VALUES:
-        return InvalidReview("", f"the {KIND} has too many values; at most {MOST_VALUES} are accepted")
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > MAX_VALUES:
+        return InvalidReview("", f"the {KIND} has too many values; at most {MAX_VALUES} are accepted")
     try:
         review = At(msgspec.json.decode(body))
     except (msgspec.DecodeError, RecursionError, ValueError):
@@ -142,13 +142,13 @@ def encode_response(uid: str, verdict: AdmissionResponse) -> bytes:
     response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed}
     if not verdict.allowed:
         reason = _REASONS.get(verdict.code, "BadRequest")
-        message = _clean(verdict.message, _MOST_MESSAGE)
+        message = _clean(verdict.message, _MAX_MESSAGE)
         response["status"] = {"code": verdict.code, "reason": reason, "status": "Failure", "message": message}
     elif verdict.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(verdict.patch)).decode()
     if verdict.warnings:
-        response["warnings"] = [_clean(text, _MOST_WARNING) for text in verdict.warnings[:_MOST_WARNINGS]]
+        response["warnings"] = [_clean(text, _MAX_WARNING) for text in verdict.warnings[:_MAX_WARNINGS]]
     return msgspec.json.encode({"apiVersion": GROUP_VERSION, "kind": KIND, "response": response})
 
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from isolation.contract.codec.request import MOST_CARDS
+from isolation.contract.codec.request import MAX_CARDS
 from isolation.contract.dialects.system import CONTAINER
-from isolation.contract.model import FULL_CORE, MOST_WEIGHT
+from isolation.contract.model import FULL_CORE, MAX_WEIGHT
 from isolation.contract.names import (
     ACK,
     CGPU_DISABLE_ENV,
@@ -37,7 +37,7 @@ from isolation.contract.names import (
     WEIGHT,
 )
 from isolation.scheduler.admission.core import pod_security
-from isolation.scheduler.admission.core.pod_security import MOST_ANNOTATIONS, record_annotations
+from isolation.scheduler.admission.core.pod_security import MAX_ANNOTATIONS, record_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,7 +52,7 @@ _UNCONFINED: Final = (
     "seccompProfile Unconfined lets a program mount over gpushare's files; remove it, or have an administrator label "
     f"the namespace {UNISOLATED}=true"
 )
-TOO_MANY_ANNOTATIONS: Final = f"with GPU shares, a pod has at most {MOST_ANNOTATIONS} annotations; remove some"
+TOO_MANY_ANNOTATIONS: Final = f"with GPU shares, a pod has at most {MAX_ANNOTATIONS} annotations; remove some"
 
 _FINE: Final = sorted(name for name, step in CORE_STEPS.items() if step == 1)
 _NONE: Final = f"'{pod_security.UNCONFINED}'"
@@ -179,8 +179,8 @@ def amount_validations(dialect: Dialect) -> list[Validation]:
     return [
         *found,
         Validation(
-            f"variables.cards >= 1 && variables.cards <= {MOST_CARDS}",
-            f"label {dialect.card_count} must be a whole number from 1 to {MOST_CARDS} in quotes",
+            f"variables.cards >= 1 && variables.cards <= {MAX_CARDS}",
+            f"label {dialect.card_count} must be a whole number from 1 to {MAX_CARDS} in quotes",
         ),
         Validation(
             _each(f"!({_has(memory)}) || !{size}.isInteger() || {size}.asInteger() % {per_card} == 0"),
@@ -229,7 +229,7 @@ def compute_validations(pod: str, dialect: Dialect) -> list[Validation]:
             f"!({offline}) || !variables.containers.exists(c, {names_any((dialect.compute,))})",
             f'annotation {ONLINE} is "false", so no compute is guaranteed to the pod; remove {dialect.compute}',
         ),
-        number(WEIGHT, MOST_WEIGHT),
+        number(WEIGHT, MAX_WEIGHT),
         number(CORE_LIMIT, FULL_CORE),
     ]
 
@@ -276,10 +276,10 @@ def pod_validations(pod: str) -> list[Validation]:
             f"{pod}.spec.?nodeName.orValue('') == ''", "nodeName is set; remove it: the scheduler chooses node and card"
         ),
         Validation(f"!{pod}.spec.?hostPID.orValue(false)", "hostPID exposes the processes of all tenants; remove it"),
-        Validation(f"{_annotations(pod)} <= {MOST_ANNOTATIONS}", TOO_MANY_ANNOTATIONS),
+        Validation(f"{_annotations(pod)} <= {MAX_ANNOTATIONS}", TOO_MANY_ANNOTATIONS),
         # More than that are refused above, without walking over them.
         Validation(
-            f"{_annotations(pod)} > {MOST_ANNOTATIONS} || "
+            f"{_annotations(pod)} > {MAX_ANNOTATIONS} || "
             f"!{pod}.metadata.?annotations.orValue({{}}).exists(k, {_asks_runtime()})",
             ASKS_RUNTIME,
         ),
@@ -428,10 +428,10 @@ def adds_runtime_annotations() -> str:
     """Whether an update brings annotations that ask the container runtime for devices."""
     changed = "object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]"
     found = f"object.metadata.?annotations.orValue({{}}).exists(k, ({_asks_runtime()}) && {changed})"
-    return f"{_STAYS} && {_annotations('object')} <= {MOST_ANNOTATIONS + _OWN_ANNOTATIONS} && {found}"
+    return f"{_STAYS} && {_annotations('object')} <= {MAX_ANNOTATIONS + _OWN_ANNOTATIONS} && {found}"
 
 
 def adds_annotations() -> str:
     """Whether an update leaves a pod with more annotations than one with shares may have, and than it had."""
     new, old = _annotations("object"), _annotations("oldObject")
-    return f"{_STAYS} && {new} > {MOST_ANNOTATIONS} && {new} > {old}"
+    return f"{_STAYS} && {new} > {MAX_ANNOTATIONS} && {new} > {old}"

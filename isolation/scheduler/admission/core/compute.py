@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec.cursor import show
-from isolation.contract.model import MOST_WEIGHT
+from isolation.contract.model import MAX_WEIGHT
 from isolation.contract.names import CGPU_WEIGHT_ENV, WEIGHT
 from isolation.scheduler.admission.core.pod_security import KINDS
 
@@ -38,9 +38,9 @@ def find_compute_problems(metadata: At, spec: At) -> Iterator[str]:
     """Weights that cannot be translated."""
     said, stated = set(_weights(spec)), metadata["annotations"][WEIGHT]
     for text in sorted(said):
-        if not _WEIGHT.fullmatch(text) or int(text) > MOST_WEIGHT:
+        if not _WEIGHT.fullmatch(text) or int(text) > MAX_WEIGHT:
             yield (
-                f"variable {CGPU_WEIGHT_ENV} is {show(text)}; set a whole number from 1 to {MOST_WEIGHT} as its value, "
+                f"variable {CGPU_WEIGHT_ENV} is {show(text)}; set a whole number from 1 to {MAX_WEIGHT} as its value, "
                 f"or use annotation {WEIGHT}"
             )
             return

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from isolation.contract.cluster_autoscaler_annotations import Ours
 from isolation.contract.codec.pools import PublishedPool, PublishedPools, decode_pools
 from isolation.contract.codec.recommendations import Recommendations, Recommended, decode_recommendations
-from isolation.contract.handover import Ours
 from isolation.contract.names import ACK
 from isolation.placement.card_sizes import CardKind, CardSizes, measure_cards
 from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, measure_nodes
@@ -21,7 +21,7 @@ from isolation.scheduler.admission.core.node_sizes import UNKNOWN, NodeSizes, me
 if TYPE_CHECKING:
     from isolation.contract.model import Node, Rules
 
-MOST_LINE: Final = 16 << 20
+MAX_LINE: Final = 16 << 20
 """Bytes: a batch of names has less than 2 MiB, a fleet of 50,000 different nodes 4 MiB."""
 _FRESH_SECONDS: Final = 86_400.0
 _Message = TypeVar("_Message", bound=msgspec.Struct)

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from isolation.contract.cluster_autoscaler_annotations import changes
 from isolation.contract.codec.request import goes_with_its_node
-from isolation.contract.handover import changes
 from isolation.contract.names import CARD_COUNT, CARD_UNITS, DEFAULT_SCHEDULER, SHARED
 from isolation.placement.node_rules import ours_of
-from isolation.scheduler.admission.core.pod_security import KINDS, MOST_ANNOTATIONS, SECCOMP
+from isolation.scheduler.admission.core.pod_security import KINDS, MAX_ANNOTATIONS, SECCOMP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from isolation.contract.cluster_autoscaler_annotations import Ours
     from isolation.contract.codec.cursor import At
-    from isolation.contract.handover import Ours
     from isolation.contract.model import Node, Request
 
     Change = dict[str, Any]
@@ -71,7 +71,7 @@ def patch_annotations(
     changed: dict[str, str | None] = dict(compute)
     if not goes_with_its_node(request.owner):
         changed |= changes(said, ours_of(request, pools))
-    if len(said.keys() | changed.keys()) > MOST_ANNOTATIONS:
+    if len(said.keys() | changed.keys()) > MAX_ANNOTATIONS:
         return  # what a policy would refuse; the autoscaler adds them to the stored pod
     if changed and not said:
         yield _add("/metadata/annotations", {key: value for key, value in changed.items() if value is not None})

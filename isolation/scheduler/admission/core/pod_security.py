@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 KINDS: Final = ("initContainers", "containers", "ephemeralContainers")
 # Reading more of one pod would delay the admission of all others.
-MOST_BYTES: Final = 1 << 20
-MOST_CONTAINERS: Final = 256
-MOST_TERMS: Final = 64
+MAX_BYTES: Final = 1 << 20
+MAX_CONTAINERS: Final = 256
+MAX_TERMS: Final = 64
 """Alternatives of node affinity: the patch adds to each."""
-MOST_ANNOTATIONS: Final = 256
+MAX_ANNOTATIONS: Final = 256
 """On a pod with shares: the API server walks over them at each of its updates."""
-MOST_PROBLEMS: Final = 8
+MAX_PROBLEMS: Final = 8
 _KNOWN_RUNTIMES: Final = frozenset({"", "runc", "crun"})
 
 ENV_PREFIXES: Final = ("GPUSHARE_", "LD_", "NVIDIA_")
@@ -213,24 +213,24 @@ def find_forged(metadata: At, dialect: Dialect, group: str = "", *, asks: bool) 
 
 def explain_too_large(spec: At, size: int) -> str | None:
     """Why the pod is too large to be read further, or None; `size` is the whole review's, in bytes."""
-    if size > MOST_BYTES:
-        return f"the object has {size} bytes; with GPU shares, at most {MOST_BYTES} are accepted"
+    if size > MAX_BYTES:
+        return f"the object has {size} bytes; with GPU shares, at most {MAX_BYTES} are accepted"
     containers = sum(len(spec[kind].items()) for kind in KINDS)
-    if containers > MOST_CONTAINERS:
-        return f"the pod has {containers} containers; with GPU shares, at most {MOST_CONTAINERS} are accepted"
+    if containers > MAX_CONTAINERS:
+        return f"the pod has {containers} containers; with GPU shares, at most {MAX_CONTAINERS} are accepted"
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     terms = len(required["nodeSelectorTerms"].items())
-    if terms > MOST_TERMS:
-        return f"the pod has {terms} node selector terms; with GPU shares, at most {MOST_TERMS} are accepted"
+    if terms > MAX_TERMS:
+        return f"the pod has {terms} node selector terms; with GPU shares, at most {MAX_TERMS} are accepted"
     return None
 
 
 def explain_too_many_annotations(annotations: At, before: At | None = None) -> str | None:
     """Why a pod with shares has too many annotations, or None; an update that adds none passes."""
     count = len(annotations.mapping())
-    if count <= MOST_ANNOTATIONS or (before is not None and count <= len(before.mapping())):
+    if count <= MAX_ANNOTATIONS or (before is not None and count <= len(before.mapping())):
         return None
-    return f"the pod has {count} annotations; with GPU shares, at most {MOST_ANNOTATIONS} are accepted"
+    return f"the pod has {count} annotations; with GPU shares, at most {MAX_ANNOTATIONS} are accepted"
 
 
 def find_pod_problems(metadata: At, spec: At, schedulers: frozenset[str], dialect: Dialect) -> Iterator[str]:

@@ -53,8 +53,8 @@ from isolation.scheduler.admission.core.right_sizing import find_right_size_prob
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from isolation.contract.cluster_autoscaler_annotations import Ours
     from isolation.contract.codec.cursor import Path
-    from isolation.contract.handover import Ours
     from isolation.contract.model import Node
 
 TEMPLATES: Final[dict[str, Path]] = {
@@ -234,8 +234,8 @@ def _review_template(
 def _deny_all(problems: Iterable[str], code: int = FORBIDDEN) -> AdmissionResponse:
     """Deny with all reasons at once, so that the user can fix them together."""
     found = list(dict.fromkeys(problems))
-    more = [f"and {len(found) - pod_security.MOST_PROBLEMS} more"] if len(found) > pod_security.MOST_PROBLEMS else []
-    return deny("; ".join(found[: pod_security.MOST_PROBLEMS] + more), code)
+    more = [f"and {len(found) - pod_security.MAX_PROBLEMS} more"] if len(found) > pod_security.MAX_PROBLEMS else []
+    return deny("; ".join(found[: pod_security.MAX_PROBLEMS] + more), code)
 
 
 def _review_workload(request: AdmissionRequest, context: ReviewContext) -> AdmissionResponse:

@@ -149,7 +149,7 @@ API int nvmlDeviceGetVbiosVersion(struct nvml_device *device, char *text, unsign
     return snprintf(text, size, "00.00.00.00.01") < (int)size ? NVML_SUCCESS : NVML_INSUFFICIENT_SIZE;
 }
 
-#define MOST_LINKS 18 /* of Hopper's cards */
+#define MAX_LINKS 18 /* of Hopper's cards */
 
 API int nvmlDeviceGetNvLinkState(struct nvml_device *device, unsigned link, int *active)
 {
@@ -157,7 +157,7 @@ API int nvmlDeviceGetNvLinkState(struct nvml_device *device, unsigned link, int 
     NEED(active);
     if (!card->setting[HW_NVLINK_LINKS])
         return NVML_NOT_SUPPORTED;
-    NEED(link < MOST_LINKS);
+    NEED(link < MAX_LINKS);
     *active = link < hw_setting_or(card, HW_NVLINK_LINKS, 0);
     return NVML_SUCCESS;
 }

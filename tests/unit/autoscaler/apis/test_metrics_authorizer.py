@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from autoscaler.apis.metrics.authorizer import MOST_KEPT, Authorizer, build_review, parse_review
+from autoscaler.apis.metrics.authorizer import MAX_KEPT, Authorizer, build_review, parse_review
 from autoscaler.apis.metrics.core.request import ResourceAttributes
 from autoscaler.apis.metrics.front_proxy import User
 from isolation.kube.core.errors import MalformedError, UnreachableError
@@ -121,11 +121,11 @@ def test_what_is_remembered_is_bounded_and_tells_users_apart():
     async def story():
         server = Server(YES)
         rights = Authorizer(server, Clock())
-        for i in range(MOST_KEPT + 10):
+        for i in range(MAX_KEPT + 10):
             await rights.refusal(User("eve", groups=(f"g{i}",)), READ)
         return len(server.asked), len(rights._kept)
 
-    assert (MOST_KEPT + 10, MOST_KEPT) == asyncio.run(story())
+    assert (MAX_KEPT + 10, MAX_KEPT) == asyncio.run(story())
 
 
 @pytest.mark.parametrize(

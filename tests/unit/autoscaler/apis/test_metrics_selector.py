@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.apis.metrics.core.selector import MOST_LETTERS, SelectorError, parse_selector
+from autoscaler.apis.metrics.core.selector import MAX_LETTERS, SelectorError, parse_selector
 
 WEB = {"app": "web", "tier": "a", "example.com/build": "12"}
 
@@ -70,7 +70,7 @@ def test_a_selector_is_bounded():
     A stranger sends it.
     """
     with pytest.raises(SelectorError, match="characters"):
-        parse_selector("a" * (MOST_LETTERS + 1))
+        parse_selector("a" * (MAX_LETTERS + 1))
     with pytest.raises(SelectorError, match="requirements"):
         parse_selector(",".join(f"k{i}" for i in range(65)))
     with pytest.raises(SelectorError, match="values"):

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.autoscaler_harness import LIMITS, Api, Machines, a_pod, run
 from support.builders import ask
-from support.kube_world_stand import LIMITS, Api, Machines, a_pod, run
 from support.pools_builder import pod, pool, seen
 
 from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, ProviderGroups
@@ -18,7 +18,7 @@ from autoscaler.core.observation import Nomination
 from autoscaler.core.plan import CancelScaleUp, ScaleUp
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
-from isolation.contract.handover import Ours
+from isolation.contract.cluster_autoscaler_annotations import Ours
 
 PODS = "/api/v1/pods"
 

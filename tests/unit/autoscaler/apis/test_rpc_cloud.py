@@ -9,7 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 from support.builders import node
-from support.rpc_world import GENERATIONS, PROVIDER, Pools, channel_to
+from support.rpc_harness import GENERATIONS, PROVIDER, Pools, channel_to
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from support.builders import ask, node
-from support.rpc_world import GENERATIONS, channel_to
+from support.rpc_harness import GENERATIONS, channel_to
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.rpc.core.options import ExpansionOption, score_options

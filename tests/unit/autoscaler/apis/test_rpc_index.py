@@ -7,14 +7,14 @@ import asyncio
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.rpc_world import GENERATIONS, channel_to
+from support.rpc_harness import GENERATIONS, channel_to
 
 from autoscaler.apis.rpc import cloud_provider, provider_groups
 from autoscaler.apis.rpc.cloud_provider import CloudProvider, GroupIndex
 from autoscaler.apis.rpc.core.node_groups import GroupInstance, NodeGroup
 from autoscaler.apis.rpc.provider_groups import OfferedPool, ProviderGroups
 from autoscaler.providers import base
-from isolation.contract.handover import Ours
+from isolation.contract.cluster_autoscaler_annotations import Ours
 
 WORDS = st.sampled_from(["", "a", "b", "c", "d"])
 GROUPS = st.lists(st.lists(st.builds(GroupInstance, WORDS, WORDS), max_size=4), max_size=4).map(

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import grpc
 import pytest
-from support.rpc_world import channel_to
+from support.rpc_harness import channel_to
 from support.waiting import PATIENCE_SECONDS, soon
 
 from autoscaler.apis.metrics.core.readings import (
@@ -238,7 +238,7 @@ def test_a_stream_speaks_at_once_and_when_something_changes(monkeypatch):
     """
     Silent while nothing can be reported; streams beyond the bound are refused and leave the others alone.
     """
-    monkeypatch.setattr(keda_scaler, "MOST_STREAMS", 1)
+    monkeypatch.setattr(keda_scaler, "MAX_STREAMS", 1)
     board = LatestSnapshot(PICTURE)
 
     async def run():

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import grpc
 import pytest
-from support.rpc_world import GENERATIONS, channel_to
+from support.rpc_harness import GENERATIONS, channel_to
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.core.node_groups import NodeGroupError
 from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, ProviderGroups
 from autoscaler.providers import base
-from isolation.contract.handover import Ours
+from isolation.contract.cluster_autoscaler_annotations import Ours
 from isolation.kube.core.errors import UnreachableError
 
 BOTH = Ours(buys=True, drains=True)

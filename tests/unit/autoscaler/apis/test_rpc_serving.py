@@ -8,7 +8,7 @@ import asyncio
 import grpc
 import pytest
 from e2e.certificates import Authority
-from support.rpc_world import GENERATIONS, Pools, channel_to
+from support.rpc_harness import GENERATIONS, Pools, channel_to
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.core.readings import LatestSnapshot

@@ -22,7 +22,7 @@ from e2e.cluster_autoscaler.objects import (
 from e2e.cluster_autoscaler.options import Options
 from e2e.cluster_autoscaler.scale_up import Group
 from e2e.cluster_autoscaler.snapshot import Snapshot, allowed
-from support.rpc_world import GENERATIONS
+from support.rpc_harness import GENERATIONS
 
 NOW = 1_800_000_000.0
 OPTIONS = Options()

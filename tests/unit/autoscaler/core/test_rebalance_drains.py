@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import ask, node
-from support.moves_stage import FULL, LIMITS, NOW, steps_of, waiting_for_six
+from support.moves_harness import FULL, LIMITS, NOW, steps_of, waiting_for_six
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.disruption_budget import Budget

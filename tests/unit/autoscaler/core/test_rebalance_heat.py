@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.builders import ask, node
-from support.moves_stage import LIMITS, NOW, steps_of
+from support.moves_harness import LIMITS, NOW, steps_of
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.decide import decide

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.builders import ask
-from support.moves_stage import FULL, LIMITS, NOW, steps_of, two_nodes, waiting_for_six
+from support.moves_harness import FULL, LIMITS, NOW, steps_of, two_nodes, waiting_for_six
 from support.pools_builder import pod, pool, seen
 
 from autoscaler.core.lifecycle import Machine, MachineState

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.rightsizing.codec import HistoryError, decode, encode
 from autoscaler.core.rightsizing.histogram import DAY, Histogram
-from autoscaler.core.rightsizing.history import MOST_LIVES, MOST_RUNNING, ProgramHistory, ProgramKey, UsageReading
+from autoscaler.core.rightsizing.history import MAX_LIVES, MAX_RUNNING, ProgramHistory, ProgramKey, UsageReading
 from autoscaler.core.rightsizing.programs import PodUse, advance, recommend_all
 from autoscaler.core.rightsizing.recommend import (
     Abstained,
@@ -219,11 +219,11 @@ def test_a_history_is_bounded():
     history = ProgramHistory()
     for number in range(100):
         history = history.record(UsageReading(f"r{number}", 60.0, 0.0, GIB, 1))
-    assert len(history.running) == MOST_RUNNING
+    assert len(history.running) == MAX_RUNNING
     for number in range(100):
         history = history.record(UsageReading("x", 60.0 + number, 0.0, GIB, 1)).end("x")
         history = history.end(f"r{number}")
-    assert len(history.ended) == MOST_LIVES
+    assert len(history.ended) == MAX_LIVES
 
 
 def test_histories_are_read_as_they_were_written():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from support.kube_world_stand import START, Api, Machines, a_node, a_pod, run
+from support.autoscaler_harness import START, Api, Machines, a_node, a_pod, run
 
 from autoscaler.core.drain_rules import DrainRules
 from autoscaler.core.limits import Limits

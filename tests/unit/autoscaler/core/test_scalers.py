@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 
 import pytest
+from support.autoscaler_harness import Api, Machines, Stand, a_node, a_pod, drained, run, two
 from support.builders import ask, node
-from support.kube_world_stand import Api, Machines, Stand, a_node, a_pod, drained, run, two
 from support.pools_builder import pod, pool, seen
 
 from autoscaler.core.decide import decide
@@ -20,7 +20,7 @@ from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.cluster import KubeCluster
 from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.core.config import ConfigError
-from isolation.contract.handover import Ours, Scaler
+from isolation.contract.cluster_autoscaler_annotations import Ours, Scaler
 
 POOL = "pools: [{{name: a, provider: scale, settings: {{name: a}}, {}}}]"
 LIMITS = Limits(action_validation_delay_seconds=0.0, min_node_age_seconds=0.0)

@@ -15,7 +15,7 @@ from support.frames import card, frame, node, use
 
 from autoscaler.demo.stack import optional_stack as report
 from autoscaler.demo.stack.addresses import Addresses
-from autoscaler.demo.stack.reports import MOST_ALERTS, read_alerts, read_page
+from autoscaler.demo.stack.reports import MAX_ALERTS, read_alerts, read_page
 from exporter.http.pages import Exposition
 from exporter.pipeline.families import card_families, container_families
 from isolation.contract.quantity import GIB
@@ -144,9 +144,9 @@ def test_alerts_and_their_words_are_bounded():
     """A rule gone wild fills neither memory nor the screen."""
     long = {**ACTIVE, "annotations": {"summary": "x" * 10_000}}
 
-    parsed = read_alerts(json.dumps([long] * (MOST_ALERTS + 50)).encode())
+    parsed = read_alerts(json.dumps([long] * (MAX_ALERTS + 50)).encode())
 
-    assert MOST_ALERTS == len(parsed)
+    assert MAX_ALERTS == len(parsed)
     assert {300} == {len(one.summary) for one in parsed}
 
 

@@ -16,7 +16,7 @@ from autoscaler.core.lifecycle import Machine, MachineState
 from autoscaler.core.observation import Nomination
 from autoscaler.core.rightsizing.trial import Trial, TrialState
 from autoscaler.core.state import AutoscalerState, Backoff
-from autoscaler.kube.state import MOST_TEXT, ControllerState, decode, encode, merge_memories
+from autoscaler.kube.state import MAX_TEXT, ControllerState, decode, encode, merge_memories
 from autoscaler.kube.state_store import KEY, Saved, StateConfigMap, StateStore
 from isolation.contract.codec.cursor import CodecError
 from isolation.kube.core.errors import RefusedError
@@ -119,7 +119,7 @@ def test_times_of_a_clock_that_was_ahead_are_now():
         '{"version": 1, "epoch": -1}',
         f'{{"version": 1, "memory": {{"moves": [{"1," * 20_000}1]}}}}',
         "[" * 100_000,
-        " " * (MOST_TEXT + 1),
+        " " * (MAX_TEXT + 1),
     ],
     ids=range(16),
 )
@@ -140,7 +140,7 @@ def test_a_fleet_too_large_for_a_config_map_keeps_what_matters_most():
     text = encode(ControllerState(AutoscalerState(moves=(5.0,)), late, homes))
     found = decode(text, NOW)
 
-    assert len(text) <= MOST_TEXT
+    assert len(text) <= MAX_TEXT
     assert ((5.0,), late, {}) == (found.memory.moves, dict(found.machines), dict(found.homes))
 
 

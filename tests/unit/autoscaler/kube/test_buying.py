@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, run, two
+from support.autoscaler_harness import LIMITS, Api, Machines, Stand, a_node, a_pod, run, two
 
 from autoscaler.core.plan import ScaleUp
 from autoscaler.core.reconcile import reconcile

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support.kube_world_stand import LIMITS, Api, Machines, Stand, a_node, a_pod, drained, run, two
+from support.autoscaler_harness import LIMITS, Api, Machines, Stand, a_node, a_pod, drained, run, two
 
 from autoscaler.core.lifecycle import MachineState
 from autoscaler.core.plan import CancelDrain, Drain, RemoveFailedNode, RemoveNode, ScaleUp

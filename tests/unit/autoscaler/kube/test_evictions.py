@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support.kube_world_stand import LIMITS, Machines, a_node, a_pod, drained, home, run, two
+from support.autoscaler_harness import LIMITS, Machines, a_node, a_pod, drained, home, run, two
 
 from autoscaler.core.plan import Evict, Move
 from autoscaler.kube.core.conditions import ConditionKind

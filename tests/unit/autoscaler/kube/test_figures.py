@@ -17,7 +17,7 @@ from autoscaler.apis.metrics.core.readings import CardKey
 from autoscaler.core.observation import observe_cluster
 from autoscaler.kube.right_sizing import RightSizing
 from autoscaler.kube.usage import MeasurementAges, Row, spots_of
-from autoscaler.kube.usage_http import MOST_BYTES, PAST_HOURS, Exporters, Prometheus, TellError, rows_of, vector_of
+from autoscaler.kube.usage_http import MAX_BYTES, PAST_HOURS, Exporters, Prometheus, TellError, rows_of, vector_of
 from isolation.contract.metrics import (
     CARD_BUSY_SECONDS,
     CONTAINER_COMPUTE_SECONDS,
@@ -180,7 +180,7 @@ def test_exporters_are_read_and_whoever_does_not_answer_is_named():
             answer = web.StreamResponse()
             await answer.prepare(request)
             with contextlib.suppress(ConnectionError):
-                for _ in range(MOST_BYTES // 65536 + 4):
+                for _ in range(MAX_BYTES // 65536 + 4):
                     await answer.write(b"gpushare_x 1\n" * 5042)
             return answer
 

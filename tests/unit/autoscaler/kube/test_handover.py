@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from autoscaler.kube import handover
 from autoscaler.kube.annotations import PodNote
 from autoscaler.kube.handover import AT_ONCE, AnnotationChange, written
+from isolation.contract.cluster_autoscaler_annotations import DELAY, HANDOVER, Ours, changes
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.codec.pod import safe_to_evict
 from isolation.contract.codec.pools import PublishedPool, decode_pools, encode_pools
 from isolation.contract.codec.template import NodeTemplate
-from isolation.contract.handover import DELAY, HANDOVER, Ours, changes
 from isolation.contract.model import Card, Mode, Node, Pod, Request, Requirement, Rules
 from isolation.contract.names import SAFE_TO_EVICT, SCALE_UP_DELAY, SCHEDULER, USER_SAFE_TO_EVICT, USER_SCALE_UP_DELAY
 from isolation.contract.quantity import GIB
@@ -206,7 +206,11 @@ def test_a_pass_over_many_pods_decides_once_for_those_alike(monkeypatch):
     server = Server(lambda _: None)
     passing = handover.Handover(server, lambda: True)
     asyncio.run(passing.carry(seen, notes, {"a": BOTH}))
-    assert (2, handover.MOST, 1000 - handover.MOST) == (len(decided), server.asked, passing.left)
+    assert (2, handover.MAX_WRITES_PER_PASS, 1000 - handover.MAX_WRITES_PER_PASS) == (
+        len(decided),
+        server.asked,
+        passing.left,
+    )
 
 
 POOLS = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from support.kube_world_stand import LIMITS, START, Api, Machines, Stand, a_pod, run
+from support.autoscaler_harness import LIMITS, START, Api, Machines, Stand, a_pod, run
 
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState

@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.core.pools import Pool
 from autoscaler.kube.annotations import Notes, PodNote, Spread
-from autoscaler.kube.observe.pods import MOST_KINDS, find_guarded, movable, waiting
+from autoscaler.kube.observe.pods import MAX_KINDS, find_guarded, movable, waiting
 from autoscaler.kube.watches import Expression, PodBudget, _budget
 from isolation.contract.model import NAME_FIELD, Card, Mode, Node, Placement, Pod, Request, Requirement
 from isolation.contract.quantity import GIB
@@ -216,10 +216,10 @@ def test_a_tenant_whose_every_pod_spreads_otherwise_is_weighed_so_far_and_no_fur
     """
     The rest waits with its reason; the next tenant's kind that is known already is still served.
     """
-    new = [pod(f"p{number}") for number in range(MOST_KINDS + 50)]
+    new = [pod(f"p{number}") for number in range(MAX_KINDS + 50)]
     notes = {one.uid: PodNote(spreads=(Spread(ZONE, number + 1, (("app", "web"),)),)) for number, one in enumerate(new)}
 
     found = waits(new, notes, [node("na", "a")])
 
-    assert MOST_KINDS == len(found.pods)
+    assert MAX_KINDS == len(found.pods)
     assert 50 == len(found.unanswered)

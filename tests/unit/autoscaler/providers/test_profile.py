@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.pools import Pool
-from autoscaler.providers.core.profile import MOST_TEXT, NodeTemplate, decode, encode, learn, make_template
+from autoscaler.providers.core.profile import MAX_TEXT, NodeTemplate, decode, encode, learn, make_template
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.model import Card, CardChoice, Cluster, Mode, Node, Request, Taint
 from isolation.contract.names import POOL
@@ -123,7 +123,7 @@ def test_the_zone_of_the_last_node_is_not_the_zone_of_the_pool():
         ('{"version": 2}', "reads version 1"),
         ('{"version": 1, "pools": []}', "mapping"),
         ("[" * 100_000, "not JSON"),
-        ("x" * (MOST_TEXT + 1), "the maximum is"),
+        ("x" * (MAX_TEXT + 1), "the maximum is"),
         (json.dumps({"version": 1, "pools": {str(n): {} for n in range(1001)}}), "the maximum is 1000"),
     ],
     ids=["empty", "list", "future", "pools", "deep", "long", "many"],
@@ -176,7 +176,7 @@ def test_more_than_a_configmap_holds_is_never_written():
     text = encode({f"pool-{n:04}": big for n in range(200)})
     known, problems = decode(text)
 
-    assert len(text) <= MOST_TEXT
+    assert len(text) <= MAX_TEXT
     assert () == problems
     assert 20 < len(known) < 200
 

@@ -9,7 +9,7 @@ import subprocess
 import urllib.parse
 
 from support.ports import free_port
-from support.prometheus_stand import fetch, program
+from support.prometheus_harness import fetch, program
 from support.waiting import until
 
 from dashboards.boards import files, queries

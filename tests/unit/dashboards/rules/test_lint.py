@@ -18,7 +18,7 @@ from support.promql_labels import COMPARISONS, OF_COUNTERS, Judge, walk
 from dashboards import promql
 from dashboards.rules.catalogue import ALERTS, GROUPS, RECORDS
 from dashboards.rules.rule import RUNBOOKS, SCRAPE_SECONDS, Alert
-from exporter.pipeline.incidents import BreachKind
+from exporter.pipeline.breach_log import BreachKind
 from isolation.contract.metrics import CARD_LABELS, Group, Kind, scheduler
 
 SERIES = promql.series()

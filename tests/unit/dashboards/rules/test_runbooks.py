@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
-from support.prometheus_stand import program
+from support.prometheus_harness import program
 from support.waiting import PATIENCE_SECONDS
 
 import gpushare

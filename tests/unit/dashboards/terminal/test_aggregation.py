@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.golden_files import GOLDEN, check
-from support.views_stage import fleet_of_cards, node, pod, tenant, usage
+from support.views_harness import fleet_of_cards, node, pod, tenant, usage
 
 from dashboards.terminal.json_output import top_document
 from dashboards.terminal.read.aggregation import (

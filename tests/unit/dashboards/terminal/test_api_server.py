@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.views_stage import api, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving, usage
+from support.views_harness import api, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving, usage
 
 from dashboards.terminal.read.aggregation import summarize_cards
 from dashboards.terminal.read.fleet import CardRequest, Fleet, FleetPod

@@ -13,7 +13,7 @@ import tomllib
 import pytest
 import yaml
 from support.children import HEEDS_SIGNALS
-from support.views_stage import (
+from support.views_harness import (
     COMMAND,
     ROOT,
     api,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import examples
 from support.dialect_pods import hami
-from support.views_stage import node_json, pod_json
+from support.views_harness import node_json, pod_json
 
 from dashboards.terminal.explain.explanation import Explanation
 from dashboards.terminal.explain.pod import find_faults, parse_events, parse_pod

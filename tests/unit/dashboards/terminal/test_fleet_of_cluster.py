@@ -8,7 +8,7 @@ import json
 
 import msgspec
 import pytest
-from support.views_stage import node_json, pod_json
+from support.views_harness import node_json, pod_json
 
 from dashboards.terminal.read.api_server import read_into
 from dashboards.terminal.read.cluster import fleet_nodes, fleet_pods

@@ -8,7 +8,7 @@ import re
 
 import pytest
 from support.golden_files import check
-from support.views_stage import (
+from support.views_harness import (
     api,
     exporter,
     fleet_of_cards,

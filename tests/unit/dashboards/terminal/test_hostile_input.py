@@ -10,7 +10,17 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.views_stage import api, exporter, fleet_of_cards, inside, kubeconfig, node_json, page_of, pod_json, serving
+from support.views_harness import (
+    api,
+    exporter,
+    fleet_of_cards,
+    inside,
+    kubeconfig,
+    node_json,
+    page_of,
+    pod_json,
+    serving,
+)
 
 from dashboards.terminal.read import api_server
 from dashboards.terminal.read import http as fetching
@@ -145,7 +155,7 @@ def test_an_answer_without_end_is_cut(monkeypatch):
     """
     By size, packed or not, and by time, however slowly it drips.
     """
-    monkeypatch.setattr(fetching, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(fetching, "MAX_BYTES", 1 << 20)
     packed = gzip.compress(b"x" * (3 << 20))
     answers = {
         "/long": (200, b"x" * (3 << 20)),

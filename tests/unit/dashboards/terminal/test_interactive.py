@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
-from support.views_stage import fleet_of_cards, node, pod, tenant, usage
+from support.views_harness import fleet_of_cards, node, pod, tenant, usage
 
 from dashboards.terminal import top_view
 from dashboards.terminal.interactive import keys
@@ -19,7 +19,7 @@ from dashboards.terminal.interactive.history import ASCII_LEVELS, KEPT, LEVELS, 
 from dashboards.terminal.interactive.keys import parse_keys
 from dashboards.terminal.interactive.navigation import LISTS, SORTS, Navigation, NavigationEntry, press_key, shown_from
 from dashboards.terminal.interactive.rows import ReadingSummary, keys_in
-from dashboards.terminal.interactive.screen import LEAST, FrameInput, Status, draw
+from dashboards.terminal.interactive.screen import MIN_SIZE, FrameInput, Status, draw
 from dashboards.terminal.read.fleet import Fleet
 from dashboards.terminal.read.processes import parse_processes
 from dashboards.terminal.read.source import Reading
@@ -167,7 +167,7 @@ def test_a_frame_has_the_terminals_size_wherever_somebody_is(size, colour):
             plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in drawn.lines]
             assert [] == [line for line in plain if cell_len(line) > size[0]]
             assert colour or not any("\x1b[3" in line or "\x1b[4" in line for line in drawn.lines)
-    assert LEAST == (60, 10)
+    assert MIN_SIZE == (60, 10)
 
 
 def test_the_cursor_stays_on_the_screen_and_on_its_row():

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from support.views_stage import (
+from support.views_harness import (
     ROOT,
     api,
     environment,

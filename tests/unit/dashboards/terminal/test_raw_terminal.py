@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.terminal_screen import TerminalScreen
-from support.views_stage import COMMAND, ROOT, environment, exporter, fleet_of_cards, on_terminal, page_of, serving
+from support.views_harness import COMMAND, ROOT, environment, exporter, fleet_of_cards, on_terminal, page_of, serving
 from support.waiting import until
 
 pytestmark = pytest.mark.processes

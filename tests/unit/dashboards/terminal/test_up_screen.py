@@ -20,7 +20,7 @@ from support.frames import card, frame, node, small_fleet, use
 from dashboards.terminal.memory_bar import ASCII
 from dashboards.terminal.up.live import LiveScreen, screen_for
 from dashboards.terminal.up.plain_output import GAP, PlainLines
-from dashboards.terminal.up.screen import LEAST_HEIGHT, LEAST_WIDTH, deal, screen
+from dashboards.terminal.up.screen import MIN_HEIGHT, MIN_WIDTH, deal, screen
 from isolation.contract.reading import FleetEvent, PendingReading, PoolReading
 
 NOTES = (("clock", "x60"), ("metrics", "http://127.0.0.1:9445/metrics"))
@@ -92,7 +92,7 @@ def test_always_fits(width, height, nodes, others, name):
     assert all(line.plain.isprintable() for line in lines)
 
 
-@pytest.mark.parametrize("size", [(LEAST_WIDTH - 1, 24), (80, LEAST_HEIGHT - 1)])
+@pytest.mark.parametrize("size", [(MIN_WIDTH - 1, 24), (80, MIN_HEIGHT - 1)])
 def test_too_small_a_terminal_says_so(size):
     """Instead of a picture that nobody can read."""
     assert "terminal too small: needs 72 x 8 or more" in text(small_fleet(), *size)

@@ -25,7 +25,7 @@ from support.damage import damaged, places
 
 from isolation.contract.codec import request_of
 from isolation.contract.model import Mode, Request
-from isolation.scheduler.admission.core.admission_review import MOST_BYTES
+from isolation.scheduler.admission.core.admission_review import MAX_BYTES
 from isolation.scheduler.admission.core.node_sizes import NodeSize, NodeSizes
 from isolation.scheduler.admission.core.webhook import ReviewContext, review
 
@@ -231,7 +231,7 @@ def test_two_wrongs_make_no_right(cases):
         b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"u"}}',
         b'"\xff\xfe"',
         b'{"request":{"uid":"\\ud800"}}',
-        b" " * (MOST_BYTES + 1),
+        b" " * (MAX_BYTES + 1),
         b"9" * 3_000_000,
     ],
     ids=[

@@ -39,7 +39,7 @@ from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.settings import SchedulerSettings
 
 HERE = Address("127.0.0.1", 0)
-MOST_RESIDENT_BYTES = 300 << 20
+MAX_RESIDENT_BYTES = 300 << 20
 COUNTED = 'gpushare_scheduler_requests_total{outcome="done",verb="admission"}'
 
 
@@ -280,7 +280,7 @@ def test_regular_reviews_are_answered_whatever_attackers_send(attack, authority)
 
     slowest, memory = asyncio.run(story())
     assert slowest < TIMEOUT_SECONDS
-    assert memory < MOST_RESIDENT_BYTES
+    assert memory < MAX_RESIDENT_BYTES
 
 
 def peak(pid):

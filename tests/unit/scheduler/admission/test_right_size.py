@@ -20,7 +20,7 @@ from isolation.contract.quantity import GIB
 from isolation.scheduler.admission.core.messages import ClusterUpdate, ClusterView
 
 MODE = "gpushare.dev/right-size"
-LEAST, MOST = "gpushare.dev/right-size-min", "gpushare.dev/right-size-max"
+MIN, MAX = "gpushare.dev/right-size-min", "gpushare.dev/right-size-max"
 SIZED = "gpushare.dev/right-sized"
 
 
@@ -101,7 +101,7 @@ def test_every_other_pod_stays_as_it_is(made, recommended):
 
 
 @pytest.mark.parametrize(
-    ("bounds", "units"), [({LEAST: "6"}, "6"), ({MOST: "4"}, "4"), ({LEAST: "9"}, "8"), ({LEAST: "2", MOST: "7"}, "5")]
+    ("bounds", "units"), [({MIN: "6"}, "6"), ({MAX: "4"}, "4"), ({MIN: "9"}, "8"), ({MIN: "2", MAX: "7"}, "5")]
 )
 def test_its_owner_bounds_it(bounds, units):
     """
@@ -110,7 +110,7 @@ def test_its_owner_bounds_it(bounds, units):
     assert units_after(web("8", **bounds), known(5))[0] == units
 
 
-@pytest.mark.parametrize(("key", "value"), [(MODE, "yes"), (LEAST, "0"), (LEAST, "1.5"), (MOST, "x"), (MOST, "-3")])
+@pytest.mark.parametrize(("key", "value"), [(MODE, "yes"), (MIN, "0"), (MIN, "1.5"), (MAX, "x"), (MAX, "-3")])
 def test_annotations_that_mean_nothing_are_refused(key, value):
     """
     In the pod and in its template, with what to write.

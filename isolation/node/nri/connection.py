@@ -26,7 +26,7 @@ PLUGIN_STREAM: Final = 1
 """The runtime calls us."""
 RUNTIME_STREAM: Final = 2
 """We call the runtime."""
-MOST_MESSAGE: Final = 4 << 20
+MAX_MESSAGE: Final = 4 << 20
 _FRAME: Final = struct.Struct(">II")
 _HEAD: Final = struct.Struct(">IIBB")
 _FRAME_BYTES: Final = 4096 - _FRAME.size
@@ -56,7 +56,7 @@ class Answer:
     text: str
 
 
-class Trunk:
+class RuntimeConnection:
     """See the module. For one thread."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -113,7 +113,7 @@ class Trunk:
     def _take_frames(self) -> None:
         while len(self._raw) >= _FRAME.size:
             stream, length = _FRAME.unpack_from(self._raw)
-            if stream not in self._streams or length > MOST_MESSAGE + _HEAD.size:
+            if stream not in self._streams or length > MAX_MESSAGE + _HEAD.size:
                 raise ClosedError("the container runtime does not speak NRI: unknown frame")
             end = _FRAME.size + length
             if len(self._raw) < end:
@@ -125,7 +125,7 @@ class Trunk:
     def _take_messages(self, data: bytearray) -> None:
         while len(data) >= _HEAD.size:
             length, number, kind, _ = _HEAD.unpack_from(data)
-            if length > MOST_MESSAGE:
+            if length > MAX_MESSAGE:
                 raise ClosedError(f"the container runtime sent a message of {length} bytes")
             end = _HEAD.size + length
             if len(data) < end:

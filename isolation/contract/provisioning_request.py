@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 PROVISIONING_PATH: Final = f"/apis/{PROVISIONING_GROUP}/v1/{PROVISIONING_REQUESTS}"
-MOST_PODS: Final = 256
+MAX_PODS: Final = 256
 """Of one request: so many reservations are written one after another before any of its pods starts."""
 LONGEST_WAIT_SECONDS: Final = 86400.0
 """Most that `ValidUntilSeconds` counts for."""
@@ -43,7 +43,7 @@ _WAIT: Final = "ValidUntilSeconds"
 _LONGEST_NUMBER: Final = 9
 _LONGEST_MESSAGE: Final = 1024
 """The API server takes 32768; people read the first line."""
-_MOST_COUNT: Final = (1 << 31) - 1
+_MAX_COUNT: Final = (1 << 31) - 1
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
@@ -128,7 +128,7 @@ def provisioning_request_of(thing: object) -> ProvisioningRequest | None:
         uid=metadata["uid"].name(),
         created=seconds_of(metadata["creationTimestamp"]),
         pod_sets=tuple(
-            PodSet(item["podTemplateRef"]["name"].name(), item["count"].integer(0, 0, _MOST_COUNT))
+            PodSet(item["podTemplateRef"]["name"].name(), item["count"].integer(0, 0, _MAX_COUNT))
             for item in spec["podSets"].items()
         ),
         wait_seconds=_seconds(spec["parameters"][_WAIT].text()),

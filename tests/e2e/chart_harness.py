@@ -12,8 +12,8 @@ from e2e.apiclient import RefusedError, connected
 from e2e.chart_build import run_helm, values_of
 from e2e.foreign_kinds import definitions
 from e2e.kubelets import Kubelets, shared_node
+from e2e.manifest_harness import NODE
 from e2e.manifest_installation import Installation
-from e2e.manifest_stand import NODE
 from e2e.sharing import card_node, untainted
 
 from isolation.contract.names import SCHEDULER, SYSTEM_NAMESPACE

@@ -4,7 +4,7 @@ Detects breaches of promises, from outside the containers, and keeps the counter
 
 From one attribution and the state of the last cycle to the reading that is shown and the next state. Only memory that
 NVML measures can put a container over its limit: its own library could be made to say anything. What is wrong in one
-sample is `exporter.pipeline.findings`; when that begins and ends a breach, `exporter.pipeline.incidents`.
+sample is `exporter.pipeline.breach_rules`; when that begins and ends a breach, `exporter.pipeline.breach_log`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from exporter.pipeline.breach_log import Breach, BreachKind, BreachLog, FindingKey, update_breach_log
+from exporter.pipeline.breach_rules import list_findings, list_region_pids
 from exporter.pipeline.compute_seconds import ComputeTotals, attribute_compute
 from exporter.pipeline.container_history import ContainerHistory, Growth, OverLimitState
 from exporter.pipeline.energy import EnergyMeter, read_meter, split_energy
-from exporter.pipeline.findings import list_findings, list_region_pids
-from exporter.pipeline.incidents import Breach, BreachKind, FindingKey, IncidentLog, update_incidents
 from exporter.pipeline.process_binding import Visibility
 from exporter.pipeline.shared_compute import SharedTotals, divide_compute
 from isolation.contract.quantity import MIB
@@ -37,7 +37,7 @@ LONGEST_GAP: Final = 60.0
 """Seconds between two samples after which the time between them is nobody's."""
 LINGER_SECONDS: Final = 600.0
 """Counters of a container that has gone, or that cannot be seen, are kept so long."""
-MOST_GONE: Final = 1024
+MAX_GONE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class DetectorState:
     meters: Mapping[str, EnergyMeter] = field(default_factory=lambda: MappingProxyType({}))
     work: Mapping[str, ComputeTotals] = field(default_factory=lambda: MappingProxyType({}))
     shared: Mapping[str, SharedTotals] = field(default_factory=lambda: MappingProxyType({}))
-    incidents: IncidentLog = field(default_factory=IncidentLog)
+    breaches: BreachLog = field(default_factory=BreachLog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def detect_breaches(found: Attribution, state: DetectorState, *, now: float, epo
         )
     wrong = {one.key: one for one in list_findings(found, histories, now)}
     unsure = _unsure(found)
-    incidents, begun = update_incidents(state.incidents, wrong, unsure, epoch)
-    open_on = Counter((breach.finding.uuid, breach.finding.kind) for breach in incidents.open.values())
+    log, begun = update_breach_log(state.breaches, wrong, unsure, epoch)
+    open_on = Counter((breach.finding.uuid, breach.finding.kind) for breach in log.open.values())
     shown = replace(
         reading,
         cards=tuple(
@@ -88,14 +88,14 @@ def detect_breaches(found: Attribution, state: DetectorState, *, now: float, epo
             for card in reading.cards
         ),
         containers=tuple(_shown(one, histories[allocation.key]) for allocation, one in pairs),
-        breach_counts=tuple(sorted(incidents.counts.items())),
+        breach_counts=tuple(sorted(log.counts.items())),
     )
     histories |= _lingering(state.histories, histories, now)
     meters |= {
         uuid: kept for uuid, kept in state.meters.items() if uuid not in meters and now - kept.at < LINGER_SECONDS
     }
     whole = now if found.allocations.complete else state.whole
-    return Detection(shown, DetectorState(now, whole, histories, meters, work, shared, incidents), begun)
+    return Detection(shown, DetectorState(now, whole, histories, meters, work, shared, log), begun)
 
 
 def _going(
@@ -122,8 +122,8 @@ def _lingering(
     before: Mapping[AllocationKey, ContainerHistory], present: Mapping[AllocationKey, ContainerHistory], now: float
 ) -> dict[AllocationKey, ContainerHistory]:
     gone = [(key, kept) for key, kept in before.items() if key not in present and now - kept.seen < LINGER_SECONDS]
-    if len(gone) > MOST_GONE:
-        gone = sorted(gone, key=lambda pair: pair[1].seen)[-MOST_GONE:]
+    if len(gone) > MAX_GONE:
+        gone = sorted(gone, key=lambda pair: pair[1].seen)[-MAX_GONE:]
     return dict(gone)
 
 

@@ -112,7 +112,7 @@ class _Daemon:
 
 
 @dataclass(slots=True)
-class Keeper:
+class MpsDaemons:
     """See the module. The thread that calls `cycle` lives as long as the daemons: the kernel ends them with it."""
 
     run_dir: Path
@@ -295,7 +295,7 @@ def _is_server(pid: int) -> bool:
 
 async def serve(paths: Paths, hardware: Path | None, stop: asyncio.Event) -> None:
     """Keep daemons until `stop` is set; MpsError, LockError."""
-    keeper = Keeper(paths.run_dir, NvmlModes(NvmlMachine(hardware)), program_of(hardware), hardware)
+    keeper = MpsDaemons(paths.run_dir, NvmlModes(NvmlMachine(hardware)), program_of(hardware), hardware)
     async with alone(paths, LOCK, stop, "MPS keeper"):
         try:
             while not stop.is_set():

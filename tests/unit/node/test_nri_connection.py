@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolation.contract import nri_api as api
-from isolation.node.nri.trunk import Answer, Call, ClosedError, Trunk
+from isolation.node.nri.connection import Answer, Call, ClosedError, RuntimeConnection
 
 MUX, HEAD = struct.Struct(">II"), struct.Struct(">IIBB")
 REQUEST, RESPONSE = 1, 2
@@ -21,11 +21,11 @@ REQUEST, RESPONSE = 1, 2
 
 @contextmanager
 def pair():
-    """A trunk, and the runtime's end of its socket."""
+    """A connection, and the runtime's end of its socket."""
     ours, theirs = socket.socketpair()
     ours.settimeout(5)
     with ours, theirs:
-        yield Trunk(ours), theirs
+        yield RuntimeConnection(ours), theirs
 
 
 def frame(stream, data):
@@ -83,10 +83,10 @@ def test_messages_cut_and_mixed_anywhere_arrive_whole_and_in_order(messages, ran
         size = random.randint(1, 3000)
         pieces.append(raw[:size])
         raw = raw[size:]
-    with pair() as (trunk, theirs), ThreadPoolExecutor(1) as sender:  # a socket holds few small pieces
+    with pair() as (connection, theirs), ThreadPoolExecutor(1) as sender:  # a socket holds few small pieces
         sender.submit(lambda: [theirs.sendall(piece) for piece in pieces])
         for _ in messages:
-            one = trunk.receive()
+            one = connection.receive()
             found[1 if isinstance(one, Call) else 2].append(one)
     assert expected == found
 
@@ -95,7 +95,7 @@ def test_messages_cut_and_mixed_anywhere_arrive_whole_and_in_order(messages, ran
 def test_what_is_written_is_in_frames_of_at_most_4096_bytes_and_whole(size):
     """A larger frame makes the runtime drop the plugin, and start containers as they are."""
     sent = Sent()
-    Trunk(sent).refuse(Call(7, "CreateContainer", b""), "e" * size)
+    RuntimeConnection(sent).refuse(Call(7, "CreateContainer", b""), "e" * size)
     frames = framed(bytes(sent))
     assert {1} == {stream for stream, _ in frames}
     assert max(len(data) for _, data in frames) + MUX.size <= 4096
@@ -107,8 +107,8 @@ def test_what_is_written_is_in_frames_of_at_most_4096_bytes_and_whole(size):
 
 
 def test_a_question_of_ours_is_a_request_on_the_runtimes_stream():
-    with pair() as (trunk, theirs):
-        trunk.ask("RegisterPlugin", api.RegisterPluginRequest(plugin_name="n", plugin_idx="90"))
+    with pair() as (connection, theirs):
+        connection.ask("RegisterPlugin", api.RegisterPluginRequest(plugin_name="n", plugin_idx="90"))
         [(stream, data)] = framed(theirs.recv(1 << 16))
         assert (2, 1, REQUEST) == (stream, *HEAD.unpack_from(data)[1:3])
         request = api.Request.FromString(data[HEAD.size :])
@@ -116,12 +116,12 @@ def test_a_question_of_ours_is_a_request_on_the_runtimes_stream():
         assert "90" == api.RegisterPluginRequest.FromString(request.payload).plugin_idx
 
         theirs.sendall(frame(2, ttrpc(1, RESPONSE, api.Response())))
-        assert Answer(0, "") == trunk.receive()
+        assert Answer(0, "") == connection.receive()
 
 
 def test_an_answer_that_is_fine_has_no_status_and_goes_to_its_call():
-    with pair() as (trunk, theirs):
-        trunk.answer(Call(4711, "Synchronize", b""), api.SynchronizeResponse(more=True))
+    with pair() as (connection, theirs):
+        connection.answer(Call(4711, "Synchronize", b""), api.SynchronizeResponse(more=True))
         [(stream, data)] = framed(theirs.recv(1 << 16))
     answer = api.Response.FromString(data[HEAD.size :])
     assert (1, 4711, False) == (stream, HEAD.unpack_from(data)[1], answer.HasField("status"))
@@ -130,13 +130,13 @@ def test_an_answer_that_is_fine_has_no_status_and_goes_to_its_call():
 
 def test_silence_is_a_timeout_after_which_the_rest_of_a_message_counts():
     whole = frame(1, call(3, "StateChange"))
-    with pair() as (trunk, theirs):
-        trunk._socket.settimeout(0.02)
+    with pair() as (connection, theirs):
+        connection._socket.settimeout(0.02)
         theirs.sendall(whole[:9])
         with pytest.raises(TimeoutError):
-            trunk.receive()
+            connection.receive()
         theirs.sendall(whole[9:])
-        assert Call(3, "StateChange", b"") == trunk.receive()
+        assert Call(3, "StateChange", b"") == connection.receive()
 
 
 @pytest.mark.parametrize(
@@ -152,34 +152,34 @@ def test_silence_is_a_timeout_after_which_the_rest_of_a_message_counts():
     ],
 )
 def test_garbage_ends_the_connection_with_a_word_about_it(raw, said):
-    with pair() as (trunk, theirs):
+    with pair() as (connection, theirs):
         theirs.sendall(raw)
         with pytest.raises(ClosedError, match=said):
-            trunk.receive()
+            connection.receive()
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_messages_or_the_end(data):
     """Nothing else comes of them: whoever reads is the only reader, and must not die of what it reads."""
-    with pair() as (trunk, theirs):
+    with pair() as (connection, theirs):
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(ClosedError):
-            list(iter(trunk.receive, None))
+            list(iter(connection.receive, None))
 
 
 def test_an_unknown_kind_of_message_is_passed_over():
     """Streams of ttrpc (kind 3) are not used by NRI; a later runtime's are not ours to answer."""
-    with pair() as (trunk, theirs):
+    with pair() as (connection, theirs):
         theirs.sendall(frame(1, HEAD.pack(3, 1, 3, 0) + b"abc" + call(5, "Shutdown")))
-        assert Call(5, "Shutdown", b"") == trunk.receive()
+        assert Call(5, "Shutdown", b"") == connection.receive()
 
 
 def test_a_runtime_that_went_is_the_end_for_readers_and_writers():
-    with pair() as (trunk, theirs):
+    with pair() as (connection, theirs):
         theirs.sendall(frame(1, call(3, "Configure"))[:-1])
         theirs.close()
         with pytest.raises(ClosedError, match="closed the connection"):
-            trunk.receive()
+            connection.receive()
         with pytest.raises(ClosedError, match="Broken pipe"):
-            trunk.answer(Call(3, "Configure", b""), api.Empty())
+            connection.answer(Call(3, "Configure", b""), api.Empty())

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from e2e.apiclient import connected
+from e2e.autoscaler_harness import Growing, forget, pool_node
 from e2e.autoscaler_process import LEASE, STATE, SWITCH, autoscaler, config, one_pool
-from e2e.autoscaler_stage import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
-from e2e.node_stage import PODS, stage
+from e2e.node_harness import PODS, stage
 from e2e.sharing import clear, our_pod, prepare, priorities, replica, scheduler_file, untainted
 from e2e.usage_history import WHERE, known
 from support.ports import free_port
-from support.prometheus_stand import stand
+from support.prometheus_harness import stand
 from support.simbox import HOLD, Program, programs
 from support.waiting import PATIENCE_SECONDS
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from e2e.apiclient import ApiClient
     from e2e.plane import ControlPlane
     from e2e.sharing import Replica
-    from support.prometheus_stand import Stand
+    from support.prometheus_harness import Stand
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, str(ROOT / "gpushare.py"))

@@ -13,13 +13,13 @@ import pytest
 from support import builders
 from support.scheduler_cache_builders import build_cache
 from support.scheduler_endpoints import Server, args, extending, node, pod
-from support.scheduler_world import pod as model_pod
+from support.scheduler_harness import pod as model_pod
 
 from isolation.contract.codec import CodecError
 from isolation.contract.codec.pod import time_of
 from isolation.contract.model import Refusal, Request, Requirement, Rules
 from isolation.contract.names import ALLOCATION, PROVISIONING_CLASS
-from isolation.contract.provisioning import (
+from isolation.contract.provisioning_request import (
     PROVISIONING_PATH,
     PodSet,
     ProvisioningRequest,
@@ -30,8 +30,14 @@ from isolation.contract.provisioning import (
 )
 from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError, UnreachableError
-from isolation.scheduler.core.gangs import BOOKED_SECONDS, refuse_early
-from isolation.scheduler.gangs import LOST_SECONDS, MOST_TEMPLATES, RETRY_SECONDS, TEMPLATE_SECONDS, Gangs
+from isolation.scheduler.core.gang_placement import BOOKED_SECONDS, refuse_early
+from isolation.scheduler.provisioning_requests import (
+    LOST_SECONDS,
+    MAX_TEMPLATES,
+    RETRY_SECONDS,
+    TEMPLATE_SECONDS,
+    ProvisioningRequests,
+)
 from isolation.scheduler.writes import ObjectWriter
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
@@ -134,7 +140,7 @@ async def serving(*pods, nodes=("a",)):
     server = Server({NODES: [node(name) for name in nodes], PODS: list(pods), RESERVATIONS_PATH: []})
     async with extending(server, clock=Clock()) as (verbs, world):
         api = Api(server)
-        gangs = Gangs(world, ObjectWriter(api), set())
+        gangs = ProvisioningRequests(world, ObjectWriter(api), set())
 
         async def cycle(seconds=RETRY_SECONDS + 1):
             world.clock.now += seconds
@@ -354,12 +360,12 @@ def test_a_request_with_very_many_templates_is_refused_before_any_is_read():
 
     async def story():
         async with serving() as (api, _, __, cycle):
-            await api.ask("g", (1, 9), *[(0, 9)] * MOST_TEMPLATES)
+            await api.ask("g", (1, 9), *[(0, 9)] * MAX_TEMPLATES)
             await cycle()
             return api.said("g")
 
     assert (
-        f"{MOST_TEMPLATES + 1} pod templates: at most {MOST_TEMPLATES} in one request" in asyncio.run(story())["Failed"]
+        f"{MAX_TEMPLATES + 1} pod templates: at most {MAX_TEMPLATES} in one request" in asyncio.run(story())["Failed"]
     )
 
 
@@ -398,7 +404,7 @@ def test_one_namespace_with_many_requests_does_not_keep_another_one_waiting():
             known = world.informers.provisioning
             other = replace(known.known["many0"], namespace="other", uid="other", created=NOW + 60)
             known.update(other)
-            gangs = Gangs(world, ObjectWriter(api), set())
+            gangs = ProvisioningRequests(world, ObjectWriter(api), set())
             return [one.uid for one in gangs._choose_pending(NOW)]
 
     assert "other" in asyncio.run(story())[:2]

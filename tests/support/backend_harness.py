@@ -44,7 +44,7 @@ from isolation.node.backend import KernelBackend, LibraryBackend, MigBackend, No
 from isolation.node.core.container_check import Given
 from isolation.node.core.mps import Wish
 from isolation.node.delivery import ALLOC, CLIENT, Delivery, promise_id
-from isolation.node.gate import Gate
+from isolation.node.guard_device import GuardDevice
 from isolation.node.hardware import SimulatedHardware
 from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.memory_limits import SOCKET, LimitServer
@@ -147,7 +147,7 @@ class Stand:
         self.backends = NodeBackends(
             {backend: made}, self.inventory.backend, self.inventory.mode, partial(write_backend, run_dir)
         )
-        self.gate = Gate(run_dir, folder / "cdi", marks)
+        self.gate = GuardDevice(run_dir, folder / "cdi", marks)
         self.gate.install()
         self.delivery = Delivery(run_dir, SimulatedHardware(box.path, LIBRARIES, run_dir), self.backends)
         self.boxed = Boxed(folder)

@@ -12,7 +12,7 @@ import pytest
 
 from isolation.contract.names import START_NONCE
 from isolation.node.cdi import Mount
-from isolation.node.gate import Gate, GateError
+from isolation.node.guard_device import GuardDevice, GuardDeviceError
 from isolation.node.nri.model import RefusedError
 
 CID = "a" * 64
@@ -30,7 +30,7 @@ def places(tmp_path):
 
 @pytest.fixture
 def gate(places):
-    made = Gate(places.run, places.cdi, places.marks, places.built)
+    made = GuardDevice(places.run, places.cdi, places.marks, places.built)
     put_right(made)
     return made
 
@@ -109,7 +109,7 @@ def test_a_gate_that_is_withdrawn_leaves_no_device_to_find(gate, places):
 def test_a_device_that_cannot_be_withdrawn_is_reported(gate, places):
     places.spec.unlink()
     places.spec.mkdir()
-    with pytest.raises(GateError, match="cannot remove"):
+    with pytest.raises(GuardDeviceError, match="cannot remove"):
         gate.withdraw()
 
 
@@ -117,13 +117,13 @@ def test_what_cannot_be_written_is_reported(gate, places):
     places.program.unlink()
     places.program.parent.rmdir()
     places.program.parent.write_text("in the way")
-    with pytest.raises(GateError, match="cannot write"):
+    with pytest.raises(GuardDeviceError, match="cannot write"):
         gate.install()
 
 
 def test_a_program_that_may_not_be_run_there_is_reported(gate, monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
-    with pytest.raises(GateError, match="noexec: set --state-dir to another"):
+    with pytest.raises(GuardDeviceError, match="noexec: set --state-dir to another"):
         gate.install()
 
 

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from isolation.node.device_plugin.exchange import Offer
-    from isolation.node.gate import Gate
+    from isolation.node.guard_device import GuardDevice
     from isolation.node.nri.model import Container, Sandbox
 
 _log: Final = logging.getLogger(__name__)
 PLUGIN: Final = Subscription("gpushare-last-look", "99", (api.Event.CREATE_CONTAINER,))
 
 
-class LastLook:
+class FinalCheck:
     """See the module; fulfils `nri.model.Handler`."""
 
-    def __init__(self, offer: Callable[[], Offer], gate: Gate) -> None:
+    def __init__(self, offer: Callable[[], Offer], gate: GuardDevice) -> None:
         """`offer`: what is known of this node."""
         self._offer, self._gate = offer, gate
         self.refused = 0

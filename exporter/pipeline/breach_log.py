@@ -22,9 +22,9 @@ RING: Final = 256
 """Records kept."""
 ONE_OWNER: Final = 8
 """Records kept of one kind, owner and card."""
-MOST_OPEN: Final = 1024
+MAX_OPEN: Final = 1024
 """Breaches followed at the same time."""
-MOST_PIDS: Final = 16
+MAX_PIDS: Final = 16
 """Pids named in one record."""
 
 
@@ -41,7 +41,7 @@ class BreachKind(StrEnum):
     """The file by which the library goes cannot be read, or says something else than was promised."""
 
 
-TURNS: Final = MappingProxyType({BreachKind.OVER_LIMIT: 1, BreachKind.DENIED: 1})
+SAMPLES_IN_A_ROW: Final = MappingProxyType({BreachKind.OVER_LIMIT: 1, BreachKind.DENIED: 1})
 """Samples in a row after which a finding is a breach; two for all others: starting up is none."""
 
 FindingKey: TypeAlias = tuple[str, ...]
@@ -96,7 +96,7 @@ class Breach:
 
 
 @dataclass(frozen=True, slots=True)
-class IncidentLog:
+class BreachLog:
     """Every record that is kept."""
 
     ring: Mapping[int, Breach] = field(default_factory=lambda: MappingProxyType({}))
@@ -108,12 +108,12 @@ class IncidentLog:
     numbers: int = 0
 
 
-def update_incidents(
-    before: IncidentLog,
+def update_breach_log(
+    before: BreachLog,
     findings: Mapping[FindingKey, BreachFinding],
     unsure: Callable[[FindingKey], bool],
     epoch: float,
-) -> tuple[IncidentLog, tuple[Breach, ...]]:
+) -> tuple[BreachLog, tuple[Breach, ...]]:
     """The records after one more sample, and the breaches that it began."""
     ring, counts, numbers = dict(before.ring), dict(before.counts), before.numbers
     waiting: dict[FindingKey, int] = {}
@@ -128,10 +128,10 @@ def update_incidents(
         if known.number in ring:
             ring[known.number] = going.get(key, replace(known, open=False))
     for key, finding in findings.items():
-        if key in before.open or len(going) >= MOST_OPEN:
+        if key in before.open or len(going) >= MAX_OPEN:
             continue
         seen = before.waiting.get(key, 0) + 1
-        if seen < TURNS.get(finding.kind, 2):
+        if seen < SAMPLES_IN_A_ROW.get(finding.kind, 2):
             waiting[key] = seen
             continue
         numbers += 1
@@ -140,7 +140,7 @@ def update_incidents(
         counts[finding.kind] += 1
         begun.append(breach)
     waiting |= {key: seen for key, seen in before.waiting.items() if key not in findings and unsure(key)}
-    return IncidentLog(_kept(ring), going, waiting, counts, numbers), tuple(begun)
+    return BreachLog(_kept(ring), going, waiting, counts, numbers), tuple(begun)
 
 
 def _goes_on(known: Breach, finding: BreachFinding, epoch: float) -> Breach:
@@ -163,10 +163,10 @@ def _kept(ring: dict[int, Breach]) -> dict[int, Breach]:
     return {breach.number: breach for breach in kept}
 
 
-def to_json(episodes: IncidentLog, node: str) -> str:
+def to_json(log: BreachLog, node: str) -> str:
     """Recent breaches for people and programs, the latest first."""
-    found = [_record(breach) for breach in reversed(tuple(episodes.ring.values()))]
-    return json.dumps({"version": 1, "node": node, "totals": dict(episodes.counts), "breaches": found}) + "\n"
+    found = [_record(breach) for breach in reversed(tuple(log.ring.values()))]
+    return json.dumps({"version": 1, "node": node, "totals": dict(log.counts), "breaches": found}) + "\n"
 
 
 def _record(breach: Breach) -> dict[str, object]:

@@ -2,7 +2,7 @@
 """
 A node for tests of the whole exporter: simulated cards, a stand-in kubelet, trees of /proc and control groups.
 
-    with node_world("t4", "t4") as world:
+    with exporter_node("t4", "t4") as world:
         pod = world.pod("train-0", {"main": {0: 5}})        # its hold: 5 GiB of card 0
         world.process(pod, "main", gib=3)                    # a real process on the simulated card
         told = world.run_once()
@@ -27,7 +27,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from prometheus_client.parser import text_string_to_metric_families
 from support.cgroup_tree import CgroupTree
-from support.kubelet_stand_in import KubeletStandIn
+from support.fake_kubelet import FakeKubelet
 from support.simbox import HOLD, Program, boxes, programs
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -70,7 +70,7 @@ class Pod:
 class World:
     """See the module."""
 
-    def __init__(self, box: Box, folder: Path, kubelet: KubeletStandIn, running: list[Program], **chosen: Any):
+    def __init__(self, box: Box, folder: Path, kubelet: FakeKubelet, running: list[Program], **chosen: Any):
         self.box, self.folder, self.kubelet, self.running = box, folder, kubelet, running
         self.tree = CgroupTree(folder / "tree")
         self.run_dir = folder / "run"
@@ -240,12 +240,12 @@ def parsed(text: str) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 @contextlib.contextmanager
-def node_world(*models: str, kubelet: KubeletStandIn | None = None, **chosen: Any) -> Iterator[World]:
+def exporter_node(*models: str, kubelet: FakeKubelet | None = None, **chosen: Any) -> Iterator[World]:
     """A node with these cards; nothing of it is left afterwards."""
     with (
         boxes(*models) as box,
         tempfile.TemporaryDirectory(prefix="gpushare-node-") as folder,
-        kubelet or KubeletStandIn() as asked,
+        kubelet or FakeKubelet() as asked,
         programs() as running,
     ):
         world = World(box, Path(folder), asked, running, **chosen)

@@ -10,7 +10,7 @@ import json
 import threading
 
 import pytest
-from support.kube_world_stand import LIMITS, START, Api, Machines, Stand, a_node, a_pod, drained, home, run, two
+from support.autoscaler_harness import LIMITS, START, Api, Machines, Stand, a_node, a_pod, drained, home, run, two
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.plan import CancelDrain, Move, RemoveFailedNode, RemoveNode, ScaleUp

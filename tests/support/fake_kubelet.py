@@ -2,7 +2,7 @@
 """
 A stand-in kubelet: pod-resources and the Pods API over real gRPC on Unix sockets, with its manners and its faults.
 
-    with KubeletStandIn() as kubelet:
+    with FakeKubelet() as kubelet:
         kubelet.add("ml", "train-0", {"main": {"nvidia.com/gpu": ["GPU-1"]}}, uid="...", ids={"main": "<64 hex>"})
         ... connect to kubelet.socket (and kubelet.pods_socket) ...
         kubelet.end("ml", "train-0")
@@ -85,7 +85,7 @@ Method = Callable[[Any, grpc.ServicerContext], Any]
 """Request and context to answer."""
 
 
-class KubeletStandIn:
+class FakeKubelet:
     """See the module. Also usable without `with`: `start()`, `stop()`."""
 
     def __init__(self, *, pods_api: bool = False, qps: float = QPS, burst: int = BURST) -> None:

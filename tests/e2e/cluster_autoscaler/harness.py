@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from e2e.autoscaler_harness import pool_node
 from e2e.autoscaler_process import Autoscaler, config, eventually, fleet
-from e2e.autoscaler_stage import pool_node
 from e2e.certificates import Authority
 from e2e.cluster_autoscaler.flags import PROVIDER
 from support.children import DIES_WITH_US

@@ -21,7 +21,7 @@ from e2e.apiclient import RefusedError
 from e2e.kubelets import share_pod
 from support.ports import free_port
 
-from isolation.scheduler.admission.core.admission_review import MOST_BYTES
+from isolation.scheduler.admission.core.admission_review import MAX_BYTES
 from isolation.scheduler.admission.core.serving import ONLY_ACK, Serving
 from isolation.scheduler.admission.core.webhook import SLICED, ReviewContext, review
 from isolation.scheduler.admission.objects import build_objects
@@ -63,7 +63,7 @@ class Stand:
         pair = self._plane._authority.issue("admission", hosts=("127.0.0.1",))
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(pair.certificate, pair.key)
-        app = web.Application(client_max_size=MOST_BYTES)
+        app = web.Application(client_max_size=MAX_BYTES)
         app.router.add_post("/admit/{what}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()

@@ -19,8 +19,8 @@ from urllib.parse import quote
 from isolation.contract.codec import CodecError
 from isolation.contract.model import Refusal, Why
 from isolation.contract.names import PROVISIONING_CLASS
-from isolation.contract.provisioning import (
-    MOST_PODS,
+from isolation.contract.provisioning_request import (
+    MAX_PODS,
     State,
     provisioning_request_of,
     request_of_template,
@@ -29,17 +29,17 @@ from isolation.contract.provisioning import (
     with_conditions,
 )
 from isolation.kube.core.errors import ClusterError, ConflictError, NotFoundError
-from isolation.scheduler.core.gangs import BOOKED_SECONDS, refuse_early
+from isolation.scheduler.core.gang_placement import BOOKED_SECONDS, refuse_early
 from isolation.scheduler.extender import LIVE_READ_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Iterable, Sequence
 
     from isolation.contract.model import Request
-    from isolation.contract.provisioning import ProvisioningRequest
+    from isolation.contract.provisioning_request import ProvisioningRequest
     from isolation.contract.reservation import Reservation
     from isolation.kube.election import Fence
-    from isolation.scheduler.core.gangs import Member
+    from isolation.scheduler.core.gang_placement import Member
     from isolation.scheduler.extender import SchedulerContext
     from isolation.scheduler.writes import ObjectWriter
 
@@ -52,15 +52,15 @@ TEMPLATE_SECONDS: Final = 60.0
 TEMPLATE_RETRY_SECONDS: Final = 0.5
 LOST_SECONDS: Final = 10.0
 """Reserved cards may be gone for so long before the request is revoked: an agent that restarts is back by then."""
-MOST_TEMPLATES: Final = 32
+MAX_TEMPLATES: Final = 32
 """Each is a question to the API server; Kueue's jobs have at most 8 pod sets."""
-_MOST_TRIED: Final = 8
+_MAX_TRIED: Final = 8
 """Requests in one cycle, of one namespace after another."""
 _REST: Final = 4.0
 """After a decision the process does other things for so many times as long."""
 
 
-class Gangs:
+class ProvisioningRequests:
     """See the module; `schedulers`: names that a template may give as its `schedulerName`."""
 
     def __init__(self, context: SchedulerContext, objects: ObjectWriter, schedulers: Collection[str]) -> None:
@@ -116,7 +116,7 @@ class Gangs:
         for asked in sorted(due, key=lambda one: (one.created, one.uid)):
             rank = before[asked.namespace] = before.get(asked.namespace, -1) + 1
             ranked.append((rank, asked))
-        return [asked for _, asked in sorted(ranked, key=lambda pair: pair[0])[:_MOST_TRIED]]
+        return [asked for _, asked in sorted(ranked, key=lambda pair: pair[0])[:_MAX_TRIED]]
 
     # -- one request ---------------------------------------------------------------------------------
 
@@ -156,11 +156,11 @@ class Gangs:
 
     async def _read_members(self, asked: ProvisioningRequest) -> list[Member] | Refusal | None:
         """Every pod with what it asks for; None: a template is not there yet."""
-        if not 0 < asked.pods <= MOST_PODS:
-            return Refusal(Why.INVALID, f"{asked.pods} pods: 1 to {MOST_PODS} start together")
+        if not 0 < asked.pods <= MAX_PODS:
+            return Refusal(Why.INVALID, f"{asked.pods} pods: 1 to {MAX_PODS} start together")
         templates = list(dict.fromkeys(one.template for one in asked.pod_sets))
-        if len(templates) > MOST_TEMPLATES:
-            return Refusal(Why.INVALID, f"{len(templates)} pod templates: at most {MOST_TEMPLATES} in one request")
+        if len(templates) > MAX_TEMPLATES:
+            return Refusal(Why.INVALID, f"{len(templates)} pod templates: at most {MAX_TEMPLATES} in one request")
         requests: dict[str, Request | None] = {}
         for name in templates:
             found = await self._objects.read(template_path(asked.namespace, name))

@@ -43,11 +43,11 @@ _REFUSED: Final = ".refused"
 _LONGEST_NOTE: Final = 1024
 
 
-class GateError(Exception):
+class GuardDeviceError(Exception):
     """The gate cannot be put in its place; the message says what to do."""
 
 
-class Gate:
+class GuardDevice:
     """See the module."""
 
     def __init__(self, run_dir: Path, cdi_dir: Path, marks: Path, built: Path = _BUILT) -> None:
@@ -68,7 +68,7 @@ class Gate:
         return any(path == str(self._program) for path in hooks)
 
     def install(self) -> None:
-        """The program and the folder of marks in their place, as often as asked; GateError."""
+        """The program and the folder of marks in their place, as often as asked; GuardDeviceError."""
         try:
             if not self._program.is_file() or self._program.read_bytes() != self._built.read_bytes():
                 self._program.parent.mkdir(parents=True, exist_ok=True)
@@ -77,32 +77,34 @@ class Gate:
                 draft.chmod(0o755)
                 draft.replace(self._program)
             if os.statvfs(self._program).f_flag & os.ST_NOEXEC:
-                raise GateError(f"{self._program} is on a file system mounted noexec: set --state-dir to another one")
+                raise GuardDeviceError(
+                    f"{self._program} is on a file system mounted noexec: set --state-dir to another one"
+                )
             self._marks.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._marks.chmod(0o700)
         except OSError as exc:
-            raise GateError(f"cannot write {exc.filename}: {exc.strerror}") from None
+            raise GuardDeviceError(f"cannot write {exc.filename}: {exc.strerror}") from None
 
     def offer(self) -> None:
-        """Containers that ask for shares can be created; GateError."""
+        """Containers that ask for shares can be created; GuardDeviceError."""
         try:
             self._spec.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(self._document(), indent=1) + "\n"
             if not self._spec.is_file() or self._spec.read_text("utf-8") != text:
                 replace_file(self._spec, text)
         except OSError as exc:
-            raise GateError(f"cannot write {exc.filename}: {exc.strerror}") from None
+            raise GuardDeviceError(f"cannot write {exc.filename}: {exc.strerror}") from None
 
     def withdraw(self) -> None:
         """
-        No container that asks for shares can be created: the runtime does not find the device. GateError.
+        No container that asks for shares can be created: the runtime does not find the device. GuardDeviceError.
 
         The kubelet repeats a create, also for pods that never restart; a start that the guard refuses fails them.
         """
         try:
             self._spec.unlink(missing_ok=True)
         except OSError as exc:
-            raise GateError(f"cannot remove {exc.filename}: {exc.strerror}") from None
+            raise GuardDeviceError(f"cannot remove {exc.filename}: {exc.strerror}") from None
 
     def mark(self, container: str, mounts: Iterable[Mount], limits: str = "") -> dict[str, str]:
         """

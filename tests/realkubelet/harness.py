@@ -46,7 +46,7 @@ _CONNECTED = "session: connected to the container runtime: "
 
 
 @contextlib.contextmanager
-def real_stage(
+def real_node(
     plane: ControlPlane, root: Path, *models: str, node: type[RealNode] = RealNode, **labels: str
 ) -> Iterator[Stage]:
     """A node that serves; a skip with the reason where there can be none."""

@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from e2e.autoscaler_stage import pool, pool_node, quick, stage
+from e2e.autoscaler_harness import pool, pool_node, quick, stage
 from e2e.sharing import PODS, cards_of, our_pod, untainted, workload
 
 from autoscaler.core.decide import decide
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from e2e.apiclient import ApiClient
-    from e2e.autoscaler_stage import Stage
+    from e2e.autoscaler_harness import Stage
     from e2e.plane import ControlPlane
 
     from autoscaler.core.limits import Limits

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from isolation.contract.model import Placement, Refusal, Request, Why
-from isolation.contract.provisioning import MOST_PODS
+from isolation.contract.provisioning_request import MAX_PODS
 from isolation.contract.reservation import GANG
 from isolation.placement.explain import describe_request
 from isolation.placement.node_rules import find_barrier, needs_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from isolation.contract.model import Node, Rules
-    from isolation.contract.provisioning import ProvisioningRequest
+    from isolation.contract.provisioning_request import ProvisioningRequest
     from isolation.contract.reservation import Reservation
     from isolation.scheduler.core.capacity import Capacity
 
@@ -33,7 +33,7 @@ BOOKED_SECONDS: Final = 600.0
 """For so long cards are kept for pods that have not started: cluster-autoscaler's own time."""
 SPARE_SECONDS: Final = 30.0
 """A reservation outlives the booking by so much: whoever reads that it holds has some time to act."""
-MOST_SHAPES: Final = 8
+MAX_SHAPES: Final = 8
 """Different requests in one gang: for each, every node is looked at while the scheduler answers nobody."""
 
 Member = tuple[str, Request]
@@ -49,8 +49,8 @@ def refuse_early(members: Sequence[Member]) -> Refusal | None:
     """What no cluster could serve, or requests whose pods could not be matched to their reservations."""
     if not members:
         return Refusal(Why.INVALID, "no pod set requests shares of cards: leave it out of the check's managedResources")
-    if len(members) > MOST_PODS:
-        return Refusal(Why.INVALID, f"{len(members)} pods: at most {MOST_PODS} start together")
+    if len(members) > MAX_PODS:
+        return Refusal(Why.INVALID, f"{len(members)} pods: at most {MAX_PODS} start together")
     rules: dict[tuple[int, int, int], tuple[object, str]] = {}
     for template, request in members:
         shape = request.cards, request.card_bytes, request.card_core
@@ -58,8 +58,8 @@ def refuse_early(members: Sequence[Member]) -> Refusal | None:
         if known != request.rules:
             why = f"templates {other} and {template} ask for equal shares on different nodes or cards"
             return Refusal(Why.INVALID, f"{why}: give them the same rules, or different amounts")
-    if len(rules) > MOST_SHAPES:
-        return Refusal(Why.INVALID, f"{len(rules)} different requests: at most {MOST_SHAPES} in one gang")
+    if len(rules) > MAX_SHAPES:
+        return Refusal(Why.INVALID, f"{len(rules)} different requests: at most {MAX_SHAPES} in one gang")
     return None
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from exporter.pipeline.incidents import MOST_PIDS, BreachFinding, BreachKind
+from exporter.pipeline.breach_log import MAX_PIDS, BreachFinding, BreachKind
 from exporter.pipeline.process_binding import MPS_SERVER, Binding, BoundProcess, Visibility
 from isolation.contract.abi import Breach as Reported
 from isolation.contract.quantity import show_bytes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DENIED_SECONDS: Final = 60.0
 """Denials that come again within this time are one breach."""
-MOST_TEXT: Final = 200
+MAX_TEXT: Final = 200
 
 
 def list_findings(
@@ -71,7 +71,7 @@ def _finding(
         "container": allocation.container,
         "promise": allocation.promise,
         "source": source,
-        "text": text[:MOST_TEXT],
+        "text": text[:MAX_TEXT],
         "allocated_bytes": allocation.bytes,
     }
     return BreachFinding(**(fields | more))  # type: ignore[arg-type] # the fields' types are checked where they are made
@@ -172,7 +172,7 @@ def _processes(number: int) -> str:
 
 
 def _pids(processes: Iterable[BoundProcess]) -> tuple[int, ...]:
-    return tuple(sorted(bound.process.pid for bound in processes))[:MOST_PIDS]
+    return tuple(sorted(bound.process.pid for bound in processes))[:MAX_PIDS]
 
 
 def _bytes(processes: Sequence[BoundProcess]) -> int | None:
