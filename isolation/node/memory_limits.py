@@ -39,7 +39,7 @@ _PART: Final = re.compile(r"([A-Za-z0-9-]{1,64})=([0-9]{1,16})")
 
 
 def line_of(place: Path, slices: Iterable[Slice]) -> str:
-    """What a mark says of limits, for `Gate.mark`."""
+    """What a mark says of limits, for `GuardDevice.mark`."""
     return f"limits\t{place}\t{','.join(f'{part.uuid}={part.bytes}' for part in slices)}"
 
 

@@ -119,7 +119,7 @@ class Delivery:
         pause(self._machine.stall())
 
 
-class Gate:
+class GuardDevice:
     """Marks."""
 
     device, hook = GATE_DEVICE, (GUARD,)
@@ -148,7 +148,7 @@ class Gate:
         return ""
 
     def sweep(self, known: Callable[[], Collection[str]]) -> None:
-        """As `gate.Gate` does it, file by file."""
+        """As `guard_device.GuardDevice` does it, file by file."""
         self._pause()
         found = tuple(self._machine.marks)
         self._pause()
@@ -256,7 +256,7 @@ class NodeAgent:
         allocations = self.allocations = Allocations(Cgroups(machine, self._kubelet.runtime))
         self._pods = pods
         resizing = self._resizing = Resizing(pods, allocations, self._stated, lambda _: {}, net.loop.time)
-        parts = Parts(pods, Inventory(machine), allocations, Delivery(machine), Gate(machine), resizing)
+        parts = Parts(pods, Inventory(machine), allocations, Delivery(machine), GuardDevice(machine), resizing)
         containers = self._make(net, parts)
         await asyncio.to_thread(containers.load)
         async with contextlib.AsyncExitStack() as stack:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from interleave.agent import Gate
+from interleave.agent import GuardDevice
 from interleave.loop import Process, touch_world
 from interleave.plug import Link, Plug
 
@@ -46,7 +46,7 @@ class DevicePlugin:
 
     async def _live(self) -> None:
         net, machine = self._net, self._machine
-        last = FinalCheck(lambda: machine.offer, Gate(machine))  # type: ignore[arg-type]
+        last = FinalCheck(lambda: machine.offer, GuardDevice(machine))  # type: ignore[arg-type]
         link = Link(net, self.process, self._kubelet.runtime, last, PLUGIN, changed=self._connected)
         net.loop.create_task(link.run())
         plug = Plug(net, self.process, lambda: machine.offer.devices)
