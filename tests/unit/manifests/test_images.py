@@ -40,7 +40,7 @@ PACKAGES = {
 }
 """Whose every module must be importable in the image."""
 CLUSTER_FORMATS = {
-    f"isolation.contract.{name}" for name in ("codec", "dialects", "exposition", "provisioning", "reservation")
+    f"isolation.contract.{name}" for name in ("codec", "dialects", "exposition", "provisioning_request", "reservation")
 }
 """Read and written by whoever talks to the API server, which the exporter never does."""
 APART = {
