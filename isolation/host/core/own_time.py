@@ -37,7 +37,7 @@ WINDOW_MICROS: Final = 1_000_000
 DIVIDED_ROUNDING_PPM: Final = 30_000
 """Error of a division over one window: a ledger books a launch when it ends."""
 LONGEST_HOLE_MICROS: Final = 2_000_000
-"""After a longer time without samples a window begins anew."""
+"""After a longer time without samples another window begins."""
 TOLERANCE: Final = 0.02
 """Part of a window by which events may exceed the busy time without anybody having waited."""
 _READINGS: Final = 100
@@ -183,41 +183,43 @@ class SharedSamples:
             self._busy = known if self._readings else self._busy[-RECENT:]
             return None
         self._busy = [one for one in known if one[1] > until]
+        events, busy = self._count(ended)
+        waits = self._estimate_waits(ended[0][0], ended[-1][1])
+        own = take_waits(events, busy, covered * 1000, waits).get(tenant)
+        return Divided(int(own), covered * 1000, ended[-1][1]) if own is not None else None
+
+    def _count(self, periods: Iterable[tuple[int, int, int | None]]) -> tuple[dict[str, int], int]:
+        """Events by tenant and busy time of all periods; one without a sample is busy as the others, of its events."""
         events: dict[str, int] = {}
-        busy_ns, seen_ns, lost_ns = 0, 0, 0
-        for begin, end, busy in ended:
+        busy = bound = unknown = 0
+        for begin, end, sampled in periods:
             before, after = self._events(begin), self._events(end)
             ran = {name: max(0, after[name] - before[name]) for name in before.keys() & after.keys()}
             for name, event in ran.items():
                 events[name] = events.get(name, 0) + event
-            bound = min((end - begin) * 1000, sum(ran.values()))
-            if busy is None:  # a sample is lost, or nobody computed; the library compares what lies together
-                lost_ns += bound
+            most = min((end - begin) * 1000, sum(ran.values()))
+            if sampled is None:
+                unknown += most
             else:
-                busy_ns, seen_ns = busy_ns + busy, seen_ns + bound
-        whole = busy_ns + (lost_ns * busy_ns // seen_ns if seen_ns else lost_ns)
-        waits: dict[str, float] = {}
-        for span, piece in self._pieces(ended[0][0], ended[-1][1]):
-            for name, wait in estimate_waits({one: piece.get(one, 0.0) for one in events}, span).items():
-                waits[name] = waits.get(name, 0.0) + wait * span
-        own = take_waits(events, whole, covered * 1000, waits).get(tenant)
-        return Divided(int(own), covered * 1000, ended[-1][1]) if own is not None else None
+                busy, bound = busy + sampled, bound + most
+        return events, busy + (unknown * busy // bound if bound else unknown)
 
-    def _pieces(self, begin: int, end: int) -> list[tuple[int, dict[str, float]]]:
+    def _estimate_waits(self, begin: int, end: int) -> dict[str, float]:
         """
-        Nanoseconds between two readings, and event time of each tenant in them, latest first.
+        `estimate_waits` over the time between two readings each, summed: who came later was waited for by nobody.
 
         A ledger books a launch when it ends: what cannot have run since the reading before ran before that.
         """
-        pieces, over = [], dict[str, float]()
-        for (was, first), (now, last) in reversed(list(pairwise(self._readings))):
+        waits, over = dict[str, float](), dict[str, float]()
+        for (now, last), (was, first) in pairwise(reversed(self._readings)):
             if now <= begin or was >= end or now <= was:
                 continue
             span = (now - was) * 1000
             ran = {name: last[name] - first[name] + over.get(name, 0.0) for name in first.keys() & last.keys()}
             over = {name: max(0.0, event - span) for name, event in ran.items()}
-            pieces.append((span, ran))
-        return pieces
+            for name, wait in estimate_waits(ran, span).items():
+                waits[name] = waits.get(name, 0.0) + wait * span
+        return waits
 
     def _events(self, micros: int) -> dict[str, int]:
         """At that moment, between two readings in proportion."""
@@ -248,7 +250,7 @@ def take_waits(
     excess = sum(events.values()) - busy
     if excess <= span * TOLERANCE:
         return {name: float(event) for name, event in events.items()}
-    total = sum(waits.values()) or 1.0
+    total = sum(waits.get(name, 0.0) for name in events) or 1.0
     return {
         name: max(event - excess * waits.get(name, 0.0) / total, event / len(events)) for name, event in events.items()
     }
@@ -256,18 +258,18 @@ def take_waits(
 
 def estimate_waits(events: Mapping[Tenant, float], span: int) -> dict[Tenant, float]:
     """
-    How much of the span each has waited, in proportion to the others.
+    What part of the span each has waited, in proportion to the others.
 
     With two tenants each has waited half of it, whatever they did. With more it is divided as if they had computed
     independently of each other: of k with work each waits (k - 1)/k of the time, and the mean of 1/(1 + K) over the K
     others is the integral of the product of 1 - a + a x over x from 0 to 1, a being the part of the time for which
     another one has work.
     """
-    active = {name: min(1.0, event / span) for name, event in events.items()}
-    return {
-        name: active[name] * (1.0 - _mean_turn([a for other, a in active.items() if other != name])) for name in events
-    }
-
-
-def _mean_turn(others: Sequence[float]) -> float:
-    return sum(weight * prod(1.0 - a + a * node for a in others) for node, weight in zip(_NODES, _WEIGHTS, strict=True))
+    active = {name: min(1.0, max(0.0, event / span)) for name, event in events.items()}
+    turns = dict.fromkeys(active, 0.0)
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        factors = {name: 1.0 - part + part * node for name, part in active.items()}
+        whole = weight * prod(factors.values())
+        for name, factor in factors.items():
+            turns[name] += whole / factor
+    return {name: part * (1.0 - turns[name]) for name, part in active.items()}
