@@ -35,17 +35,19 @@ class Machine:
     folder: Path
     client: Path
     jobs: int
+    card: dict[str, int] = field(default_factory=dict)
     story: Story = field(init=False)
     running: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        hardware.create(self.folder / "box", ["v100-16g"], {"switch_ns": 20000})
+        hardware.create(self.folder / "box", ["v100-16g"], {"switch_ns": 20000, **self.card})
         self.story = Story(self.folder / "story", 2 * self.jobs + 1)
 
-    def start(self, name: str, pattern: str, seconds: tuple[float, float], *options: str) -> None:
-        """A job that is backlogged from one second to another."""
+    def start(self, name: str, pattern: str, seconds: tuple[float, float], *options: str, turn: float = 0) -> None:
+        """A job that is backlogged from one second to another, every other `turn` where one is given."""
         begin, end = (self.story.begin + at for at in seconds)
-        command = f"echo $$; exec {self.client} {pattern} 1 {begin} {end}"
+        turns = f" {turn} {turn}" if turn else ""
+        command = f"echo $$; exec {self.client} {pattern} 1 {begin} {end}{turns}"
         words = ["run", "--simgpu", str(self.folder / "box"), "--gpu-mem", "2", *options, "--", "sh", "-c", command]
         line = [sys.executable, "-c", FRONT, *words]
         env = self.story.environment()
@@ -80,8 +82,8 @@ def machine(tmp_path, client):
     """A machine for so many jobs; none outlives the test."""
     made = []
 
-    def make(jobs: int) -> Machine:
-        made.append(Machine(tmp_path, client, jobs))
+    def make(jobs: int, **card: int) -> Machine:
+        made.append(Machine(tmp_path, client, jobs, card))
         return made[-1]
 
     yield make
@@ -134,3 +136,20 @@ def test_an_online_job_hardly_notices_an_offline_one(machine):
     assert both["online"] > 0.95 * alone["online"] > 85
     assert 0 < both["offline"] < 3
     assert looks["online"]["requests"] > ONLINE_REQUESTS
+
+
+def test_offline_jobs_use_what_an_online_one_leaves_where_samples_do_not_tell_processes_apart(machine):
+    """
+    Each time that the online job rests, after it computed for so long that they had all but forgotten each other.
+    """
+    late = {"sample_ns": 250_000_000, "sample_late_ns": 217_000_000}
+    box = machine(4, sample_shared=1, **late)
+    policy = ("--gpu-core", "25", "--policy", "priority")
+    box.start("online", "2ms", (0, 12), *policy, "--online", turn=3)
+    for name in ("a", "b", "c"):
+        box.start(name, "2ms", (0, 12), *policy)
+    works, rests = box.shares((6.5, 9), (9.5, 12))
+    box.end()
+
+    assert 95 < works["online"]
+    assert 90 < rests["a"] + rests["b"] + rests["c"]
