@@ -336,7 +336,7 @@ def recommend(**given: Any) -> None:
     if source.on_one_machine:
         raise click.UsageError("recommend requires a cluster: set --kubeconfig")
     view: Any = import_module("dashboards.terminal.recommend_view")  # brings YAML with it
-    found = ask_api_server(source, view.read_recommendations)
+    found = ask_api_server(source, view.read_recommendations, has_local=False)
     if isinstance(found, str):
         raise CannotReadError(found)
     programs = view.select(found.programs, "" if given["everywhere"] else given["namespace"], given["owner"])

@@ -39,7 +39,7 @@ def explain_pod(source: SourceSelection, output: TextOutput, given: dict[str, An
         raise click.UsageError("explain requires a cluster: set --kubeconfig (for one machine see `gpushare top`)")
     namespace, name = _meant(given["pod"], given["namespace"], source)
     explanation: Explanation | None = ask_api_server(
-        source, lambda access: read_pod(access, namespace, name, source.unit_bytes)
+        source, lambda access: read_pod(access, namespace, name, source.unit_bytes), has_local=False
     )
     if explanation is None:
         raise NoSuchError(f"pod {name} not found in namespace {namespace}; set another namespace with -n")

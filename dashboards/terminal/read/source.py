@@ -40,7 +40,8 @@ _REFUSED: Final = MappingProxyType(
         403: "; the account needs the right to list nodes and pods; for one namespace set -n",
     }
 )
-_ELSEWHERE: Final = "set --kubeconfig or --context, or use --local to read this machine"
+_ELSEWHERE: Final = "set --kubeconfig or --context"
+_LOCAL: Final = "or use --local to read this machine"
 _BY: Final = "__name__, node, uuid, card, namespace, pod, container, mode"
 """Whoever scraped it, and how often: a series that is there twice counts once."""
 
@@ -161,8 +162,12 @@ def read_processes(source: SourceSelection, node: str) -> Processes:
     return found
 
 
-def ask_api_server(source: SourceSelection, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-    """The result of `ask` with a client of the API server; CannotReadError."""
+def ask_api_server(source: SourceSelection, ask: Callable[[Any], Awaitable[Any]], *, has_local: bool = True) -> Any:
+    """
+    The result of `ask` with a client of the API server; CannotReadError.
+
+    `has_local`: the command can read this machine instead.
+    """
     access: Any = import_module("isolation.kube.access")
     failure: Any = import_module("isolation.kube.core.errors")
 
@@ -178,11 +183,12 @@ def ask_api_server(source: SourceSelection, ask: Callable[[Any], Awaitable[Any]]
     except TimeoutError:
         raise CannotReadError(f"no complete answer within {source.seconds:.0f} s: increase --timeout") from None
     except failure.CredentialsError as exc:
-        raise CannotReadError(f"{exc}; or use --local to read this machine") from None
+        raise CannotReadError(f"{exc}; {_LOCAL}" if has_local else str(exc)) from None
     except failure.RefusedError as exc:
         raise CannotReadError(f"the API server rejects the request: {exc}{_REFUSED.get(exc.status, '')}") from None
     except failure.ClusterError as exc:
-        raise CannotReadError(f"cannot read the API server: {exc}; {_ELSEWHERE}") from None
+        hint = f"{_ELSEWHERE}, {_LOCAL}" if has_local else _ELSEWHERE
+        raise CannotReadError(f"cannot read the API server: {exc}; {hint}") from None
     return answer[0]
 
 

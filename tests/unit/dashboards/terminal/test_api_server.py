@@ -187,3 +187,16 @@ def test_a_server_that_is_not_there_is_one_line_with_what_to_do(tmp_path):
     done = inside("top", "--kubeconfig", config)
     assert (3, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert "set --kubeconfig or --context, or use --local to read this machine" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("explain", "p"), ("recommend",)])
+def test_a_command_that_reads_no_machine_does_not_advise_it(command, tmp_path):
+    """
+    Where `--local` would be refused, it is no way out.
+    """
+    with serving(lambda *_: (200, b"")) as (url, _):
+        config = kubeconfig(url, tmp_path)
+    done = inside(*command, "--kubeconfig", config)
+    assert (3, "") == (done.returncode, done.stdout)
+    assert "set --kubeconfig or --context" in done.stderr
+    assert "--local" not in done.stderr
