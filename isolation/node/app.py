@@ -113,7 +113,7 @@ class NodeAgent:
             self.allocations.bytes_by_card,
         )
         self.pods = NodePods(access, node)
-        self._gate = GuardDevice(settings.run_dir, settings.cdi_dir, settings.marks_dir)
+        self._guard_device = GuardDevice(settings.run_dir, settings.cdi_dir, settings.marks_dir)
         driver = MemoryLimits(machine)
         self._events = PodEvents(writer)
         self._mps = MpsClients(settings.run_dir, self.allocations, self.inventory, self._events.warn)
@@ -123,7 +123,7 @@ class NodeAgent:
         self._node = NodeWatch(node, self.inventory)
         self._feeding = feeding_of(settings, self.allocations)
         self._resizing = Resizing(self.pods, self.allocations, lambda: self._node.units, self._used)
-        parts = Parts(self.pods, self.inventory, self.allocations, self._delivery, self._gate, self._resizing)
+        parts = Parts(self.pods, self.inventory, self.allocations, self._delivery, self._guard_device, self._resizing)
         keeper = LimitKeeper(driver, cgroups.group, self.backends.is_kernel)
         self.containers = Containers(parts, settings.unsupported_images, keeper=keeper, mps=self._mps)
         self.session = Session(settings.nri_socket, self.containers, self.metrics.took)

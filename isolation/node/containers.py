@@ -100,7 +100,7 @@ class Parts:
     inventory: Inventory
     allocations: Allocations
     delivery: Delivery
-    gate: GuardDevice
+    guard_device: GuardDevice
     resizing: Resizing | None = None
     """None: changed records are followed at once."""
 
@@ -119,7 +119,7 @@ class Containers:
         """`unsupported`: what becomes of an image whose loader reads no /etc/ld.so.preload."""
         self._keeper, self._mps = keeper, mps
         self._pods, self._inventory, self._allocations = parts.pods, parts.inventory, parts.allocations
-        self._delivery, self._gate = parts.delivery, parts.gate
+        self._delivery, self._guard_device = parts.delivery, parts.guard_device
         self._unsupported, self._proc = unsupported, proc
         self._resizing = parts.resizing
         self._locks = tuple(threading.Lock() for _ in range(_LOCKS))
@@ -149,7 +149,7 @@ class Containers:
         self._allocations.runtime_has(containers, sandboxes)
         known = {one.id for one in containers if one.runs}
         self._mounts = {ident: mounts for ident, mounts in self._mounts.items() if ident in known}
-        self._gate.sweep(lambda: known)
+        self._guard_device.sweep(lambda: known)
         for one in containers:
             if one.runs and START_NONCE in one.annotations:
                 self._recall(one)
@@ -170,7 +170,7 @@ class Containers:
 
     def _create(self, container: Container) -> Adjustment | None:
         sandbox = container.sandbox
-        record, guarded = self._record(sandbox), self._gate.is_guarded(container.hooks)
+        record, guarded = self._record(sandbox), self._guard_device.is_guarded(container.hooks)
         node = self._node()
         if not guarded and share_of(container, record) is None:
             closes = node.shares and check_other(container, node.exempt)
@@ -188,7 +188,7 @@ class Containers:
                 delivered = self._delivery.deliver(tenant, given, node.cards)
                 allocation.given = replace(given, enforced=delivered.hold.enforced)
                 mounts = delivered.edits.guarded if delivered.hold.enforced else ()
-                annotations = self._gate.mark(container.id, mounts, delivered.limits)
+                annotations = self._guard_device.mark(container.id, mounts, delivered.limits)
             except (UndeliverableError, OSError) as exc:
                 self._allocations.gone(container)
                 self._fault = (str(exc), time.monotonic())
@@ -197,7 +197,7 @@ class Containers:
         self._fault = ("", 0.0)
         self._mounts[container.id] = mounts
         edits = delivered.edits
-        hook = () if guarded else self._gate.hook
+        hook = () if guarded else self._guard_device.hook
         return Adjustment(edits.env, edits.mounts, edits.devices, annotations, hook, edits.injected)
 
     def start(self, container: Container) -> None:
@@ -243,7 +243,7 @@ class Containers:
         self._allocations.gone(container)
         if self._mps is not None:
             self._mps.gone(container.id)
-        if why := self._gate.forget(container.id):
+        if why := self._guard_device.forget(container.id):
             _log.warning("the guard refused to start container %s: %s", container.key, why)
         if removed:
             self._mounts.pop(container.id, None)
@@ -272,7 +272,7 @@ class Containers:
             with self._lock(ident):
                 if self._allocations.get(ident) is None:
                     self._delivery.retire(ident)
-        self._gate.sweep(lambda: {container for one in self._allocations.all() for container in one.runs})
+        self._guard_device.sweep(lambda: {container for one in self._allocations.all() for container in one.runs})
 
     @property
     def fault(self) -> str:

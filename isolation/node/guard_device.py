@@ -44,7 +44,7 @@ _LONGEST_NOTE: Final = 1024
 
 
 class GuardDeviceError(Exception):
-    """The gate cannot be put in its place; the message says what to do."""
+    """The guard device cannot be put in its place; the message says what to do."""
 
 
 class GuardDevice:

@@ -93,7 +93,7 @@ class Scheduler:
         self._leader_tasks = LeaderTasks(
             self.context, self._objects, self._writer, self.metrics, Resizer(self.context, access, self._writer)
         )
-        self._gangs = ProvisioningRequests(self.context, self._objects, {settings.scheduler_name})
+        self._provisioning_requests = ProvisioningRequests(self.context, self._objects, {settings.scheduler_name})
         self.admission: AdmissionProcess | None = None
         self._certificates: ReloadingTls[ssl.SSLContext] | None = None
         self.background = Background()
@@ -113,7 +113,7 @@ class Scheduler:
             for name, work in self.leadership.works().items():
                 await stack.enter_async_context(keep(name, work))
             await stack.enter_async_context(keep("preemption", self._leader_tasks.run))
-            await stack.enter_async_context(keep("gangs", self._gangs.run))
+            await stack.enter_async_context(keep("gangs", self._provisioning_requests.run))
             if self._settings.pod:
                 await stack.enter_async_context(keep("leader-label", self._keep_leader_label))
             stack.push_async_callback(self.binder.drain, DRAIN_SECONDS)

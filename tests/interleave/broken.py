@@ -148,7 +148,7 @@ class Sweeping(Containers):
     def tidy(self) -> None:
         """And those of living ones."""
         super().tidy()
-        self._gate.sweep(tuple)
+        self._guard_device.sweep(tuple)
 
 
 class Stubborn(Containers):
@@ -232,7 +232,7 @@ BOOKED: Final = frozenset({"double_booking", "double_allocation"})
 TWICE, WRONG, BARE = (frozenset({word}) for word in ("double_allocation", "wrong_card", "without_limits"))
 STORM: Final = frozenset({"agent_pause", "slow_disk", "runtime_restart"})
 _TARDY: Final = 0.2
-NO_LAST_LOOK: Final = (FinalCheck, "create", lambda *_: None)
+NO_FINAL_CHECK: Final = (FinalCheck, "create", lambda *_: None)
 """The guard is a wall of its own."""
 VARIANTS: Final = {
     "no_assumption": Variant(BOOKED, Parts(cache=Forgetful)),
@@ -244,8 +244,8 @@ VARIANTS: Final = {
     "no_look_at_the_card": Variant(TWICE, patched=(container_check, "_fits", lambda *_: None)),
     "pods_by_name": Variant(WRONG, make=_by_name),
     "records_not_followed": Variant(WRONG, make=lambda _, parts: Stubborn(parts), extra=frozenset({"record_changed"})),
-    "no_guard": Variant(BARE, opens=_open, extra=STORM, patched=NO_LAST_LOOK),
-    "mark_alone": Variant(BARE, make=Tardy, opens=_mark_alone, patched=NO_LAST_LOOK),
+    "no_guard": Variant(BARE, opens=_open, extra=STORM, patched=NO_FINAL_CHECK),
+    "mark_alone": Variant(BARE, make=Tardy, opens=_mark_alone, patched=NO_FINAL_CHECK),
     "ends_not_heard": Variant(frozenset({"wedged"}), make=lambda _, parts: Deaf(parts)),
     "nothing_tidied": Variant(frozenset({"leaked"}), make=lambda _, parts: Untidy(parts)),
     "marks_swept": Variant(frozenset({"spoilt"}), make=lambda _, parts: Sweeping(parts)),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The device plugin of a machine of the simulator: its real last look, over the agent's last offer.
+The device plugin of a machine of the simulator: its real final check, over the agent's last offer.
 
 A process of its own, which outlives the agent and may die too. While it is not shown every create, the gate's device is
 not on the machine, unless it was killed: then nobody takes it away.

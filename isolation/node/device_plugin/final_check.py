@@ -33,15 +33,15 @@ PLUGIN: Final = Subscription("gpushare-last-look", "99", (api.Event.CREATE_CONTA
 class FinalCheck:
     """See the module; fulfils `nri.model.Handler`."""
 
-    def __init__(self, offer: Callable[[], Offer], gate: GuardDevice) -> None:
+    def __init__(self, offer: Callable[[], Offer], guard_device: GuardDevice) -> None:
         """`offer`: what is known of this node."""
-        self._offer, self._gate = offer, gate
+        self._offer, self._guard_device = offer, guard_device
         self.refused = 0
         """Containers with a share, so far."""
 
     def create(self, container: Container) -> Adjustment | None:
         """See `Handler`."""
-        asks = self._gate.is_guarded(container.hooks)
+        asks = self._guard_device.is_guarded(container.hooks)
         if asks or share_of(container, record_of(container.sandbox)) is not None:
             # A tenant who forges the annotation gets past this, and no further than the guard.
             if START_NONCE in container.annotations:

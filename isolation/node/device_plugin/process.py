@@ -50,12 +50,12 @@ class DevicePlugin:
 
     def __init__(self, paths: Paths) -> None:
         self._exchange = Exchange(paths.run_dir)
-        self._gate = GuardDevice(paths.run_dir, paths.cdi_dir, paths.marks_dir)
+        self._guard_device = GuardDevice(paths.run_dir, paths.cdi_dir, paths.marks_dir)
         offer = self._exchange.offer
-        self._plugin = Plugin(self._devices, paths.plugins / ENDPOINT, self._gate.device)
+        self._plugin = Plugin(self._devices, paths.plugins / ENDPOINT, self._guard_device.device)
         self._registrar = Registrar(self._plugin, paths.plugins, ACK.memory, lambda: offer().obstacle)
-        self._last_look = FinalCheck(offer, self._gate)
-        self._session = Session(paths.nri_socket, self._last_look, plugin=PLUGIN, changed=self._connected)
+        self._final_check = FinalCheck(offer, self._guard_device)
+        self._session = Session(paths.nri_socket, self._final_check, plugin=PLUGIN, changed=self._connected)
         self._opening = threading.Lock()
         self._leaving = False
         self._gate_trouble = ""
@@ -63,8 +63,8 @@ class DevicePlugin:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop; GuardDeviceError."""
-        await asyncio.to_thread(self._gate.install)
-        await asyncio.to_thread(self._gate.withdraw)  # one that was killed has left it
+        await asyncio.to_thread(self._guard_device.install)
+        await asyncio.to_thread(self._guard_device.withdraw)  # one that was killed has left it
         tasks = Background()
         async with contextlib.AsyncExitStack() as stack:
             enter = stack.enter_async_context
@@ -88,9 +88,9 @@ class DevicePlugin:
         with self._opening:
             try:
                 if now and not self._leaving:
-                    self._gate.offer()
+                    self._guard_device.offer()
                 else:
-                    self._gate.withdraw()
+                    self._guard_device.withdraw()
                 self._gate_trouble = ""
             except GuardDeviceError as exc:
                 self._gate_trouble = str(exc)
@@ -100,13 +100,13 @@ class DevicePlugin:
         with self._opening:
             self._leaving = True
             with contextlib.suppress(GuardDeviceError):
-                self._gate.withdraw()
+                self._guard_device.withdraw()
 
     async def _report(self) -> float:
         standing = self._registrar.standing
         connected = self._session.in_force and not self._gate_trouble
         trouble = standing.trouble or self._session.trouble or self._gate_trouble
-        now = Report(standing.registered, standing.times, connected, trouble, self._last_look.refused)
+        now = Report(standing.registered, standing.times, connected, trouble, self._final_check.refused)
         if now != self._reported:
             await asyncio.to_thread(self._exchange.report, now)
             self._reported = now
@@ -114,7 +114,7 @@ class DevicePlugin:
 
     async def _install(self) -> float:
         """What somebody has removed comes again."""
-        await asyncio.to_thread(self._gate.install)
+        await asyncio.to_thread(self._guard_device.install)
         if self._session.in_force:
             await asyncio.to_thread(self._connected, True)
         return _INSTALL_SECONDS

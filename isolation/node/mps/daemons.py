@@ -295,13 +295,13 @@ def _is_server(pid: int) -> bool:
 
 async def serve(paths: Paths, hardware: Path | None, stop: asyncio.Event) -> None:
     """Keep daemons until `stop` is set; MpsError, LockError."""
-    keeper = MpsDaemons(paths.run_dir, NvmlModes(NvmlMachine(hardware)), program_of(hardware), hardware)
+    daemons = MpsDaemons(paths.run_dir, NvmlModes(NvmlMachine(hardware)), program_of(hardware), hardware)
     async with alone(paths, LOCK, stop, "MPS keeper"):
         try:
             while not stop.is_set():
                 # In this very thread: the kernel ends the daemons with the thread that started them.
-                pause = keeper.cycle()
+                pause = daemons.cycle()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), pause)
         finally:
-            keeper.close()
+            daemons.close()
