@@ -40,10 +40,10 @@ $(READY): $(MADE) pyproject.toml setup.py constraints.txt $(C_PARTS)
 	  '$(PIP) "pip>=25.1" && $(PIP) -e ".[all]" --group dev && $(PIP) --no-deps $(AWS)'
 	@touch $@
 
-up: $(if $(wildcard $(READY)),$(READY),$(LIGHT)) ## run the full stack on this machine, with simulated cards (ARGS="--for 60" stops it after 60 seconds)
+up: $(if $(wildcard $(READY)),$(READY),$(LIGHT)) ## run the full stack on this machine, with simulated cards (ARGS="--for 60 --port 9500": for 60 seconds, with other ports)
 	@$(BIN)/gpushare up $(ARGS)
 
-test: tools      ## run all tests that a change must pass; 7 minutes on 2 cores, plus 5 for the first build
+test: tools      ## run all tests that a change must pass; 10 minutes on 2 cores, 15 the first time
 	@$(BIN)/python tests/stages.py test
 
 test-all: tools  ## run all tests, including long random tests, a real kubelet and a real KEDA, without programs of others; 35 minutes, plus 25 for the first build (BUDGET=5 runs random tests 5 times as long, DONE=test skips what `make test` runs)
@@ -108,7 +108,7 @@ set-version:     ## write a new version everywhere it stands: make set-version V
 dist: $(READY)   ## build what a tagged release consists of: sdist, wheel, chart, SBOM, checksums (ARGS=--local keeps the wheel's linux tag)
 	@PYTHON=$(BIN)/python bash hack/release.sh $(ARGS)
 
-images:          ## build the images with docker or podman: make images REGISTRY=registry.example.com/team PLATFORMS=linux/amd64,linux/arm64 ARGS=--push
+images:          ## build the images with docker or podman: make images REGISTRY=registry.example.com/team PLATFORMS=linux/amd64,linux/arm64 ARGS=--push (BASE=IMAGE: a mirror's base; all settings: bash images/build.sh --help)
 	@bash images/build.sh $(ARGS)
 
 clean:           ## remove the virtual environment and all build output

@@ -172,6 +172,19 @@ class LazyCommands(click.Group):
         command: click.Command = load(where, extra)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, which looks for similar names only among commands that are loaded."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as exc:
+            import difflib  # noqa: PLC0415 (for a mistake only)
+
+            if args[0] in COMMANDS or not (similar := difflib.get_close_matches(args[0], COMMANDS, n=1)):
+                raise
+            raise click.UsageError(f"{exc.message} Did you mean {similar[0]!r}?", ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Help without importing any command."""
         with formatter.section("Commands"):

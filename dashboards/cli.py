@@ -62,7 +62,7 @@ def check(folder: Path) -> None:
 
 
 @dashboards.command("list")
-@options.output(alias=False)
+@options.output()
 def listed(output: str) -> None:
     """List the title, the Grafana path and the content of each dashboard."""
     if output:

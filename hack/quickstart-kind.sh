@@ -362,6 +362,8 @@ main() {
     create) need_programs; create_cluster; choose_context; load_images ;;
     existing)
       need_programs
+      kubectl config current-context >/dev/null 2>&1 || [ -n "$context" ] ||
+        fail "kubectl knows no cluster: set KUBECONFIG, or name a context with --context; without a cluster leave out --existing"
       choose_context
       again=${context:+ --context $context}
       say "Skipped: making a cluster, building and loading images; this is kubectl context $(kubectl config current-context)"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Options, and the error for bad input, that mean the same in every command.
+Options, and the errors, that mean the same in every command.
 
 Decides their spelling, once; kubectl's where kubectl has the option. What a command prints is its own decision.
 """
@@ -24,11 +24,25 @@ class InputError(click.ClickException):
     exit_code = 2
 
 
+class CannotReadError(click.ClickException):
+    """The cluster, or what else is to be read, does not answer: status 3."""
+
+    exit_code = 3
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in a range; the error says so, and of what (`unit`), where click would speak of its own type."""
+
+    def __init__(self, least: int, most: int, unit: str = "") -> None:
+        super().__init__(least, most)
+        self.name = f"whole number of {unit}" if unit else "whole number"
+
+
 def output(*more: str, text: str = FOR_PROGRAMS, alias: bool = True) -> Callable[[Callable[..., Any]], Any]:
     """
     `-o FORMAT`: json and `more`; the command gets it as `output`, empty where it is not given.
 
-    `alias`: `--json` is taken as well, the older spelling of `-o json`.
+    `alias`: `--json` means `-o json`, unless the command means something else by it.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from isolation import options
 from isolation.contract.codec import CodecError, pod_of
 from isolation.contract.codec.resize import Reason, ResizeStatus, decode_status, encode_wanted, target_of
 from isolation.contract.model import Refusal, parts_of
@@ -29,7 +30,7 @@ from isolation.kube.writes import PodRef, decode_object
 if TYPE_CHECKING:
     from isolation.contract.model import Part, Pod
 
-INFEASIBLE, CANNOT_READ, NOT_FOUND, PENDING = 1, 3, 4, 75
+INFEASIBLE, NOT_FOUND, PENDING = 1, 4, 75
 """Exit statuses; 75 is EX_TEMPFAIL of sysexits.h, as of `gpushare run`."""
 _LOOK_SECONDS: Final = 0.5
 
@@ -38,12 +39,6 @@ class ResizeFailure(click.ClickException):
     """The pod cannot be resized."""
 
     exit_code = INFEASIBLE
-
-
-class CannotReadFailure(click.ClickException):
-    """The cluster does not say."""
-
-    exit_code = CANNOT_READ
 
 
 class NoSuchPodFailure(click.ClickException):
@@ -59,12 +54,16 @@ class NoSuchPodFailure(click.ClickException):
 )
 @click.argument("pod")
 @click.option(
-    "--gpu-mem", "units", type=click.IntRange(1, 1 << 20), metavar="UNITS", help="Total GPU memory over all cards."
+    "--gpu-mem",
+    "units",
+    type=options.WholeNumber(1, 1 << 20, "units"),
+    metavar="UNITS",
+    help="Total GPU memory over all cards.",
 )
 @click.option(
     "--gpu-core",
     "core",
-    type=click.IntRange(1, 6400),
+    type=options.WholeNumber(1, 6400, "percent"),
     metavar="PERCENT",
     help="Total compute over all cards, in percent of one card.",
 )
@@ -96,7 +95,7 @@ def resize(**given: Any) -> None:
     try:
         sys.exit(asyncio.run(_resize(given)))
     except CredentialsError as exc:
-        raise CannotReadFailure(f"{exc}: set --kubeconfig") from None
+        raise options.CannotReadError(f"{exc}: set --kubeconfig") from None
     except NotFoundError:
         raise NoSuchPodFailure(f"pod {given['namespace']}/{given['pod']} does not exist") from None
     except ForbiddenError as exc:
@@ -105,7 +104,7 @@ def resize(**given: Any) -> None:
     except RefusedError as exc:
         raise ResizeFailure(exc.message or exc.reason) from None
     except (ClusterError, CodecError) as exc:
-        raise CannotReadFailure(str(exc)) from None
+        raise options.CannotReadError(str(exc)) from None
 
 
 async def _resize(given: dict[str, Any]) -> int:

@@ -28,6 +28,11 @@ for wanted in "$@"; do
     *) echo "$wanted: name scheduler, admission, extender, metrics-api or grpc" >&2; exit 2 ;;
   esac
 done
+for program in openssl kubectl; do
+  command -v "$program" >/dev/null || { echo "$program is missing: install it" >&2; exit 1; }
+done
+kubectl version --request-timeout=30s >/dev/null 2>&1 ||
+  { echo "kubectl reaches no cluster: set KUBECONFIG, or see kubectl cluster-info" >&2; exit 1; }
 [ -z "${OUT:-}" ] || { mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd); }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -238,7 +238,9 @@ def run_demo(
             if stack.port is not None:
                 endpoint = held.enter_context(outputs.metrics(stack.port, COLLECTORS))
         except OSError as exc:
-            raise InputError(f"{exc.filename}: {exc.strerror}" if exc.filename else f"{exc}: {OTHER_PORT}") from exc
+            if exc.filename:
+                raise InputError(f"{exc.filename}: {exc.strerror}") from exc
+            raise click.ClickException(f"{exc}: {OTHER_PORT}") from exc
         screen = held.enter_context(outputs.screen(sys.stderr if settings.as_json else sys.stdout, time.monotonic))
 
         def draw(progress: Progress) -> None:

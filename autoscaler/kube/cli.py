@@ -35,18 +35,6 @@ _WORK = 1
 """Status of `plan --exit-code` where there is something to do."""
 
 
-class BadInput(click.ClickException):
-    """A configuration that cannot be used."""
-
-    exit_code = 2
-
-
-class CannotRead(click.ClickException):
-    """The cluster cannot be read."""
-
-    exit_code = 3
-
-
 def _grpc(command: Callable[..., None]) -> Callable[..., None]:
     """Options of the gRPC ports and of the metrics APIs."""
     given = [
@@ -230,9 +218,9 @@ def _guarded(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except (ConfigError, ProviderConfigError, MissingError) as exc:
-        raise BadInput(str(exc)) from exc
+        raise options.InputError(str(exc)) from exc
     except (ClusterError, CannotTellError) as exc:
-        raise CannotRead(str(exc)) from exc
+        raise options.CannotReadError(str(exc)) from exc
     except (AliveError, ServingError, TlsError, TrustError, ServedElsewhereError, OSError, ssl.SSLError) as exc:
         raise click.ClickException(str(exc)) from exc
 

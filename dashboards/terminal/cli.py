@@ -23,6 +23,7 @@ from dashboards.terminal.options import (
     EXIT_CODES,
     NO_HEADERS,
     SELECTOR,
+    cluster_options,
     interactive,
     lines_left,
     parse_options,
@@ -42,6 +43,7 @@ from dashboards.terminal.read.source import (
 )
 from dashboards.terminal.table import BAD, sentence
 from dashboards.terminal.top_view import BY, SORTS, TopOptions, top_lines
+from isolation import options
 from isolation.distribution import DISTRIBUTION
 from isolation.kube.options import NumberType
 
@@ -92,12 +94,7 @@ def _view(command: Callable[..., Any]) -> Callable[..., Any]:
     "-w", "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=NumberType(0.5, 3600), metavar="[SECONDS]",
     help="Refresh every SECONDS; 5 if no value is given. In a pipe: print again and again.",
 )  # fmt: skip
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("wide", "json", "yaml")),
-    help="Output format. wide: more columns; json, yaml: for programs.",
-)
+@options.output("wide", "yaml", text="Output format. wide: more columns; json, yaml: for programs.")
 @SELECTOR
 @NO_HEADERS
 @source_options
@@ -185,12 +182,7 @@ def _note(reading: Reading) -> None:
 @click.command(epilog=EXIT_CODES)
 @click.argument("node", required=False)
 @click.option("-d", "--details", "detailed", is_flag=True, help="Show the pods on each card.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("json", "yaml")),
-    help="Output format: the answer of the classic extender's inspect endpoint.",
-)
+@options.output("yaml", text="Output format: the answer of the classic extender's inspect endpoint.")
 @click.option("--node", "named", default="", metavar="NAME", help="Same as NODE.")
 @SELECTOR
 @source_options
@@ -228,12 +220,7 @@ def inspect(**given: Any) -> None:
     "-w", "--watch", is_flag=False, flag_value=_WATCH_SECONDS, type=NumberType(0.5, 3600), metavar="[SECONDS]",
     help="Refresh every SECONDS; 5 if no value is given.",
 )  # fmt: skip
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("wide", "json", "yaml")),
-    help="Output format. wide: more columns; json, yaml: for programs.",
-)
+@options.output("wide", "yaml", text="Output format. wide: more columns; json, yaml: for programs.")
 @SELECTOR
 @NO_HEADERS
 @source_options
@@ -285,13 +272,8 @@ def _breaches(source: SourceSelection, output: TextOutput, given: dict[str, Any]
 @click.command(epilog=EXIT_CODES)
 @click.argument("pod")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of POD. Default: that of the context.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("wide", "json", "yaml")),
-    help="Output format. wide: all nodes; json, yaml: for programs.",
-)
-@source_options
+@options.output("wide", "yaml", text="Output format. wide: all nodes; json, yaml: for programs.")
+@cluster_options
 @_view
 def explain(**given: Any) -> None:
     """
@@ -315,15 +297,15 @@ def explain(**given: Any) -> None:
     metavar="AMOUNT",
     help="Price of 1 GiB of card memory per month: adds what would be saved.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("wide", "json", "yaml", "patch")),
-    help="Output format. wide: card models; json, yaml: for programs; patch: objects for `kubectl apply --server-side "
+@options.output(
+    "wide",
+    "yaml",
+    "patch",
+    text="Output format. wide: card models; json, yaml: for programs; patch: objects for `kubectl apply --server-side "
     "--force-conflicts -f -`.",
 )
 @NO_HEADERS
-@source_options
+@cluster_options
 @_view
 def recommend(**given: Any) -> None:
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Options that all views share: the source to read and the output to write.
+Options that views share: the source to read and the output to write.
 
 Decides what is a usage error (exit status 2) and reads the environment: NO_COLOR, COLUMNS, the terminal's size.
 """
@@ -43,56 +43,71 @@ class Address(click.ParamType[str]):
             self.fail(f"{str(value)[:80]!r}: {exc}", param, ctx)
 
 
+_CLUSTER: Final = (
+    click.option(
+        "--kubeconfig",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        metavar="FILE",
+        help="Kubeconfig of the cluster. Default: $KUBECONFIG, the pod's service account or ~/.kube/config.",
+    ),
+    click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
+    click.option("--as", "user", metavar="USER", help="User to impersonate, as for kubectl."),
+    click.option(
+        "--as-group", "groups", multiple=True, metavar="GROUP", help="Group to impersonate; repeat for several."
+    ),
+)
+_MACHINE: Final = (
+    click.option(
+        "--local",
+        is_flag=False,
+        flag_value=LOCAL,
+        type=Address(),
+        metavar="[URL]",
+        help=f"Read the exporter of one machine at URL ({LOCAL} if no URL is given) instead of a cluster. This is "
+        "the default if there is no kubeconfig.",
+    ),
+)
+_READING: Final = (
+    click.option(
+        "--prometheus",
+        type=Address(),
+        metavar="URL",
+        help="Read the memory in use from this Prometheus instead of from each exporter.",
+    ),
+    click.option(
+        "--timeout",
+        "seconds",
+        type=NumberType(0.1, 600),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time limit for all reads together.",
+    ),
+    click.option(
+        "--memory-unit",
+        "unit",
+        type=click.Choice(list(UNITS)),
+        default="1GiB",
+        show_default=True,
+        help="Size of a gpu-mem unit.",
+    ),
+    click.option("--no-color", "plain", is_flag=True, help="Disable colours, as NO_COLOR does."),
+)
+
+
+def cluster_options(command: F) -> F:
+    """Add the options that choose a cluster and how it is read."""
+    return _add(command, *_CLUSTER, *_READING)
+
+
 def source_options(command: F) -> F:
-    """Add the options that choose the source."""
-    options = (
-        click.option(
-            "--kubeconfig",
-            type=click.Path(path_type=Path, dir_okay=False, exists=True),
-            metavar="FILE",
-            help="Kubeconfig of the cluster. Default: $KUBECONFIG, the pod's service account or ~/.kube/config.",
-        ),
-        click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
-        click.option("--as", "user", metavar="USER", help="User to impersonate, as for kubectl."),
-        click.option(
-            "--as-group", "groups", multiple=True, metavar="GROUP", help="Group to impersonate; repeat for several."
-        ),
-        click.option(
-            "--local",
-            is_flag=False,
-            flag_value=LOCAL,
-            type=Address(),
-            metavar="[URL]",
-            help=f"Read the exporter of one machine at URL ({LOCAL} if no URL is given) instead of a cluster. This is "
-            "the default if there is no kubeconfig.",
-        ),
-        click.option(
-            "--prometheus",
-            type=Address(),
-            metavar="URL",
-            help="Read the memory in use from this Prometheus instead of from each exporter.",
-        ),
-        click.option(
-            "--timeout",
-            "seconds",
-            type=NumberType(0.1, 600),
-            default=60.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="Time limit for all reads together.",
-        ),
-        click.option(
-            "--memory-unit",
-            "unit",
-            type=click.Choice(list(UNITS)),
-            default="1GiB",
-            show_default=True,
-            help="Size of a gpu-mem unit.",
-        ),
-        click.option("--no-color", "plain", is_flag=True, help="Disable colours, as NO_COLOR does."),
-    )
-    for option in reversed(options):
-        command = option(command)
+    """Add the same, and the one that reads a single machine instead."""
+    return _add(command, *_CLUSTER, *_MACHINE, *_READING)
+
+
+def _add(command: F, *decorators: Callable[[F], F]) -> F:
+    for decorate in reversed(decorators):
+        command = decorate(command)
     return command
 
 
@@ -117,7 +132,7 @@ def with_selector(source: SourceSelection, selector: str, *, pods: bool) -> Sour
 
 def parse_options(given: dict[str, Any]) -> tuple[SourceSelection, TextOutput]:
     """Take the source and the output out of a command's options; UsageError."""
-    kubeconfig, context, local = given.pop("kubeconfig"), given.pop("context"), given.pop("local")
+    kubeconfig, context, local = given.pop("kubeconfig"), given.pop("context"), given.pop("local", "")
     if local and (kubeconfig or context):
         raise click.UsageError("--local cannot be used with --kubeconfig or --context")
     user, groups = given.pop("user"), given.pop("groups")

@@ -81,7 +81,9 @@ def _layout_check(path: Path) -> Check:
     mirror = abi.layout()
     expected = [abi.MAJOR, abi.MINOR, *(mirror[name] for name in (*_LAYOUT, *_SECTIONS))]
     return Check(
-        "abi", expected == layout, f"{layout[0]}.{layout[1]}, matches abi.py" if expected == layout else str(layout)
+        "abi",
+        expected == layout,
+        f"{layout[0]}.{layout[1]}, as this program expects" if expected == layout else str(layout),
     )
 
 

@@ -59,14 +59,14 @@ class RunFailure(click.ClickException):
 @click.option(
     "--gpu-mem",
     "units",
-    type=click.IntRange(1, 1 << 20),
+    type=options.WholeNumber(1, 1 << 20, "GiB"),
     metavar="GIB",
     help="Total GPU memory over all cards, in GiB.",
 )
 @click.option(
     "--gpu-count",
     "count",
-    type=click.IntRange(1, 16),
+    type=options.WholeNumber(1, 16, "cards"),
     default=1,
     show_default=True,
     help="Number of cards over which memory and compute are divided evenly.",
@@ -74,7 +74,7 @@ class RunFailure(click.ClickException):
 @click.option(
     "--gpu-core",
     "core",
-    type=click.IntRange(1, 1600),
+    type=options.WholeNumber(1, 1600, "percent"),
     metavar="PERCENT",
     help="Total compute over all cards, in percent of one card. Default: no compute limit.",
 )

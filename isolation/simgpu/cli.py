@@ -8,7 +8,9 @@ libraries they load (`create --driver` puts links there).
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +23,7 @@ from isolation.simgpu.hardware import (
     LIBRARIES,
     LONGEST_STEP,
     SimulatorError,
+    UnknownSettingError,
     create,
     install,
     open_box,
@@ -56,6 +59,8 @@ def _report_errors(act: Callable[[], None]) -> None:
     """Run, and tell the simulator's own errors as one line."""
     try:
         act()
+    except UnknownSettingError as exc:
+        raise options.InputError(str(exc)) from exc
     except SimulatorError as exc:
         raise click.ClickException(str(exc)) from exc
 
@@ -87,6 +92,25 @@ def _refuse_to_replace(path: Path) -> None:
     if users:
         shown = ", ".join(str(pid) for pid in sorted(users)[:5])
         raise SimulatorError(f"{path} is in use by {len(users)} processes ({shown}); stop them, or use --force")
+    store = path.resolve().with_name(f"{path.name}.allocations")
+    if promised := [folder.name for folder in (store.iterdir() if store.is_dir() else ()) if _is_locked(folder)]:
+        shown = ", ".join(sorted(promised)[:5])
+        raise SimulatorError(f"`gpushare run` has promised cards of {path} ({shown}); end these runs, or use --force")
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether a process of this allocation of `gpushare run` lives: each inherits a lock on its folder."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -115,7 +139,11 @@ def simgpu() -> None:
 @click.option(
     "--driver", "link", is_flag=True, help="Link the driver and the CUDA runtimes into the directory of PATH."
 )
-@click.option("--force", is_flag=True, help="Replace PATH even if processes use its cards; they keep the old ones.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace PATH even if programs use its cards or are promised them; they keep the old ones.",
+)
 @click.argument("settings", nargs=-1, metavar="[NAME=NUMBER]...")
 def create_command(  # noqa: PLR0917 (click passes each option)
     path: Path,
@@ -140,9 +168,11 @@ def create_command(  # noqa: PLR0917 (click passes each option)
             install(path.parent)
         click.echo(f"{path}: {len(names)} {'card' if len(names) == 1 else 'cards'}")
         if link and path.name == "hardware":
-            click.echo(f"run: LD_LIBRARY_PATH={path.parent.absolute()} your-program")
+            alone = f"LD_LIBRARY_PATH={path.parent.absolute()}"
         else:
-            click.echo(f"run: GPUSHARE_SIMGPU={path.absolute()} LD_LIBRARY_PATH={LIBRARIES} your-program")
+            alone = f"GPUSHARE_SIMGPU={path.absolute()} LD_LIBRARY_PATH={LIBRARIES}"
+        click.echo(f"share them: gpushare run --simgpu {path} --gpu-mem 4 -- your-program")
+        click.echo(f"without limits: {alone} your-program")
 
     _report_errors(act)
 
@@ -185,7 +215,7 @@ def set_command(path: Path, settings: tuple[str, ...]) -> None:
 @PATH
 @click.argument("word", type=click.Choice(("show", "stop", "step", "resume")), default="show")
 @click.argument("ns", type=click.IntRange(0, LONGEST_STEP), required=False, metavar="[NANOSECONDS]")
-@options.output(alias=False)
+@options.output()
 def clock_command(path: Path, word: str, ns: int | None, output: str) -> None:
     """Stop the clock of the cards in PATH, step the stopped clock by NANOSECONDS, or resume it; then print it."""
     if (word == "step") is (ns is None):
@@ -255,7 +285,7 @@ def own_command(path: Path, cgroup: Path) -> None:
 
 
 @simgpu.command("parameters")
-@options.output(alias=False)
+@options.output()
 def parameters_command(output: str) -> None:
     """List the parameters and their defaults."""
 
@@ -267,7 +297,7 @@ def parameters_command(output: str) -> None:
 
 
 @simgpu.command("models")
-@options.output(alias=False)
+@options.output()
 def models_command(output: str) -> None:
     """List the card models."""
     if output:

@@ -42,6 +42,10 @@ class SimulatorError(Exception):
     """The simulator cannot do what was asked."""
 
 
+class UnknownSettingError(SimulatorError):
+    """A model, a parameter or a value that does not exist."""
+
+
 class CardModel(Structure):
     """`struct hw_model`."""
 
@@ -191,7 +195,7 @@ def describe(models: Sequence[str], seed: int) -> list[CardModel]:
     try:
         chosen = [model_of(name) for name in models]
     except LayoutError as exc:
-        raise SimulatorError(str(exc)) from None
+        raise UnknownSettingError(str(exc)) from None
     cards = [_card(model, position, seed) for position, model in enumerate(chosen)]
     for parent, model in enumerate(chosen):
         cards += [_instance(cards[parent], model, parent, number, seed) for number in range(len(model.layout))]
@@ -201,10 +205,10 @@ def describe(models: Sequence[str], seed: int) -> list[CardModel]:
 def _check_setting(name: str, value: int, known: Mapping[str, int] | Sequence[str]) -> int:
     """The value of a parameter that exists, as far as the file can hold it and the driver can round by it."""
     if name not in known:
-        raise SimulatorError(f"unknown parameter {name}; choose from {', '.join(known)}")
+        raise UnknownSettingError(f"unknown parameter {name}; choose from {', '.join(known)}")
     least = GRANULE if name.endswith("granule_bytes") else 0
     if not least <= value <= MAX_UINT64:
-        raise SimulatorError(f"{name}={value} is not in the range {least} to {MAX_UINT64}")
+        raise UnknownSettingError(f"{name}={value} is not in the range {least} to {MAX_UINT64}")
     return value
 
 

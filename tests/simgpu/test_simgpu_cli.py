@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
+from support.waiting import until
 
 from isolation.simgpu.cli import simgpu
 from isolation.simgpu.hardware import LIBRARIES
@@ -81,6 +84,34 @@ def test_parameters_change_and_things_break(tmp_path):
     assert (7, 48) == (records["parameters"]["switch_ns"], records["cards"][0]["last_xid"])
     assert "slice_ns=2000000" in invoke("parameters")
     assert "a100-80g-mig" in invoke("models")
+
+
+@pytest.mark.parametrize("words", [["--model", "gtx"], ["--model", "t4", "fast=1"], ["--model", "t4", "slice_ns=x"]])
+def test_a_model_or_parameter_that_does_not_exist_is_bad_input(words, tmp_path):
+    """
+    As in every command, with status 2; and no cards are made.
+    """
+    assert 2 == CliRunner().invoke(simgpu, ["create", str(tmp_path / "x"), *words]).exit_code
+    assert not (tmp_path / "x").exists()
+
+
+def test_cards_that_a_run_is_promised_are_replaced_only_by_force(tmp_path):
+    """
+    While the command of `gpushare run` lives, also where it does not use them; afterwards freely.
+    """
+    path, said = tmp_path / "box", tmp_path / "said"
+    words = [sys.executable, "-m", "gpushare", "run", "--simgpu", str(path), "--gpu-mem", "1", "--", "sh", "-c"]
+    again = ["create", str(path), "--model", "t4"]
+    invoke(*again)
+    with subprocess.Popen([*words, f"echo > {said}; exec cat"], stdin=subprocess.PIPE) as running:
+        until(said.exists)
+        refused = CliRunner().invoke(simgpu, again)
+        forced = CliRunner().invoke(simgpu, [*again, "--force"])
+        running.communicate()
+    until(lambda: CliRunner().invoke(simgpu, again).exit_code == 0)
+
+    assert (1, 0) == (refused.exit_code, forced.exit_code)
+    assert "`gpushare run` has promised cards of" in refused.output
 
 
 @pytest.mark.parametrize(

@@ -202,8 +202,9 @@ def _read_local(source: SourceSelection, *, breaches: bool) -> Reading:
             parse_page(fetch(source.exporter + "/metrics", seconds=min(10.0, source.seconds)), FAMILIES)
         )
     except (FetchError, ExpositionError) as exc:
+        why = "" if source.local else "no kubeconfig was found, so this machine was read: "
         hint = "start `gpushare exporter`, or set --kubeconfig for a cluster"
-        raise CannotReadError(f"{exc}; {hint}") from None
+        raise CannotReadError(f"{why}{exc}; {hint}") from None
     found: tuple[BreachRow, ...] = ()
     notes: tuple[str, ...] = ()
     if usage.read_at is None and not usage.cards:

@@ -162,7 +162,7 @@ def _unchanged(title: str, template: At, warnings: tuple[str, ...]) -> Change:
             for part in ("requests", "limits"):
                 named |= container["resources"][part].mapping()
     if ACK.memory in named or ACK.compute in named:
-        return Change(title, State.UNCHANGED, warnings=warnings, reason="asks in gpushare's own words")
+        return Change(title, State.UNCHANGED, warnings=warnings, reason="requests gpushare's own resources")
     if ACK.whole not in named:
         return Change(title, State.UNCHANGED, warnings=warnings, reason="asks for no share of a card")
     rules = [key for key in template["metadata"]["annotations"].mapping() if key.partition("/")[0] in _DOMAINS]

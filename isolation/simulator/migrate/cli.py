@@ -3,7 +3,7 @@
 `gpushare migrate`: what manifests of other systems become, line by line, and their ResourceQuotas on our names.
 
 Joins files, translation and printing; decides only what is bad input (exit status 2) and what is an answer (0, or 1 if
-something cannot be translated).
+something cannot be translated) and what cannot be read (3).
 """
 
 from __future__ import annotations
@@ -40,6 +40,14 @@ if TYPE_CHECKING:
 
 _FAILED = frozenset({State.REFUSED, State.UNRESOLVED})
 _QUOTA = "ResourceQuota"
+_MORE_FILES = click.option(
+    "more",
+    "-f",
+    "--file",
+    multiple=True,
+    metavar="FILE",
+    help="Manifest file, same as the argument FILE; repeat for several.",
+)
 
 
 class _Files(click.Group):
@@ -62,7 +70,8 @@ def migrate() -> None:
 
 
 @migrate.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, metavar="FILE...")
+@_MORE_FILES
 @fleet_options
 @options.output("yaml", text="Output format. json: for programs. yaml: the manifests, translated.")
 @click.pass_context
@@ -73,8 +82,10 @@ def manifests(ctx: click.Context, /, **given: Any) -> None:
     The default: `gpushare migrate FILE` is enough. FILE - reads stdin. Exit status: 0 if everything can be translated,
     1 if something cannot, 2 on bad input.
     """
-    unit, output = given["unit"], given["output"]
-    found, sizes = _read(given["files"], given["specs"], given["nodes_files"], unit)
+    unit, output, files = given["unit"], given["output"], given["files"] + given["more"]
+    if not files:
+        raise click.UsageError("FILE is missing; - reads stdin")
+    found, sizes = _read(files, given["specs"], given["nodes_files"], unit)
     offered = Offered(frozenset(CORE_STEPS), sizes.of if sizes else UNKNOWN(), UNITS[unit])
     rows: list[tuple[Located, Change]] = []
     values: list[object] = []
@@ -108,6 +119,7 @@ def manifests(ctx: click.Context, /, **given: Any) -> None:
 
 @migrate.command()
 @click.argument("files", nargs=-1, metavar="[FILE...]")
+@_MORE_FILES
 @fleet_options
 @click.option(
     "--kubeconfig",
@@ -123,10 +135,11 @@ def quota(ctx: click.Context, /, **given: Any) -> None:
     Print ResourceQuotas on other systems' names as quotas on gpushare's.
 
     Without a file: all of the cluster, with its nodes. Exit status: 0 if everything can be expressed, 1 if something
-    cannot, 2 on bad input.
+    cannot, 2 on bad input, 3 if the cluster cannot be read.
     """
-    unit, output, named = given["unit"], given["output"], (given["files"], given["specs"], given["nodes_files"])
-    if given["files"]:
+    files = given["files"] + given["more"]
+    unit, output, named = given["unit"], given["output"], (files, given["specs"], given["nodes_files"])
+    if files:
         found, sizes = _read(*named, unit)
     else:
         found, sizes = _read_cluster(given["kubeconfig"], given["context"], *named[1:], unit)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from isolation.kube.access import Access
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.paging import list_objects
-from isolation.simulator.place.manifests import ManifestError, ManifestSource
+from isolation.options import CannotReadError
+from isolation.simulator.place.manifests import ManifestSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ _PATHS: Final = {QUOTAS: "/api/v1/resourcequotas", NODES: "/api/v1/nodes"}
 
 
 def read_cluster(kubeconfig: Path | None, context: str | None, *kinds: str) -> list[ManifestSource]:
-    """All objects of each kind, as one list each; ManifestError where they cannot be read."""
+    """All objects of each kind, as one list each; CannotReadError."""
     return asyncio.run(_read(kubeconfig, context, kinds))
 
 
@@ -32,9 +33,9 @@ async def _read(kubeconfig: Path | None, context: str | None, kinds: tuple[str, 
         async with asyncio.timeout(_SECONDS), Access(kubeconfig, context) as access:
             return [ManifestSource(f"<cluster {kind}s>", await _list(access, kind)) for kind in kinds]
     except ClusterError as exc:
-        raise ManifestError(f"cannot read the cluster: {exc}; check --kubeconfig, or name files") from None
+        raise CannotReadError(f"cannot read the cluster: {exc}; check --kubeconfig, or name files") from None
     except TimeoutError:
-        raise ManifestError(f"the cluster did not answer within {_SECONDS:.0f} s; name files instead") from None
+        raise CannotReadError(f"the cluster did not answer within {_SECONDS:.0f} s; name files instead") from None
 
 
 async def _list(access: Access, kind: str) -> str:

@@ -32,7 +32,8 @@ _SPECS = click.option(
     multiple=True,
     metavar="KEY=VALUE,...",
     help="Node to place on. Keys: name, cards, gib (memory per card), mode (share, cgpu, core_mem, mps, default), "
-    "placement (binpack, spread, policy); optional: cpu (cores), memory (GiB), pods, model, pool, label.KEY, count. "
+    "placement (binpack, spread, policy: how its cards are filled), policy (fixed, burst, weight, priority, none: how "
+    "compute is shared); optional: cpu (cores), memory (GiB), pods, model, pool, label.KEY, count. "
     "Repeat for several.",
 )
 _FILES = click.option(

@@ -117,8 +117,8 @@ def _core(part: Slice) -> str:
 
 def _picture(node: Node, uses: Sequence[PlannedCard], *, unicode: bool) -> Iterator[Text]:
     """A bar per card: what is taken of what it offers."""
-    choice = "" if node.mode in (Mode.EXCLUSIVE, Mode.NONE) else f", {node.choice.value}"
-    yield Text.assemble((node.name, "bold"), f"  {node.mode.value}{choice}")
+    choice = "" if node.mode in (Mode.EXCLUSIVE, Mode.NONE) else f", placement {node.choice.value}"
+    yield Text.assemble((node.name, "bold"), f"  mode {node.mode.value}{choice}")
     full, empty = ("█", "░") if unicode else ("#", ".")
     for use in uses:
         part = min(1.0, use.used_bytes / use.allocatable_bytes) if use.allocatable_bytes else 0.0

@@ -106,11 +106,25 @@ def test_json(words, cards):
     assert json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("words", [["lib"], ["version"], ["run", "--list", "--simgpu", "CARDS"]], ids=" ".join)
-def test_the_older_spelling_of_json_stays(words, cards):
-    """Scripts have it."""
+@pytest.mark.parametrize(
+    "words",
+    [["lib"], ["version"], ["simgpu", "models"], ["dashboards", "list"], ["run", "--list", "--simgpu", "CARDS"]],
+    ids=" ".join,
+)
+def test_json_has_a_spelling_of_its_own(words, cards):
+    """The same as `-o json`."""
     given = [str(cards) if word == "CARDS" else word for word in words]
     assert json.loads(asked(*given, "--json").stdout) == json.loads(asked(*given, "-o", "json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("explian", "Did you mean 'explain'?"), ("simgpus", "Did you mean 'simgpu'?"), ("qqqq", "")]
+)
+def test_a_mistyped_command(typed, meant):
+    """The similar one is named, where there is one."""
+    done = asked(typed)
+    assert 2 == done.exit_code
+    assert f"Error: No such command '{typed}'. {meant}".rstrip() == done.stderr.splitlines()[-1]
 
 
 # Versions and completion.
@@ -237,7 +251,9 @@ STATUSES = {
     (1, "autoscaler plan"): None,  # tests/e2e/test_autoscaler_process.py: a plan with actions
     (1, "dashboards check"): "dashboards check --dir FOLDER",
     (1, "rules check"): "rules check --out FOLDER",
-    (1, "simgpu"): "simgpu set CARDS no_such=1",
+    (1, "simgpu"): "simgpu show FOLDER/none",
+    (1, "exporter"): None,  # tests/simulated_cards/test_exporter_command.py: a port that is in use
+    (1, "up"): None,  # tests/simulated_cards/test_up_command.py: the same
     (1, "lib"): "lib --reap CARDS",
     (1, "resize"): None,  # tests/e2e/test_resize.py, as (4, ...) and (75, ...)
     (2, "all"): "top --no-such-option",
@@ -248,6 +264,7 @@ STATUSES = {
     (3, "recommend"): "recommend --kubeconfig UNREACHABLE",
     (3, "autoscaler plan"): "autoscaler plan --kubeconfig UNREACHABLE",
     (3, "exporter --once"): "exporter --once --no-kubernetes --simgpu FOLDER/none",
+    (3, "migrate quota"): "migrate quota --kubeconfig UNREACHABLE",
     (3, "resize"): "resize web --gpu-mem 1 --kubeconfig UNREACHABLE",
     (3, "doctor"): None,  # tests/unit/doctor/test_machine.py
     (4, "top"): None,  # tests/unit/dashboards/terminal/test_cli.py, as the next two

@@ -73,7 +73,7 @@ def test_every_kind_that_makes_pods_is_translated_where_its_template_stands(kind
     assert "nvidia.com" not in text.replace("gpushare.dev/asked", "").split("containers:")[-1]
     assert "aliyun.com/gpu-mem: '3'" in text
     again, rows = found(yaml.safe_load(text))
-    assert (0, "unchanged", "asks in gpushare's own words") == (again, rows[0]["state"], rows[0]["reason"])
+    assert (0, "unchanged", "requests gpushare's own resources") == (again, rows[0]["state"], rows[0]["reason"])
 
 
 @pytest.mark.parametrize("row", CORPUS, ids=lambda row: row.name)

@@ -52,7 +52,8 @@ def _check_present(cards: CardFacts) -> Finding:
     units = [card.allocatable_bytes // card.unit_bytes for card in cards.cards]
     kinds = sorted({card.model for card in cards.cards})
     evidence = f"{len(units)} x {', '.join(kinds)}" if len(kinds) == 1 else f"{len(units)} cards: {', '.join(kinds)}"
-    rest = f", {sum(units)} units of {cards.cards[0].unit_bytes / GIB:g} GiB"
+    unit = cards.cards[0].unit_bytes / GIB
+    rest = f"; {sum(units) * unit:g} GiB can be promised, in units of {unit:g} GiB"
     if len(units) > _MAX_CARDS:
         return warning(check, evidence + rest, f"a container can use at most {_MAX_CARDS} of them; no action is needed")
     return ok(check, evidence + rest + (" (simulated)" if cards.simulated else ""))
@@ -113,4 +114,4 @@ def _check_library(facts: MachineFacts) -> list[Finding]:
     if wrong:
         fix = "reinstall gpushare: the library and this program have different versions, or glibc is too old"
         return [problem(check, "; ".join(wrong), fix)]
-    return [ok(check, "; ".join(f"{one.name}: {one.detail}" for one in facts.library))]
+    return [ok(check, "the isolation library fits this program, and loads into programs without CUDA")]

@@ -74,15 +74,20 @@ def _check_selinux(text: Text) -> Finding:
     return ok(check, "SELinux is permissive")
 
 
+_TAMPERED: Final = (
+    "a process can modify other processes of its user in its container, and what the library has counted for them"
+)
+
+
 def _check_ptrace(text: Text) -> Finding:
     check = "machine.ptrace"
     if isinstance(text, Missing):
-        evidence = "no Yama: a process can modify other processes of its user in its container, and their ledger"
+        evidence = f"no Yama: {_TAMPERED}"
         return warning(check, evidence, "use a kernel with Yama, and set kernel.yama.ptrace_scope = 1")
     if isinstance(text, Unreadable) or not text.strip().isdigit():
         return unknown(check, "cannot read kernel.yama.ptrace_scope", _AS_ROOT)
     if text.strip() == "0":
-        evidence = "ptrace_scope 0: a process can modify other processes of its user in its container, and their ledger"
+        evidence = f"ptrace_scope 0: {_TAMPERED}"
         return warning(check, evidence, "run sysctl -w kernel.yama.ptrace_scope=1, and set it in /etc/sysctl.d")
     return ok(check, f"ptrace_scope {text.strip()}")
 
