@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from isolation.contract.host_allocation import HostAllocation
     from isolation.contract.model import Slice
-    from isolation.host.core.own_time import Divided
     from isolation.host.machine import Machine
 
 KnownLedgers: TypeAlias = "dict[Path, dict[UUID, abi.CardLedger]]"
@@ -126,16 +125,23 @@ class Feeder:
             samples = self._machine.samples(part.uuid, own.since)
             shared.see(samples)
             own.add(samples, ours)
-            if shared.is_shared(ours):
-                divided = self._divide(part, shared, now, known)
+            divides = shared.is_shared(ours, self._entry.id)
+            if divides or self._policy not in INELASTIC:
+                # Others' ledgers are read for the rates anyway: the first samples find readings that are as old as they
+                self._read_events(part, shared, now, known)
+            if divides and not self._feed[at].sample_ns:
+                self._feed_own(at, shared.start(), 0, 0, DIVIDED_ROUNDING_PPM)
+            elif divides:
+                divided = shared.divide(self._entry.id)
                 if divided is not None:
                     self._feed_own(at, divided.at, divided.own_ns, divided.covered_ns, DIVIDED_ROUNDING_PPM)
             elif own.at != before[0]:  # the library takes every new time for a new sample
                 rounding = own.step * (abi.PPM // 200)
                 self._feed_own(at, own.at, own.own_ns - before[1], own.seen_ns - before[2], rounding)
+                shared.start(own.at)
 
-    def _divide(self, part: Slice, shared: SharedSamples, now: float, known: KnownLedgers) -> Divided | None:
-        """Our part of what the card did, by the events of all its tenants."""
+    def _read_events(self, part: Slice, shared: SharedSamples, now: float, known: KnownLedgers) -> None:
+        """The events of all tenants of the card."""
         uuid, events = uuid_of(part.uuid), {}
         self._look_around(now)
         for entry, folder in ((self._entry, self._folder), *self._neighbours):
@@ -143,7 +149,6 @@ class Feeder:
             if ledger is not None:
                 events[entry.id] = ledger.event_ns
         shared.read(time.time_ns() // 1000, events)
-        return shared.divide(self._entry.id)
 
     def _feed_own(self, at: int, micros: int, own_ns: int, seen_ns: int, rounding_ppm: int) -> None:
         ago = max(0, time.time_ns() - micros * 1000)

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FRONT = "import sys; sys.argv[0] = 'gpushare'; from gpushare import main; main()"
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", f"-L{hardware.LIBRARIES}", "-l:libcuda.so.1")
 ONLINE_REQUESTS = 500
+SECOND = 1_000_000_000
 
 
 @dataclass
@@ -120,6 +121,21 @@ def test_active_jobs_share_the_card_by_weight(machine):
     box.end()
 
     assert {core: pytest.approx(100 * int(core) / 70, abs=4) for core in got} == got
+
+
+def test_weights_hold_soon_where_samples_are_slow_and_do_not_tell_processes_apart(machine):
+    """
+    A sample a second, some lost, of slices shorter than a kernel: nobody knows before the third second what was waited.
+    """
+    slow = {"slice_ns": 1_600_000, "switch_ns": 120_000, "sample_ns": SECOND, "sample_late_ns": 200_000_000}
+    box = machine(3, sample_shared=1, sample_missing_permille=150, **slow)
+    for core in (14, 28, 56):
+        box.start(str(core), "2ms", (2.5, 14), "--gpu-core", str(core), "--policy", "weight")
+    early, late = box.shares((3.5, 5.5), (8, 13.5))
+    box.end()
+
+    assert 75 < sum(early.values())
+    assert {core: pytest.approx(sum(late.values()) * int(core) / 98, abs=3) for core in late} == late
 
 
 def test_an_online_job_hardly_notices_an_offline_one(machine):

@@ -139,52 +139,95 @@ class SharedSamples:
     """One card whose samples may not tell processes apart; see the module."""
 
     _seen: SampleNames = field(default_factory=SampleNames)
-    _last: int = 0
+    at: int = 0
+    """Moment of the latest sample, microseconds; 0: none yet."""
+    counted: int = 0
+    """Up to this moment nothing is left to be divided."""
     _period: int = 0
     _busy: list[tuple[int, int, int | None]] = field(default_factory=list)
     """Periods that were not divided yet: begin, end (microseconds), busy nanoseconds (None: without a sample)."""
-    _readings: deque[tuple[int, Mapping[str, int]]] = field(default_factory=lambda: deque(maxlen=_READINGS))
+    _readings: deque[tuple[int, dict[str, int]]] = field(default_factory=lambda: deque(maxlen=_READINGS))
 
     def see(self, samples: Iterable[Sample]) -> None:
         """What is new; at each moment once."""
         moments: dict[int, dict[int, int]] = {}
         for sample in samples:
-            if sample.micros > self._last:
+            if sample.micros > self.at:
                 moments.setdefault(sample.micros, {})[sample.pid] = sample.percent
         self._seen.add((micros, pid) for micros, percents in moments.items() for pid in percents)
         for micros, percents in sorted(moments.items()):
-            gap = micros - self._last
-            self._period = min(self._period or gap, gap) if self._last else 0
+            gap = micros - self.at
+            self._period = min(self._period or gap, gap) if self.at else 0
             if self._period:
                 covered = gap if gap <= self._period * NEARLY else self._period
                 percent = min(2 * sum(percents.values()) + 1, 2 * FULL)
                 if gap - covered > LONGEST_HOLE_MICROS:
                     self._busy.clear()
                 elif covered < gap:
-                    self._busy.append((self._last, micros - covered, None))
-                self._busy.append((micros - covered, micros, covered * percent * 5))
-            self._last = micros
+                    self._note(self.at, micros - covered, None)
+                self._note(micros - covered, micros, percent)
+            elif self.counted:
+                self._note(self.counted, micros, None)
+            self.at = micros
 
-    def is_shared(self, ours: frozenset[int]) -> bool:
-        """Whether samples name one process for several, of which some are not ours."""
-        return not self._seen.is_apart and not ours.issuperset(self._seen.names)
+    def _note(self, begin: int, end: int, percent: int | None) -> None:
+        """A period of which nothing was divided yet; `percent` twice, as samples are rounded down."""
+        begin = max(begin, self.counted)
+        if begin < end and not self._seen.is_apart:
+            self._busy.append((begin, end, None if percent is None else (end - begin) * percent * 5))
+            del self._busy[:-_READINGS]
+
+    def start(self, until: int = 0) -> int:
+        """
+        Divide nothing before this moment, microseconds: it has been counted otherwise. 0: before the latest reading.
+
+        Returns the moment.
+        """
+        self.counted = until or self._readings[-1][0]
+        self._busy = [one for one in self._busy if one[0] >= self.counted]
+        return self.counted
+
+    def is_shared(self, ours: frozenset[int], tenant: str) -> bool:
+        """
+        Whether samples name one process for several, of which some are not ours.
+
+        Until two were named at once that cannot be told of samples in our name, while others compute too.
+        """
+        if self._seen.is_apart:
+            return False
+        return not ours.issuperset(self._seen.names) or self._others_ran(tenant)
+
+    def _others_ran(self, tenant: str) -> bool:
+        """Whether ledgers of other tenants have grown of late."""
+        if not self._readings:
+            return False
+        (_, first), (_, last) = self._readings[0], self._readings[-1]
+        return any(last[name] > first[name] for name in first.keys() & last.keys() - {tenant})
 
     def read(self, micros: int, events: Mapping[str, int]) -> None:
-        """Event time of each tenant at that moment, as its ledger counts it."""
-        self._readings.append((micros, events))
+        """Event time of each tenant at that moment, as its ledger counts it; whoever is new has done nothing before."""
+        if self._readings:
+            for name in events.keys() - self._readings[-1][1].keys():
+                for _, before in self._readings:
+                    before.setdefault(name, events[name])
+        self._readings.append((micros, dict(events)))
 
     def divide(self, tenant: str) -> Divided | None:
         """The tenant's part of a window that has ended; None: none has, or its ledger is not known."""
-        known = [one for one in self._busy if self._readings and self._readings[0][0] <= one[0]]
         until = self._readings[-1][0] if self._readings else 0
+        early = self.counted and not self._period and until - self.counted >= WINDOW_MICROS // 2
+        if early:
+            self._note(self._busy[-1][1] if self._busy else self.counted, until, None)
+        known = [one for one in self._busy if self._readings and self._readings[0][0] <= one[0]]
         ended = [one for one in known if one[1] <= until]
         covered = sum(end - begin for begin, end, _ in ended)
-        if covered < WINDOW_MICROS:
+        if not ended or (covered < WINDOW_MICROS and not early):
             self._busy = known if self._readings else self._busy[-RECENT:]
             return None
         self._busy = [one for one in known if one[1] > until]
         events, busy = self._count(ended)
         waits = self._estimate_waits(ended[0][0], ended[-1][1])
+        self.counted = ended[-1][1]
         own = take_waits(events, busy, covered * 1000, waits).get(tenant)
         return Divided(int(own), covered * 1000, ended[-1][1]) if own is not None else None
 
@@ -197,7 +240,8 @@ class SharedSamples:
             ran = {name: max(0, after[name] - before[name]) for name in before.keys() & after.keys()}
             for name, event in ran.items():
                 events[name] = events.get(name, 0) + event
-            most = min((end - begin) * 1000, sum(ran.values()))
+            span = (end - begin) * 1000
+            most = int(span * (1.0 - prod(1.0 - min(1.0, event / span) for event in ran.values())))
             if sampled is None:
                 unknown += most
             else:

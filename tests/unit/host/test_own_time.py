@@ -63,18 +63,68 @@ def card(names, until=20, percent=99):
 
 def test_samples_are_known_to_be_shared_by_other_names():
     """Alone on a card every sample is ours; once two have one of the same moment, each has its own."""
-    assert not card([1]).is_shared(frozenset({1}))
-    assert card([1, 2]).is_shared(frozenset({1}))
+    assert not card([1]).is_shared(frozenset({1}), "a")
+    assert card([1, 2]).is_shared(frozenset({1}), "a")
     apart = card([1, 2])
     apart.see([Sample(1, 30 * PERIOD, 30), Sample(2, 30 * PERIOD, 60)])
-    assert not apart.is_shared(frozenset({1}))
+    assert not apart.is_shared(frozenset({1}), "a")
 
 
 def test_a_neighbour_that_is_gone_is_forgotten():
     """After some seconds of samples that are all ours they are believed again."""
     made = card([1, 2])
     made.see(Sample(1, (20 + at) * PERIOD, 50) for at in range(30))
-    assert not made.is_shared(frozenset({1}))
+    assert not made.is_shared(frozenset({1}), "a")
+
+
+def test_samples_in_our_name_alone_are_not_believed_while_others_compute():
+    """The first samples may all name us; that nobody else computed is known by the ledgers."""
+    made = card([1])
+    made.read(PERIOD, {"a": 0, "b": 0})
+    made.read(2 * PERIOD, {"a": PERIOD * 500, "b": 0})
+    alone = made.is_shared(frozenset({1}), "a")
+    made.read(3 * PERIOD, {"a": PERIOD * 1000, "b": PERIOD * 500})
+
+    assert (False, True) == (alone, made.is_shared(frozenset({1}), "a"))
+
+
+def test_until_samples_come_tenants_are_taken_to_compute_independently():
+    """
+    Of 0.5 and 0.8 of the time the card is busy for 0.9 and both have work for 0.4; twice a second, until samples come.
+    """
+    made, found = SharedSamples(), []
+    for at in range(12):
+        made.read((at + 1) * PERIOD // 2, {"a": at * PERIOD // 2 * 500, "b": at * PERIOD // 2 * 800})
+        if at:
+            found.append(made.divide("a"))
+        else:
+            made.start()
+    told = [one for one in found if one is not None]
+
+    assert [500_000_000] * 2 == [one.covered_ns for one in told]
+    assert pytest.approx([0.3, 0.3], abs=0.01) == [one.own_ns / one.covered_ns for one in told]
+
+
+def test_what_was_counted_otherwise_is_not_divided_again():
+    """Own samples count until others come; only what is after them is divided."""
+    made = SharedSamples()
+    for at in range(21):
+        made.read((at + 1) * PERIOD, {"a": at * PERIOD * 1000, "b": at * PERIOD * 1000})
+        made.see([Sample(1, at * PERIOD + 1, 100)])
+        if at == 10:
+            made.start(at * PERIOD + 1)
+    found = made.divide("a")
+    assert found is not None
+    assert (10 * PERIOD * 1000, 20 * PERIOD + 1) == (found.covered_ns, found.at)
+
+
+def test_what_is_never_divided_does_not_pile_up():
+    """A card whose samples tell processes apart, or that only others use, keeps nothing of them."""
+    apart, idle = SharedSamples(), SharedSamples()
+    for at in range(5000):
+        apart.see([Sample(1, at * PERIOD, 30), Sample(2, at * PERIOD, 60)])
+        idle.see([Sample(2, at * PERIOD, 90)])
+    assert (0, True) == (len(apart._busy), len(idle._busy) <= 100)
 
 
 def test_a_window_is_divided_once_ledgers_reach_beyond_it():
