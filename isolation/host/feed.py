@@ -72,6 +72,8 @@ class Feeder:
         self._entry, self._folder, self._machine, self._policy = entry, folder, machine, policy
         self._own = {part.uuid: OwnTime() for part in entry.slices}
         self._shared = {part.uuid: SharedSamples() for part in entry.slices}
+        self._events: dict[str, int] = {}
+        """Event time of ours on each card, at the latest look."""
         self._feed = [abi.CardFeed(0, 0) for _ in entry.slices]
         self._memory = [CardWatch(at, part.uuid, uuid_of(part.uuid)) for at, part in enumerate(entry.slices)]
         self._neighbours: tuple[tuple[HostAllocation, Path], ...] = ()
@@ -126,8 +128,7 @@ class Feeder:
             shared.see(samples)
             own.add(samples, ours)
             divides = shared.is_shared(ours, self._entry.id)
-            if divides or self._policy not in INELASTIC:
-                # Others' ledgers are read for the rates anyway: the first samples find readings that are as old as they
+            if divides or self._may_divide(part, shared, known):
                 self._read_events(part, shared, now, known)
             if divides and not self._feed[at].sample_ns:
                 self._feed_own(at, shared.start(), 0, 0, DIVIDED_ROUNDING_PPM)
@@ -139,6 +140,16 @@ class Feeder:
                 rounding = own.step * (abi.PPM // 200)
                 self._feed_own(at, own.at, own.own_ns - before[1], own.seen_ns - before[2], rounding)
                 shared.start(own.at)
+
+    def _may_divide(self, part: Slice, shared: SharedSamples, known: KnownLedgers) -> bool:
+        """Whether events may have to be divided soon: then the first samples find readings as old as they are."""
+        if shared.is_apart:
+            return False
+        if self._policy not in INELASTIC:
+            return True  # others' ledgers are read for the rates anyway
+        book = _read_ledgers(self._folder, self._entry, known).get(uuid_of(part.uuid))
+        before, self._events[part.uuid] = self._events.get(part.uuid, 0), book.event_ns if book is not None else 0
+        return self._events[part.uuid] > before
 
     def _read_events(self, part: Slice, shared: SharedSamples, now: float, known: KnownLedgers) -> None:
         """The events of all tenants of the card."""

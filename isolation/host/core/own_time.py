@@ -173,7 +173,7 @@ class SharedSamples:
     def _note(self, begin: int, end: int, percent: int | None) -> None:
         """A period of which nothing was divided yet; `percent` twice, as samples are rounded down."""
         begin = max(begin, self.counted)
-        if begin < end and not self._seen.is_apart:
+        if begin < end and not self.is_apart:
             self._busy.append((begin, end, None if percent is None else (end - begin) * percent * 5))
             del self._busy[:-_READINGS]
 
@@ -187,13 +187,18 @@ class SharedSamples:
         self._busy = [one for one in self._busy if one[0] >= self.counted]
         return self.counted
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether each process has samples of its own."""
+        return self._seen.is_apart
+
     def is_shared(self, ours: frozenset[int], tenant: str) -> bool:
         """
         Whether samples name one process for several, of which some are not ours.
 
         Until two were named at once that cannot be told of samples in our name, while others compute too.
         """
-        if self._seen.is_apart:
+        if self.is_apart:
             return False
         return not ours.issuperset(self._seen.names) or self._others_ran(tenant)
 
