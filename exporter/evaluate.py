@@ -20,7 +20,7 @@ from exporter.pipeline.breach_detector import DetectorState, detect_breaches
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from exporter.pipeline.breach_log import Breach
+    from exporter.pipeline.breach_log import LoggedBreach
     from exporter.pipeline.snapshot import Snapshot
     from isolation.contract.reading import NodeReading
 
@@ -34,7 +34,7 @@ class CycleResult:
     snapshot: Snapshot
     found: Attribution | None
     """None: the evaluation failed."""
-    begun: tuple[Breach, ...] = ()
+    begun: tuple[LoggedBreach, ...] = ()
     """Breaches that began in this cycle."""
     seconds: float = 0.0
     """How long the evaluation took."""
@@ -78,7 +78,7 @@ class Evaluator:
         """The same with breaches and counters, which go on from the last cycle."""
         begun = self._clock()
         found, snapshot = None, result.snapshot
-        fresh: tuple[Breach, ...] = ()
+        fresh: tuple[LoggedBreach, ...] = ()
         if result.found is not None:
             try:
                 detection = detect_breaches(result.found, self.state, now=snapshot.at, epoch=snapshot.epoch)

@@ -19,7 +19,7 @@ import click
 
 from isolation import options
 from isolation.contract.codec import CodecError, pod_of
-from isolation.contract.codec.resize import Reason, ResizeStatus, decode_status, encode_wanted, target_of
+from isolation.contract.codec.resize import ResizeReason, ResizeStatus, decode_status, encode_wanted, target_of
 from isolation.contract.model import Refusal, parts_of
 from isolation.contract.names import ACK, GROUP, PROMISES, RESIZE
 from isolation.contract.quantity import UNITS
@@ -153,7 +153,7 @@ async def _wait(access: Access, path: str, wanted: str, unit: int, end: float) -
             click.echo(f"{wanted} is in force for {pod.key}")
             return 0
         about = status is not None and json.loads(status.wanted) == json.loads(wanted)
-        if about and status is not None and status.reason is Reason.INFEASIBLE:
+        if about and status is not None and status.reason is ResizeReason.INFEASIBLE:
             click.echo(f"gpushare resize: {status.message}", err=True)
             return INFEASIBLE
         if time.monotonic() > end:

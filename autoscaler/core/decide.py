@@ -32,7 +32,7 @@ from isolation.contract.quantity import show_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Step
     from autoscaler.core.rightsizing.containers import LivePod
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from autoscaler.core.state import AutoscalerState
 
 
-def decide(observation: Observation, limits: Limits, state: AutoscalerState) -> tuple[Plan, AutoscalerState]:
+def decide(observation: Observation, limits: ScalingLimits, state: AutoscalerState) -> tuple[Plan, AutoscalerState]:
     """The plan, and the state before any of its steps is done (`AutoscalerState.record` adds those that were)."""
     at, removals_left = observation.at, count_removals_left(state.removals, limits, observation.at)
     failed = list(find_failed_machines(observation.machines, limits, at, observation.with_node))
@@ -99,7 +99,7 @@ def _drop_removals(steps: Iterable[Step], left: float) -> tuple[list[Step], int]
     return found, held
 
 
-def _explain_caps(demand: Demand, held: int, limits: Limits) -> Iterable[str]:
+def _explain_caps(demand: Demand, held: int, limits: ScalingLimits) -> Iterable[str]:
     """What fleet-wide limits prevent, for people."""
     if demand.refused_growth:
         yield f"no scale-up for {len(demand.capped)} pending pods: {demand.refused_growth}"
@@ -108,7 +108,7 @@ def _explain_caps(demand: Demand, held: int, limits: Limits) -> Iterable[str]:
         yield f"{held} empty or failed nodes are not removed yet: max_node_removals_per_hour is {most}"
 
 
-def _explain_waste(trials: TrialState, pods: Iterable[LivePod], limits: Limits) -> Iterable[str]:
+def _explain_waste(trials: TrialState, pods: Iterable[LivePod], limits: ScalingLimits) -> Iterable[str]:
     """What would be made smaller if it was allowed, for people."""
     wasteful = [] if limits.max_resizes_per_hour else list(find_wasteful(trials, pods, limits))
     if wasteful:

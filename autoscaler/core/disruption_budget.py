@@ -17,7 +17,7 @@ from isolation.contract.codec.request import goes_with_its_node
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from isolation.contract.model import Pod
 
 HOUR: Final = 3600.0
@@ -34,7 +34,7 @@ def belongs_to_node(pod: Pod) -> bool:
 class Budget:
     """What may be moved in one cycle."""
 
-    limits: Limits
+    limits: ScalingLimits
     at: float
     moves: tuple[float, ...] = ()
     """When pods were evicted."""
@@ -103,7 +103,7 @@ class Budget:
         return tuple(chosen)
 
 
-def count_removals_left(removed: Iterable[float], limits: Limits, now: float) -> float:
+def count_removals_left(removed: Iterable[float], limits: ScalingLimits, now: float) -> float:
     """Machines that may still be removed this hour; `removed`: when others were, in seconds since the epoch."""
     most = limits.max_node_removals_per_hour
     return max(0, most - sum(now - at < HOUR for at in removed)) if most else inf

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
 
 
 class MachineState(StrEnum):
@@ -61,7 +61,7 @@ class IllegalTransition(RuntimeError):  # noqa: N818 (named for what happened, l
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class PoolMachine:
     """One machine of a pool; `name` is also the name of its node."""
 
     name: str
@@ -69,14 +69,14 @@ class Machine:
     state: MachineState = MachineState.REQUESTED
     since: float = 0.0
 
-    def to(self, state: MachineState, at: float) -> Machine:
+    def to(self, state: MachineState, at: float) -> PoolMachine:
         """The machine in its next state."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.name}: illegal transition from {self.state} to {state}")
         return replace(self, state=state, since=at)
 
 
-def overdue(machine: Machine, limits: Limits, now: float) -> MachineState | None:
+def overdue(machine: PoolMachine, limits: ScalingLimits, now: float) -> MachineState | None:
     """Where a machine goes that has stayed too long where it is; None while it is in time."""
     longest = {
         MachineState.REQUESTED: (limits.max_node_provision_seconds, MachineState.FAILED),

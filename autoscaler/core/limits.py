@@ -89,7 +89,7 @@ class LimitsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ScalingLimits:
     """Bounds of one autoscaler; the defaults are cluster-autoscaler's where it has the same bound."""
 
     scan_interval_seconds: float = 10.0
@@ -191,7 +191,7 @@ class Limits:
         if wrong:
             raise LimitsError("limits are negative or contradict each other: " + "; ".join(wrong))
 
-    def scaled(self, factor: float) -> Limits:
+    def scaled(self, factor: float) -> ScalingLimits:
         """The same limits in another tempo: every time but the period times `factor`, for demonstrations."""
         return replace(
             self, **{name: getattr(self, name) * factor for name in sorted(_TIMES - {"scan_interval_seconds"})}

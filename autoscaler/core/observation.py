@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.core.disruption_budget import belongs_to_node
-from autoscaler.core.lifecycle import COMING, STANDING, Machine, MachineState
+from autoscaler.core.lifecycle import COMING, STANDING, MachineState, PoolMachine
 from autoscaler.core.pools import compute_load
 from isolation.contract.model import FULL_CORE, CardChoice, Placement, Slice
 from isolation.placement.place import engine_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class SuccessorReservation:
     """Room kept free for the successor of a pod that is being moved."""
 
     pod: str
@@ -68,7 +68,7 @@ class Nomination:
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _NO_NOMINATIONS: Final[Mapping[str, Nomination]] = MappingProxyType({})
-_NO_RESERVATIONS: Final[Mapping[str, Reservation]] = MappingProxyType({})
+_NO_RESERVATIONS: Final[Mapping[str, SuccessorReservation]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class Observation:
     """Pods by the node they hold room on."""
     load: Mapping[str, float]
     """How full each usable node is (`autoscaler.core.pools.compute_load`)."""
-    machines: Mapping[str, Machine]
+    machines: Mapping[str, PoolMachine]
     pools: Mapping[str, Pool]
     kept: frozenset[str] = frozenset()
     """Nodes that are never drained, however empty."""
     pending: tuple[Pod, ...] = ()
     """In the order in which the scheduler takes them."""
-    reserved: Mapping[str, Reservation] = field(default_factory=lambda: _NO_RESERVATIONS)
+    reserved: Mapping[str, SuccessorReservation] = field(default_factory=lambda: _NO_RESERVATIONS)
     """By UID of the pod that moves."""
     nominations: Mapping[str, Nomination] = field(default_factory=lambda: _NO_NOMINATIONS)
     """Pending pods' places on machines ordered for them, by UID; from the last cycle."""
@@ -143,7 +143,7 @@ class Observation:
         size = self.sizes()
         return {name: size[name] - pool.min_nodes for name, pool in self.pools.items()}
 
-    def coming(self) -> tuple[Machine, ...]:
+    def coming(self) -> tuple[PoolMachine, ...]:
         """Machines requested or booting, not usable yet; oldest first."""
         found = (m for m in self.machines.values() if m.state in COMING)
         return tuple(sorted(found, key=lambda m: (m.since, m.name)))
@@ -167,11 +167,11 @@ class Observation:
 
 
 def observe_cluster(
-    cluster: Cluster, pools: Iterable[Pool], machines: Iterable[Machine] | None = None, at: float = 0.0
+    cluster: Cluster, pools: Iterable[Pool], machines: Iterable[PoolMachine] | None = None, at: float = 0.0
 ) -> Observation:
     """A whole reading from a plain cluster; without `machines`, every node is a ready one of its pool."""
     if machines is None:
-        machines = (Machine(node.name, node.pool, MachineState.READY) for node in cluster.nodes)
+        machines = (PoolMachine(node.name, node.pool, MachineState.READY) for node in cluster.nodes)
     on: dict[str, dict[str, Pod]] = {node.name: {} for node in cluster.nodes}
     for pod in cluster.on(on):
         if pod.placement is not None:

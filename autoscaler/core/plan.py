@@ -19,7 +19,7 @@ from isolation.placement.engine import Engine, PlacementError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from autoscaler.core.observation import Nomination, Observation, Reservation
+    from autoscaler.core.observation import Nomination, Observation, SuccessorReservation
     from autoscaler.core.rightsizing.containers import Trial
     from isolation.contract.model import Pod
 
@@ -66,7 +66,7 @@ class Drain:
     """Taint a node and make a reservation for every pod on it, before any is evicted."""
 
     node: str
-    reservations: tuple[Reservation, ...]
+    reservations: tuple[SuccessorReservation, ...]
     reason: str
 
 
@@ -88,7 +88,7 @@ class Move:
     node: str
     """Where it is now."""
     owner: str
-    reservation: Reservation
+    reservation: SuccessorReservation
     kind: str
     """`make_room`, `defragment`, `mitigate_hot_card` or `restore`."""
     reason: str
@@ -253,7 +253,7 @@ class _Check:
             return False
         return self._reserve(step.reservations)
 
-    def _reserve(self, reservations: tuple[Reservation, ...]) -> bool:
+    def _reserve(self, reservations: tuple[SuccessorReservation, ...]) -> bool:
         """Hold these reservations in the simulation; False, and none held, where one no longer fits."""
         if not reservations:
             return True
@@ -268,7 +268,7 @@ class _Check:
         return True
 
 
-def _hold(simulation: Engine, reservation: Reservation) -> bool:
+def _hold(simulation: Engine, reservation: SuccessorReservation) -> bool:
     """Hold a reservation, if there is still room."""
     try:
         simulation.hold(reservation.hold, reservation.request, reservation.placement)

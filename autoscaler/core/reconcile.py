@@ -17,15 +17,15 @@ from autoscaler.core.plan import ScaleUp
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Nomination, Observation
     from autoscaler.core.plan import Plan, Step
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.model import Refusal
 
     Decision = tuple[Plan, AutoscalerState]
-    Decider = Callable[[Observation, Limits, AutoscalerState], Decision]
-    AnyDecider = Callable[[Observation, Limits, AutoscalerState], Decision | Awaitable[Decision]]
+    Decider = Callable[[Observation, ScalingLimits, AutoscalerState], Decision]
+    AnyDecider = Callable[[Observation, ScalingLimits, AutoscalerState], Decision | Awaitable[Decision]]
 
 
 class Environment(Protocol):
@@ -53,7 +53,7 @@ class GroupBuyer(Protocol):
 
 
 async def reconcile(
-    environment: Environment, limits: Limits, state: AutoscalerState, decider: AnyDecider = decide
+    environment: Environment, limits: ScalingLimits, state: AutoscalerState, decider: AnyDecider = decide
 ) -> Decision:
     """The plan that was carried out, and the state for the next cycle. The decider's answer may be awaitable."""
     decision = decider(await environment.observe(), limits, state)

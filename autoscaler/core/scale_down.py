@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from autoscaler.core.bin_packing import Shape, get_shape, largest_first
 from autoscaler.core.disruption_budget import belongs_to_node
 from autoscaler.core.lifecycle import MachineState, overdue
-from autoscaler.core.observation import Reservation
+from autoscaler.core.observation import SuccessorReservation
 from autoscaler.core.plan import CancelDrain, Drain, Evict, RemoveFailedNode, RemoveNode, list_names
 from isolation.contract.model import Refusal
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from autoscaler.core.disruption_budget import Budget
-    from autoscaler.core.lifecycle import Machine
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.lifecycle import PoolMachine
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Step
     from autoscaler.core.pools import Pool
@@ -40,7 +40,7 @@ class Removal:
     """A node that can go, and a reservation elsewhere for each of its pods."""
 
     node: str
-    reservations: tuple[Reservation, ...]
+    reservations: tuple[SuccessorReservation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +54,21 @@ class DrainTerms:
     """As `Observation.successors`."""
 
 
-def find_unneeded(observation: Observation, limits: Limits) -> frozenset[str]:
+def find_unneeded(observation: Observation, limits: ScalingLimits) -> frozenset[str]:
     """Nodes empty and old enough to be removed, if there is room for their pods elsewhere."""
     return frozenset(
         name for name in _candidates(observation, limits) if next(_unmovable(observation, name), None) is None
     )
 
 
-def explain_needed(observation: Observation, limits: Limits) -> dict[str, str]:
+def explain_needed(observation: Observation, limits: ScalingLimits) -> dict[str, str]:
     """By node that would be unneeded without one pod: which pod that is, and why it cannot move."""
     found = ((name, next(_unmovable(observation, name), None)) for name in _candidates(observation, limits))
     never = "it can only run where it is, or must not be moved"
     return {name: f"pod {pod.key}: {observation.blocked.get(pod.uid, never)}" for name, pod in found if pod is not None}
 
 
-def _candidates(observation: Observation, limits: Limits) -> Iterator[str]:
+def _candidates(observation: Observation, limits: ScalingLimits) -> Iterator[str]:
     spare = observation.spare()
     ours = {name for name, pool in observation.pools.items() if pool.drains}
     return (
@@ -90,7 +90,7 @@ def _unmovable(observation: Observation, name: str) -> Iterator[Pod]:
 
 def find_removals(
     observation: Observation,
-    limits: Limits,
+    limits: ScalingLimits,
     unneeded: Mapping[str, float],
     budget: Budget,
     cost: DisruptionCost | None = None,
@@ -135,7 +135,7 @@ def find_removals(
 
 def plan_drains(
     observation: Observation,
-    limits: Limits,
+    limits: ScalingLimits,
     unneeded: Mapping[str, float],
     budget: Budget,
     cost: DisruptionCost,
@@ -201,12 +201,12 @@ def _find_unfinished_moves(observation: Observation) -> Iterable[Pod]:
             yield pod
 
 
-def _is_target_usable(observation: Observation, reservation: Reservation | None) -> bool:
+def _is_target_usable(observation: Observation, reservation: SuccessorReservation | None) -> bool:
     return reservation is not None and observation.is_usable(reservation.placement.node)
 
 
 def find_failed_machines(
-    machines: Mapping[str, Machine], limits: Limits, at: float, with_node: Collection[str]
+    machines: Mapping[str, PoolMachine], limits: ScalingLimits, at: float, with_node: Collection[str]
 ) -> Iterable[RemoveFailedNode]:
     """Machines that failed, or that took too long to become nodes; `with_node`: names of those that have a Node."""
     for machine in _sorted(machines):
@@ -224,11 +224,11 @@ def may_remove(step: RemoveFailedNode, pool: Pool | None) -> bool:
     return pool is None or pool.drains or (pool.buys and not step.has_node)
 
 
-def _sorted(machines: Mapping[str, Machine]) -> list[Machine]:
+def _sorted(machines: Mapping[str, PoolMachine]) -> list[PoolMachine]:
     return [machines[name] for name in sorted(machines)]
 
 
-def list_recent_requests(observation: Observation, limits: Limits) -> tuple[Request, ...]:
+def list_recent_requests(observation: Observation, limits: ScalingLimits) -> tuple[Request, ...]:
     """Requests of the pods created lately, and one of each older shape: such pods may come again."""
     young = [
         pod
@@ -258,7 +258,7 @@ def _effort(observation: Observation, name: str) -> tuple[float, float, str]:
 
 def empty_node(
     simulation: Engine, name: str, pods: Iterable[Pod], here: Iterable[str], terms: DrainTerms
-) -> tuple[Reservation, ...] | None:
+) -> tuple[SuccessorReservation, ...] | None:
     """
     A reservation for each of these pods on the other nodes, or None; `here`: UIDs of all that hold room on the node.
 
@@ -280,8 +280,8 @@ def empty_node(
     return None
 
 
-def _reserve(simulation: Engine, pods: Iterable[Pod], terms: DrainTerms) -> tuple[Reservation, ...] | None:
-    reservations: list[Reservation] = []
+def _reserve(simulation: Engine, pods: Iterable[Pod], terms: DrainTerms) -> tuple[SuccessorReservation, ...] | None:
+    reservations: list[SuccessorReservation] = []
     for pod in sorted(pods, key=lambda pod: (largest_first(pod.request), pod.uid)):
         request = terms.successors.get(pod.uid, pod.request)
         answer = simulation.place(request)
@@ -289,7 +289,7 @@ def _reserve(simulation: Engine, pods: Iterable[Pod], terms: DrainTerms) -> tupl
             for reservation in reservations:
                 simulation.release(reservation.hold)
             return None
-        reservation = Reservation(pod.uid, request, answer, terms.at, terms.until)
+        reservation = SuccessorReservation(pod.uid, request, answer, terms.at, terms.until)
         simulation.hold(reservation.hold, request, answer)
         reservations.append(reservation)
     return tuple(reservations)

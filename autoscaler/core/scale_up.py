@@ -29,8 +29,8 @@ from isolation.placement.engine import PlacementError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from autoscaler.core.lifecycle import Machine
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.lifecycle import PoolMachine
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import RemoveFailedNode
     from autoscaler.core.pools import Pool
@@ -44,13 +44,13 @@ _NOT_PAID = frozenset({MachineState.FAILED, MachineState.GONE})
 class FleetGrowth:
     """By how much all pools together may still grow (`max_nodes_total`, `max_cost_per_hour`)."""
 
-    limits: Limits
+    limits: ScalingLimits
     nodes: float = inf
     cost: float = inf
     """Per hour, in the currency of the pools' prices."""
 
     @classmethod
-    def of(cls, machines: Iterable[Machine], pools: Mapping[str, Pool], limits: Limits) -> Self:
+    def of(cls, machines: Iterable[PoolMachine], pools: Mapping[str, Pool], limits: ScalingLimits) -> Self:
         """With these machines, also those that somebody else takes out of service: they are paid for."""
         paid = [pools[m.pool] for m in machines if m.pool in pools and m.state not in _NOT_PAID]
         return cls(
@@ -115,7 +115,7 @@ class Demand:
         )
 
 
-def compute_demand(observation: Observation, limits: Limits, in_backoff: Collection[str] = ()) -> Demand:
+def compute_demand(observation: Observation, limits: ScalingLimits, in_backoff: Collection[str] = ()) -> Demand:
     """The answer for every pending pod; pools of `in_backoff` get no node."""
     found = Demand()
     if not observation.pending:
@@ -271,7 +271,7 @@ def _fill_coming(
     First what nominated pods leave of theirs, then machines without nominations (after a restart): in the order in
     which the expander would add them now, so that pods find the same room again.
     """
-    unassigned: dict[str, deque[Machine]] = {}
+    unassigned: dict[str, deque[PoolMachine]] = {}
     for machine in observation.coming():
         if machine.name in nominated:
             slots = fill_node(nominated[machine.name], groups, partial(expander.templates.hosts, machine.pool))
@@ -320,7 +320,7 @@ def _explain_no_growth(expander: PoolExpander, pool: Pool, growth: FleetGrowth) 
     return growth.refuses(pool) or f"at its maximum of {pool.max_nodes} nodes"
 
 
-def plan_scale_up(observation: Observation, demand: Demand, limits: Limits) -> Iterable[ScaleUp]:
+def plan_scale_up(observation: Observation, demand: Demand, limits: ScalingLimits) -> Iterable[ScaleUp]:
     """The nodes that pending pods need, then those that a pool's minimum size asks for."""
     size = observation.sizes()
     growth = FleetGrowth.of(observation.machines.values(), observation.pools, limits)

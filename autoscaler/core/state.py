@@ -18,7 +18,7 @@ from autoscaler.core.rightsizing.trial import TrialState
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan, Step
     from autoscaler.core.scale_up import Demand
@@ -59,7 +59,7 @@ class AutoscalerState:
     demand: Demand | None = None
     """The last answer for every pending pod: for people."""
 
-    def budget(self, observation: Observation, limits: Limits, replicas: Mapping[str, int]) -> Budget:
+    def budget(self, observation: Observation, limits: ScalingLimits, replicas: Mapping[str, int]) -> Budget:
         """How much disruption is left; `replicas` are running pods by owner."""
         in_backoff = {owner: backoff.until for owner, backoff in self.refused.items() if observation.at < backoff.until}
         pods = sum(map(len, observation.on.values()))
@@ -81,7 +81,7 @@ class AutoscalerState:
         """Pools that get no nodes now."""
         return frozenset(name for name, backoff in self.backoffs.items() if now < backoff.until)
 
-    def record(self, plan: Plan, limits: Limits, refused: Collection[Step] = ()) -> AutoscalerState:
+    def record(self, plan: Plan, limits: ScalingLimits, refused: Collection[Step] = ()) -> AutoscalerState:
         """The state after the steps of a plan, less those that the cluster refused."""
         done = [step for step in plan.steps if step not in refused] if refused else list(plan.steps)
         gone = [step for step in done if isinstance(step, Evict | Move)]
@@ -113,7 +113,7 @@ def is_removal(step: Step) -> bool:
     return isinstance(step, RemoveFailedNode) and not step.has_node and not step.node.startswith(f"{step.pool}/")
 
 
-def _extend(before: Backoff | None, limits: Limits, now: float) -> Backoff:
+def _extend(before: Backoff | None, limits: ScalingLimits, now: float) -> Backoff:
     # after long enough without a failure the backoff starts again with the shortest
     if before is None or now - before.until > limits.max_pool_backoff_seconds:
         return Backoff(now + limits.initial_pool_backoff_seconds, limits.initial_pool_backoff_seconds)

@@ -22,7 +22,7 @@ from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.rpc.ports import serve_ports
 from autoscaler.apis.rpc.provider_groups import ProviderGroups
 from autoscaler.apis.rpc.server import ServingError
-from autoscaler.core.rightsizing.recommend import Policy
+from autoscaler.core.rightsizing.recommend import EvidencePolicy
 from autoscaler.kube.condition_reporter import ConditionReporter
 from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.events import Recorder
@@ -76,7 +76,7 @@ class Autoscaler:
         leads = Recorder(access, me, lambda: "" if self.election.fence() is not None else "standby", boottime)
         self.reporter = ConditionReporter(leads, self.sources, about, boottime)
         self._events = Recorder(access, me, self._fence, boottime)
-        self.right_sizing = RightSizing(access, options.namespace, Policy(unit_bytes=options.unit_bytes))
+        self.right_sizing = RightSizing(access, options.namespace, EvidencePolicy(unit_bytes=options.unit_bytes))
         given = Collaborators(
             access=access,
             sources=self.sources,

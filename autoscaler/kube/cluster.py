@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
 from autoscaler.apis.metrics.core.readings import LatestSnapshot, MetricsSnapshot, pod_uses
-from autoscaler.core.rightsizing.recommend import Policy
+from autoscaler.core.rightsizing.recommend import EvidencePolicy
 from autoscaler.kube.core.conditions import Condition, ConditionError, ConditionKind
 from autoscaler.kube.executor import Executor
 from autoscaler.kube.observe.observed_cluster import observe
@@ -31,7 +31,7 @@ from isolation.kube.election import boottime
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Nomination, Observation
     from autoscaler.core.plan import ScaleUp, Step
     from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey
@@ -79,7 +79,7 @@ class ClusterParts:
     stale_seconds: float = STALE_SECONDS
     histories: Callable[[], Mapping[ProgramKey, ProgramHistory]] = dict
     """What programs have used, for right-sizing."""
-    policy: Policy = field(default_factory=Policy)
+    policy: EvidencePolicy = field(default_factory=EvidencePolicy)
     recommended: Callable[[], Recommended] = Recommended
     """What admission applies to new pods."""
 
@@ -88,7 +88,11 @@ class KubeCluster:
     """Implements `autoscaler.core.reconcile.Environment` and `GroupBuyer`."""
 
     def __init__(
-        self, parts: ClusterParts, pools: Sequence[PoolConfig], limits: Limits, state: ControllerState | None = None
+        self,
+        parts: ClusterParts,
+        pools: Sequence[PoolConfig],
+        limits: ScalingLimits,
+        state: ControllerState | None = None,
     ) -> None:
         self._parts, self._pools, self._limits = parts, tuple(pools), limits
         self._wall, self._since = parts.now(), parts.steady()

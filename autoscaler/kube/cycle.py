@@ -25,7 +25,7 @@ from isolation.kube.core.errors import ClusterError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Nomination, Observation
     from autoscaler.core.plan import Plan, ScaleUp, Step
     from autoscaler.core.pools import Pool
@@ -90,7 +90,7 @@ class Cycle:
         return self.observation
 
     async def decide(
-        self, observation: Observation, limits: Limits, memory: AutoscalerState
+        self, observation: Observation, limits: ScalingLimits, memory: AutoscalerState
     ) -> tuple[Plan, AutoscalerState]:
         """The plan to act on: without steps while actions are inhibited, so that nothing is remembered as done."""
         began = self._clock()
@@ -147,7 +147,7 @@ class Cycle:
         moved = {**memory.moved, **dict.fromkeys(failed, at)}
         return replace(memory, refused=rests, moves=(*memory.moves, *[at] * len(failed)), moved=moved)
 
-    def finish_broken(self, limits: Limits, before: AutoscalerState) -> AutoscalerState:
+    def finish_broken(self, limits: ScalingLimits, before: AutoscalerState) -> AutoscalerState:
         """What must not be forgotten of a cycle that broke off: the steps that were taken."""
         if self.plan is None or self.memory is None:
             return before

@@ -36,8 +36,8 @@ from isolation.kube.core.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autoscaler.core.limits import Limits
-    from autoscaler.core.observation import Reservation as Wanted
+    from autoscaler.core.limits import ScalingLimits
+    from autoscaler.core.observation import SuccessorReservation as Wanted
     from autoscaler.core.plan import Move
     from autoscaler.kube.observe.observed_cluster import ObservedCluster
     from autoscaler.kube.step_context import StepContext
@@ -59,7 +59,7 @@ def name_reservation(uid: str, now: float) -> str:
 class Evictions:
     """See the module."""
 
-    def __init__(self, context: StepContext, limits: Limits) -> None:
+    def __init__(self, context: StepContext, limits: ScalingLimits) -> None:
         self._context, self._limits = context, limits
         self._stopped: tuple[float, str] | None = None
 

@@ -14,7 +14,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.lifecycle import MachineState, PoolMachine
 from autoscaler.core.observation import Nomination
 from autoscaler.core.plan import (
     CancelDrain,
@@ -42,7 +42,7 @@ from isolation.kube.core.errors import ClusterError, UnreachableError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.plan import Step
     from autoscaler.kube.observe.observed_cluster import ObservedCluster
     from autoscaler.kube.state import ControllerState
@@ -56,7 +56,7 @@ _NO_POD_WAITS: Final = Refusal(Why.NOT_READY, "its pods no longer wait")
 class Executor:
     """Carries out steps; knows what this cycle has done already."""
 
-    def __init__(self, context: StepContext, limits: Limits) -> None:
+    def __init__(self, context: StepContext, limits: ScalingLimits) -> None:
         self._context, self._limits = context, limits
         self._marks, self._evictions = DrainMarks(context), Evictions(context, limits)
         self._planned_nodes = PlannedNodes(context, limits)
@@ -143,10 +143,10 @@ class Executor:
     def record(self, state: ControllerState) -> ControllerState:
         """Machines that were just bought stand among the others at once, and who waits for them too."""
         bought, self._bought = self._bought, []
-        machines: dict[str, Machine] = {}
+        machines: dict[str, PoolMachine] = {}
         homes: dict[str, Nomination] = {}
         for name, step in bought:
-            machines[name] = Machine(name, step.pool, MachineState.REQUESTED, self._context.now())
+            machines[name] = PoolMachine(name, step.pool, MachineState.REQUESTED, self._context.now())
             homes |= {uid: Nomination(name, cards) for uid, cards in zip(step.pods, step.places, strict=False)}
         back, self._back = self._back, set()
         if not machines and not back:

@@ -19,7 +19,7 @@ from autoscaler.apis.metrics.core.readings import LatestSnapshot
 from autoscaler.apis.rpc.provider_groups import ProviderGroups
 from autoscaler.core.decide import decide
 from autoscaler.core.rightsizing.codec import HistoryError, decode
-from autoscaler.core.rightsizing.recommend import Policy
+from autoscaler.core.rightsizing.recommend import EvidencePolicy
 from autoscaler.core.scale_down import explain_needed
 from autoscaler.kube.backends import open_backends
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
@@ -137,7 +137,7 @@ async def _looked(options: Options, access: Access, backends: Backends, seconds:
             now=time.time,
             board=board,
             histories=lambda: histories,
-            policy=Policy(unit_bytes=options.unit_bytes),
+            policy=EvidencePolicy(unit_bytes=options.unit_bytes),
             recommended=lambda: recommended,
         )
         cluster = KubeCluster(parts, backends.config.pools, backends.config.limits, state)

@@ -23,8 +23,8 @@ from isolation.kube.core.errors import ClusterError, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.core.lifecycle import Machine
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.lifecycle import PoolMachine
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Nomination
     from autoscaler.kube.step_context import StepContext
     from isolation.contract.model import Pod
@@ -47,7 +47,7 @@ _MISSING: Final = {
 class PlannedNodes:
     """See the module."""
 
-    def __init__(self, context: StepContext, limits: Limits) -> None:
+    def __init__(self, context: StepContext, limits: ScalingLimits) -> None:
         self._context, self._limits = context, limits
         self._made: dict[str, tuple[float, Reservation]] = {}
         """By UID of the pod, when it was stored by this process."""
@@ -57,7 +57,7 @@ class PlannedNodes:
         """The status with which reservations are refused; 0: they are not."""
 
     async def reserve(
-        self, homes: Mapping[str, Nomination], machines: Mapping[str, Machine], pods: Mapping[str, Pod]
+        self, homes: Mapping[str, Nomination], machines: Mapping[str, PoolMachine], pods: Mapping[str, Pod]
     ) -> None:
         """Store what is missing and delete what is wrong; trouble costs a cycle, and no purchase."""
         now = self._context.now()
@@ -109,7 +109,7 @@ class PlannedNodes:
     def _missing(
         self,
         homes: Mapping[str, Nomination],
-        machines: Mapping[str, Machine],
+        machines: Mapping[str, PoolMachine],
         pods: Mapping[str, Pod],
         known: Mapping[str, Reservation],
     ) -> list[Reservation]:

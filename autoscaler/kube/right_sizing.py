@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 from autoscaler.apis.metrics.core.readings import CardKey
 from autoscaler.core.rightsizing.codec import HistoryError, decode, encode
-from autoscaler.core.rightsizing.programs import PodUse, advance, recommend_all
-from autoscaler.core.rightsizing.recommend import Abstained, Policy
+from autoscaler.core.rightsizing.programs import MeasuredContainer, advance, recommend_all
+from autoscaler.core.rightsizing.recommend import Abstained, EvidencePolicy
 from autoscaler.kube.usage import Measured
 from autoscaler.kube.usage_http import TellError
 from isolation.contract.codec.recommendations import KEY, Recommended, encode_recommendations
@@ -58,8 +58,8 @@ _NEW_SECONDS: Final = 600.0
 class RightSizing:
     """Of one process."""
 
-    def __init__(self, access: Access, namespace: str, policy: Policy | None = None) -> None:
-        self._access, self.policy = access, policy or Policy()
+    def __init__(self, access: Access, namespace: str, policy: EvidencePolicy | None = None) -> None:
+        self._access, self.policy = access, policy or EvidencePolicy()
         self._all = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
         self._one = f"{self._all}/{RIGHT_SIZING}"
         self.histories: Mapping[ProgramKey, ProgramHistory] = {}
@@ -209,7 +209,7 @@ def _knows_more(saved: ProgramHistory, ours: ProgramHistory) -> bool:
 
 def find_uses(
     observation: Observation, measured: Measured, models: Mapping[str, str], *, past: bool = False
-) -> Iterator[PodUse]:
+) -> Iterator[MeasuredContainer]:
     """
     Containers with shares of cards that were measured, by the promises of their pods; `models`: by card's UUID.
 
@@ -221,7 +221,7 @@ def find_uses(
         for hold in pod.holds:
             use = measured.uses.get(CardKey(pod.namespace, pod.name, hold.container, hold.uuid))
             if use is not None and hold.bytes:
-                yield PodUse(
+                yield MeasuredContainer(
                     pod,
                     hold.container,
                     hold.uuid,

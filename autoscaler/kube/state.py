@@ -21,7 +21,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.lifecycle import MachineState, PoolMachine
 from autoscaler.core.limits import BOUNDS
 from autoscaler.core.observation import Nomination
 from autoscaler.core.rightsizing.containers import Trial
@@ -55,7 +55,7 @@ class ControllerState:
 
     memory: AutoscalerState = field(default_factory=AutoscalerState)
     """The deciders'."""
-    machines: Mapping[str, Machine] = field(default_factory=dict)
+    machines: Mapping[str, PoolMachine] = field(default_factory=dict)
     """By name, as of the latest observation."""
     homes: Mapping[str, Nomination] = field(default_factory=dict)
     """By UID of waiting pods: which coming machine each is nominated for."""
@@ -191,11 +191,11 @@ def _later(ours: Mapping[str, Backoff], theirs: Mapping[str, Backoff]) -> dict[s
     }
 
 
-def _machines(at: At) -> Iterator[Machine]:
+def _machines(at: At) -> Iterator[PoolMachine]:
     for name, entry in _fields(at, "machines"):
         try:
             pool, state, since = entry.items()
-            yield Machine(name, pool.text(), MachineState(state.text()), _moment(since))
+            yield PoolMachine(name, pool.text(), MachineState(state.text()), _moment(since))
         except (CodecError, ValueError, OverflowError):
             continue
 

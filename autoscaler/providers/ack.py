@@ -20,12 +20,12 @@ from autoscaler.providers.base import (
     WRITE_SECONDS,
     ChangedError,
     DeniedError,
-    Instance,
     InstanceState,
     OutOfStockError,
     PoolState,
     ProviderError,
-    UnreachableError,
+    ProviderInstance,
+    ProviderUnreachableError,
     deadline,
     raise_target,
 )
@@ -217,7 +217,7 @@ class _Look:
     condition: str
 
 
-def _look(pool: str, detail: Any, nodes: list[tuple[Instance, str]]) -> _Look:
+def _look(pool: str, detail: Any, nodes: list[tuple[ProviderInstance, str]]) -> _Look:
     group, status, scaling = detail.scaling_group, detail.status, detail.auto_scaling
     desired = getattr(group, "desired_size", None)
     instances = tuple(one for one, _ in sorted(nodes, key=lambda each: each[0].id))
@@ -232,14 +232,14 @@ def _look(pool: str, detail: Any, nodes: list[tuple[Instance, str]]) -> _Look:
     return _Look(state, desired, bool(getattr(scaling, "enable", False)), getattr(status, "state", None) or "")
 
 
-def _instance(region: str, node: Any) -> tuple[Instance, str]:
+def _instance(region: str, node: Any) -> tuple[ProviderInstance, str]:
     """One node, and what ACK says went wrong with it."""
     word, wrong = node.state or "", shorten_error(node.error_message or "")
     state = _STATES.get(word, InstanceState.RUNNING)
-    return Instance(f"{region}.{node.instance_id}", node.node_name or "", state, wrong or word), wrong
+    return ProviderInstance(f"{region}.{node.instance_id}", node.node_name or "", state, wrong or word), wrong
 
 
-def _machine_id(one: Instance) -> str:
+def _machine_id(one: ProviderInstance) -> str:
     return one.id.rpartition(".")[2]
 
 
@@ -252,5 +252,5 @@ def _understood(exc: Exception) -> Exception:
     status = getattr(exc, "status_code", None) or getattr(exc, "statusCode", None)
     text = shorten_error(f"{getattr(exc, 'code', '')}: {getattr(exc, 'message', '') or exc}")
     if not isinstance(status, int) or status >= _OWN_TROUBLE or status == _THROTTLED or "Throttling" in text:
-        return UnreachableError(text)
+        return ProviderUnreachableError(text)
     return OutOfStockError(text) if is_out_of_stock(text) else DeniedError(text)

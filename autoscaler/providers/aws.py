@@ -20,12 +20,12 @@ from autoscaler.providers.base import (
     WRITE_SECONDS,
     ChangedError,
     DeniedError,
-    Instance,
     InstanceState,
     OutOfStockError,
     PoolState,
     ProviderError,
-    UnreachableError,
+    ProviderInstance,
+    ProviderUnreachableError,
     deadline,
     raise_target,
 )
@@ -218,7 +218,7 @@ class AwsProvider:
         )
         return desired
 
-    async def _terminate(self, one: Instance) -> None:
+    async def _terminate(self, one: ProviderInstance) -> None:
         await self._ask(
             "terminate_instance_in_auto_scaling_group",
             InstanceId=one.id.rpartition("/")[2],
@@ -255,7 +255,7 @@ def _state(pool: str, group: Mapping[str, Any]) -> PoolState:
         name=pool,
         target=int(group["DesiredCapacity"]),
         nodes=tuple(
-            Instance(
+            ProviderInstance(
                 f"aws:///{one.get('AvailabilityZone', '')}/{one['InstanceId']}",
                 state=_STATES[_word(one)],
                 note=shorten_error(f"{one.get('LifecycleState')}, {one.get('HealthStatus')}"),
@@ -276,12 +276,16 @@ def _understood(exc: Exception) -> Exception:
     """An error of the SDK as a provider's; anything else as it is."""
     response = getattr(exc, "response", None)
     if not isinstance(response, dict):
-        return UnreachableError(shorten_error(str(exc))) if is_raised_by(exc, "botocore", "boto3", "urllib3") else exc
+        return (
+            ProviderUnreachableError(shorten_error(str(exc)))
+            if is_raised_by(exc, "botocore", "boto3", "urllib3")
+            else exc
+        )
     error = response.get("Error") or {}
     code, text = str(error.get("Code", "")), shorten_error(f"{error.get('Code')}: {error.get('Message')}")
     status = (response.get("ResponseMetadata") or {}).get("HTTPStatusCode", 0)
     if code in _LATER:
         return ChangedError(text)
     if code in _BUSY or status >= 500:  # noqa: PLR2004 (the server's own trouble)
-        return UnreachableError(text)
+        return ProviderUnreachableError(text)
     return OutOfStockError(text) if is_out_of_stock(text) else DeniedError(text)

@@ -41,7 +41,7 @@ class OutOfStockError(ProviderError):
     """The provider has no such machine now, or will not give more of them."""
 
 
-class UnreachableError(ProviderError):
+class ProviderUnreachableError(ProviderError):
     """No whole answer in time; a change may or may not have happened."""
 
 
@@ -71,7 +71,7 @@ class InstanceState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class ProviderInstance:
     """One machine."""
 
     id: str
@@ -90,7 +90,7 @@ class PoolState:
     name: str
     target: int
     """How many machines are asked for, by anybody."""
-    nodes: tuple[Instance, ...] = ()
+    nodes: tuple[ProviderInstance, ...] = ()
     """Those that there are, leaving ones included; fewer than the target: the rest has not been found yet."""
     short: str = ""
     """Why what was asked for does not come (out of stock, quota, failing launches); empty: nothing is known of it."""
@@ -101,7 +101,7 @@ class PoolState:
     """Of these targeted, so many that nobody has been asked for yet: orders that can be taken back (`Orders`)."""
 
     @property
-    def standing(self) -> tuple[Instance, ...]:
+    def standing(self) -> tuple[ProviderInstance, ...]:
         """Machines that count towards the target."""
         return tuple(one for one in self.nodes if one.state is not InstanceState.LEAVING)
 
@@ -161,7 +161,7 @@ async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise UnreachableError(f"{what}: timed out after {seconds:.0f} s") from None
+        raise ProviderUnreachableError(f"{what}: timed out after {seconds:.0f} s") from None
 
 
 def raise_target(state: PoolState, by: int, seen: int | None, bound: str = "maximum") -> int:

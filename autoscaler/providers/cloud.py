@@ -13,7 +13,7 @@ import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from autoscaler.providers.base import MissingError, UnreachableError
+from autoscaler.providers.base import MissingError, ProviderUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ async def call_in_thread(executor: Executor, seconds: float, call: Callable[...,
         async with asyncio.timeout(seconds):
             return await asyncio.get_running_loop().run_in_executor(executor, partial(call, **given))
     except TimeoutError:
-        raise UnreachableError(f"timed out after {seconds:.0f} s") from None
+        raise ProviderUnreachableError(f"timed out after {seconds:.0f} s") from None
 
 
 def is_raised_by(exc: Exception, *packages: str) -> bool:

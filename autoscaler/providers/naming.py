@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from autoscaler.providers.base import UnreachableError
+from autoscaler.providers.base import ProviderUnreachableError
 from isolation.kube.core.errors import ClusterError
 from isolation.kube.paging import list_objects
 
@@ -56,9 +56,9 @@ class NodeNames:
             try:
                 self._known = await self._list()
             except ClusterError as exc:
-                raise UnreachableError(f"cannot list nodes: {exc}") from exc
+                raise ProviderUnreachableError(f"cannot list nodes: {exc}") from exc
             except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
-                raise UnreachableError(f"cannot read the list of nodes: {exc}") from exc
+                raise ProviderUnreachableError(f"cannot read the list of nodes: {exc}") from exc
             self._listed = self._clock()
         return {ident: self._known[ident] for ident in ids if ident in self._known}
 

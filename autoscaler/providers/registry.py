@@ -21,7 +21,7 @@ from isolation.contract.codec.cursor import CodecError, show
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from autoscaler.providers.base import Instance, Provider
+    from autoscaler.providers.base import Provider, ProviderInstance
     from isolation.contract.codec.cursor import At
     from isolation.contract.codec.template import NodeTemplate
     from isolation.kube.access import Access
@@ -155,7 +155,7 @@ class Providers:
         return replace(state, nodes=tuple(_with_name(one, names) for one in state.nodes))
 
 
-def _with_name(one: Instance, names: Mapping[str, str]) -> Instance:
+def _with_name(one: ProviderInstance, names: Mapping[str, str]) -> ProviderInstance:
     return one if one.node or one.id not in names else replace(one, node=names[one.id])
 
 

@@ -18,10 +18,10 @@ from autoscaler.providers.base import (
     WRITE_SECONDS,
     ChangedError,
     DeniedError,
-    Instance,
     InstanceState,
     PoolState,
     ProviderError,
+    ProviderInstance,
     deadline,
     raise_target,
 )
@@ -272,5 +272,5 @@ def _state(pool: str, look: _Look) -> PoolState:
     return PoolState(pool, look.scale.replicas, nodes, next((m.short for m in look.members if m.short), ""))
 
 
-def _leaving(one: Instance) -> Instance:
-    return Instance(one.id, one.node, InstanceState.LEAVING, one.note)
+def _leaving(one: ProviderInstance) -> ProviderInstance:
+    return ProviderInstance(one.id, one.node, InstanceState.LEAVING, one.note)

@@ -17,7 +17,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from autoscaler.providers.base import ChangedError, DeniedError, Instance, InstanceState, UnreachableError
+from autoscaler.providers.base import (
+    ChangedError,
+    DeniedError,
+    InstanceState,
+    ProviderInstance,
+    ProviderUnreachableError,
+)
 from autoscaler.providers.core.stock import is_out_of_stock, shorten_error
 from isolation.contract.codec.cursor import At, CodecError
 from isolation.contract.names import AUTOSCALER
@@ -75,7 +81,7 @@ class ScaledMember:
     object: str
     uid: str
     version: str
-    instance: Instance
+    instance: ProviderInstance
     marked: str = ""
     """Who marked it to go first; empty: nobody."""
     short: str = ""
@@ -179,17 +185,17 @@ def _machine(at: At, mark: str) -> ScaledMember:
     ident = at["spec"]["providerID"].text() or f"{meta['namespace'].text()}/{name}"
     note = why or phase
     short = why if not node and is_out_of_stock(why) else ""
-    return _member(meta, mark, Instance(ident, node, state, note), short)
+    return _member(meta, mark, ProviderInstance(ident, node, state, note), short)
 
 
 def _node(at: At, mark: str) -> ScaledMember:
     meta = at["metadata"]
     name = meta["name"].name()
     state = InstanceState.LEAVING if meta["deletionTimestamp"] else InstanceState.RUNNING
-    return _member(meta, mark, Instance(at["spec"]["providerID"].text() or name, name, state), "")
+    return _member(meta, mark, ProviderInstance(at["spec"]["providerID"].text() or name, name, state), "")
 
 
-def _member(meta: At, mark: str, instance: Instance, short: str) -> ScaledMember:
+def _member(meta: At, mark: str, instance: ProviderInstance, short: str) -> ScaledMember:
     marked = meta["annotations"][mark].text() if mark else ""
     return ScaledMember(
         meta["name"].name(), meta["uid"].text(), meta["resourceVersion"].text(), instance, marked, short
@@ -210,12 +216,12 @@ async def _translated(path: str) -> AsyncIterator[None]:
     try:
         yield
     except (TooManyRequestsError, ServerError) as exc:
-        raise UnreachableError(f"{path}: {exc}") from exc
+        raise ProviderUnreachableError(f"{path}: {exc}") from exc
     except ConflictError as exc:
         raise ChangedError(f"{path}: {exc.message or exc.reason}") from exc
     except RefusedError as exc:
         raise DeniedError(f"{path}: {exc}") from exc
     except CodecError as exc:
-        raise UnreachableError(f"cannot read {path}: {exc}") from exc
+        raise ProviderUnreachableError(f"cannot read {path}: {exc}") from exc
     except ClusterError as exc:
-        raise UnreachableError(f"{path}: {exc}") from exc
+        raise ProviderUnreachableError(f"{path}: {exc}") from exc

@@ -21,7 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from autoscaler.core.decide import decide
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.observation import observe_cluster
 from autoscaler.core.plan import Plan
 from autoscaler.core.pools import Pool
@@ -128,7 +128,11 @@ def passes(seen: Observation, kind: str) -> tuple[list[float], Plan]:
     """
     since = dict.fromkeys(seen.engine.nodes, 0.0)
     memory = AutoscalerState(unneeded=since, hot=dict.fromkeys(seen.card_utilization, 0.0), defragmenting=True)
-    limits, taken, plan = Limits(max_scale_down_parallelism=0) if kind == "still" else Limits(), [], Plan(0.0)
+    limits, taken, plan = (
+        ScalingLimits(max_scale_down_parallelism=0) if kind == "still" else ScalingLimits(),
+        [],
+        Plan(0.0),
+    )
     for _ in range(PASSES):
         began = time.process_time()
         plan, _memory = decide(seen, limits, memory)

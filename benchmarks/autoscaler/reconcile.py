@@ -35,7 +35,7 @@ from autoscaler.apis.rpc.core.wire import cloud as wire
 from autoscaler.apis.rpc.provider_groups import OfferedPool, ProviderGroups
 from autoscaler.apis.rpc.server import GrpcPort, serve
 from autoscaler.core.decide import decide
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.annotations import NodeNote, PodNote
 from autoscaler.kube.app import YOUNG_OBJECTS
@@ -43,7 +43,7 @@ from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Measured
 from autoscaler.kube.watches import Sources
-from autoscaler.providers.base import Instance, PoolState
+from autoscaler.providers.base import PoolState, ProviderInstance
 from autoscaler.providers.registry import PoolSource, Providers
 from benchmarks.autoscaler.decision import LARGEST_MIB, NOW, SIZES, Size, figures_of, observed
 from isolation.contract.codec.cursor import At
@@ -68,7 +68,7 @@ ANSWER_SECONDS: Final = 1.0
 """For a renewal of the Lease, and for a call of gRPC."""
 _TICK_SECONDS: Final = 0.001
 _ASK_SECONDS: Final = 0.02
-_LIMITS: Final = Limits(action_validation_delay_seconds=1.0)
+_LIMITS: Final = ScalingLimits(action_validation_delay_seconds=1.0)
 _NOBODY: Final = cast("Any", None)
 """Who is not asked for anything here: the API server, whose objects are put into the store directly."""
 
@@ -79,9 +79,9 @@ class Machines:
     name = "memory"
 
     def __init__(self, seen: Observation) -> None:
-        by_pool: dict[str, list[Instance]] = {name: [] for name in seen.pools}
+        by_pool: dict[str, list[ProviderInstance]] = {name: [] for name in seen.pools}
         for node in seen.engine.nodes.values():
-            by_pool[node.pool].append(Instance(f"id-{node.name}", node.name))
+            by_pool[node.pool].append(ProviderInstance(f"id-{node.name}", node.name))
         self._states = tuple(PoolState(name, len(nodes), tuple(nodes)) for name, nodes in by_pool.items())
 
     async def pools(self) -> tuple[PoolState, ...]:

@@ -26,7 +26,7 @@ from autoscaler.apis.rpc.core.wire import cloud as wire
 from autoscaler.apis.rpc.handler import CallPolicy
 from autoscaler.apis.rpc.provider_groups import OfferedPool, ProviderGroups
 from autoscaler.apis.rpc.server import GrpcPort, serve
-from autoscaler.providers.base import Instance, PoolState
+from autoscaler.providers.base import PoolState, ProviderInstance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ class Fleet:
         found = []
         for number in range(POOLS):
             mine = range(number, self.pooled, POOLS)
-            nodes = tuple(Instance(f"cloud:///zone/i-{at:017x}", f"node-{at}.example.com") for at in mine)
+            nodes = tuple(ProviderInstance(f"cloud:///zone/i-{at:017x}", f"node-{at}.example.com") for at in mine)
             found.append(PoolState(f"pool-{number}", len(nodes), nodes))
         return tuple(found)
 

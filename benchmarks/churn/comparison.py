@@ -21,7 +21,7 @@ from autoscaler.core.decide import decide
 from autoscaler.core.flapping import FlapDetector
 from autoscaler.core.fragmentation import find_fragmented
 from autoscaler.core.lifecycle import STANDING
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, ScaleUp
 from autoscaler.core.pools import Pool
 from autoscaler.core.templates import get_templates
@@ -45,9 +45,9 @@ HOUR: Final = 3600.0
 SAMPLE_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 60.0
 """A fragmented pod pod has waited longer than this with nothing coming for it: no turn of the loop is still out."""
-LIMITS: Final = Limits(min_replicas=1)
+LIMITS: Final = ScalingLimits(min_replicas=1)
 """The defaults, but that a pod of the trace, which names no controllers, stands for a replica that may move."""
-DECIDERS: Final[dict[str, tuple[Decider, Limits]]] = {
+DECIDERS: Final[dict[str, tuple[Decider, ScalingLimits]]] = {
     "per card": (decide, LIMITS),
     "per card, 10 %/h": (decide, replace(LIMITS, max_moves_per_hour_ratio=0.1)),
     "node sums": (decide_by_sums, LIMITS),
@@ -152,7 +152,7 @@ class _Run:
         fleet = SimulatedFleet((PoolSupply(pool, boot_seconds=120.0),))
         decider, limits_of = DECIDERS[name]
 
-        def watched(seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
+        def watched(seen: Observation, limits: ScalingLimits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
             plan, after = decider(seen, limits, memory)
             self._count(seen, plan)
             self._flaps.observe(seen, plan, HOUR)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autoscaler.core.disruption_budget import Budget
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.observation import observe_cluster
 from autoscaler.core.rebalance.cost import DisruptionCost
 from autoscaler.core.scale_down import find_removals, find_unneeded
@@ -40,7 +40,7 @@ BUDGETS: Final = (0.02, 0.05, 0.1, 0.2)
 """Moved pods, as parts of those that run after the churn."""
 NOW: Final = 1e6
 """Seconds: everything has been as it is for long."""
-OPEN: Final = Limits(
+OPEN: Final = ScalingLimits(
     min_replicas=1,
     max_scale_down_parallelism=10**6,
     scale_down_non_empty_candidates_count=10**6,

@@ -24,7 +24,7 @@ from isolation.contract.model import FULL_CORE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Step
     from autoscaler.core.state import AutoscalerState
@@ -90,7 +90,7 @@ def _holds(step: Step, fresh: Observation, waiting: set[str]) -> bool:
     return machine.state is MachineState.DRAINING and not here
 
 
-def decide_by_sums(seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:  # noqa: ARG001 (a decider's signature; the rules bring their own limits)
+def decide_by_sums(seen: Observation, limits: ScalingLimits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:  # noqa: ARG001 (a decider's signature; the rules bring their own limits)
     """What an autoscaler that adds up nodes would do now."""
     rooms = {
         name: Sums(seen.engine.nodes[name], seen.machines[name].pool, pods.values())

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autoscaler.core.rightsizing.history import ProgramHistory, UsageReading
-from autoscaler.core.rightsizing.recommend import Bounds, Policy, Recommendation, recommend_running
+from autoscaler.core.rightsizing.recommend import Bounds, EvidencePolicy, Recommendation, recommend_running
 from isolation.contract.quantity import GIB, MIB
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LEARNT_SECONDS: Final = 12 * 3600.0
 PROMISE: Final = 48 * GIB
-POLICY: Final = Policy(min_days=0, min_own_days=0, min_life_seconds=LEARNT_SECONDS / 2)
+POLICY: Final = EvidencePolicy(min_days=0, min_own_days=0, min_life_seconds=LEARNT_SECONDS / 2)
 HOUR_DAYS: Final = 24.0
 """The trace's hours are walked as days: a peak of each hour instead of each day."""
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from autoscaler.core.rightsizing.histogram import DAY, Histogram
 from autoscaler.core.rightsizing.history import ProgramHistory, UsageReading
-from autoscaler.core.rightsizing.recommend import Abstention, Bounds, Policy, recommend, recommend_running
+from autoscaler.core.rightsizing.recommend import Abstention, Bounds, EvidencePolicy, recommend, recommend_running
 from benchmarks.rightsizing.fleet import DAYS, STEPS
 from isolation.contract.quantity import GIB
 
@@ -45,8 +45,8 @@ class Adviser(Protocol):
 class OurAdviser:
     """The autoscaler's."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        self._policy = policy or Policy()
+    def __init__(self, policy: EvidencePolicy | None = None) -> None:
+        self._policy = policy or EvidencePolicy()
         self.history = ProgramHistory()
 
     def observe(self, new: UsageReading) -> None:

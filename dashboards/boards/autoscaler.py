@@ -20,8 +20,8 @@ from dashboards.boards.panel import (
     WARN,
     YELLOW,
     YES_NO,
-    Column,
     LabelColumn,
+    PanelColumn,
     Query,
     Threshold,
     ValueMapping,
@@ -265,25 +265,31 @@ _POOLS: Final = Section(
                     "card; idle compute in cards, and the stranded part of it that no pod of the current mix can use.",
                     (LabelColumn("pool", "Pool"),),
                     (
-                        Column("Ready", once(SCOPE, m.POOL_NODES, "pool", only=('state="ready"',)), "short", width=80),
-                        Column(
+                        PanelColumn(
+                            "Ready", once(SCOPE, m.POOL_NODES, "pool", only=('state="ready"',)), "short", width=80
+                        ),
+                        PanelColumn(
                             "Booting", once(SCOPE, m.POOL_NODES, "pool", only=('state="booting"',)), "short", width=80
                         ),
-                        Column("Requested", _by_pool(a.POOL_TARGET_NODES), "short", width=90),
-                        Column("Minimum", _by_pool(m.POOL_MIN_NODES), "short", width=90),
-                        Column("Maximum", _by_pool(m.POOL_MAX_NODES), "short", width=90),
-                        Column("Largest share", _by_pool(a.POOL_LARGEST_FREE), "bytes"),
-                        Column("Idle cards", _by_pool(a.POOL_IDLE_CARDS), "short"),
-                        Column(
+                        PanelColumn("Requested", _by_pool(a.POOL_TARGET_NODES), "short", width=90),
+                        PanelColumn("Minimum", _by_pool(m.POOL_MIN_NODES), "short", width=90),
+                        PanelColumn("Maximum", _by_pool(m.POOL_MAX_NODES), "short", width=90),
+                        PanelColumn("Largest share", _by_pool(a.POOL_LARGEST_FREE), "bytes"),
+                        PanelColumn("Idle cards", _by_pool(a.POOL_IDLE_CARDS), "short"),
+                        PanelColumn(
                             "Stranded cards",
                             _by_pool(a.POOL_STRANDED_CARDS),
                             "short",
                             steps=(Threshold(GREY), Threshold(ORANGE, 0.5)),
                         ),
-                        Column("Node price", _by_pool(a.POOL_NODE_PRICE), "short"),
-                        Column("Backoff", _by_pool(a.POOL_BACKOFF), "s", steps=(Threshold(GREY), Threshold(ORANGE, 1))),
-                        Column("Provider up", _by_pool(a.PROVIDER_UP, of="min"), "short", words=YES_NO),
-                        Column("Profile known", _by_pool(a.POOL_NODE_TEMPLATE_KNOWN, of="min"), "short", words=YES_NO),
+                        PanelColumn("Node price", _by_pool(a.POOL_NODE_PRICE), "short"),
+                        PanelColumn(
+                            "Backoff", _by_pool(a.POOL_BACKOFF), "s", steps=(Threshold(GREY), Threshold(ORANGE, 1))
+                        ),
+                        PanelColumn("Provider up", _by_pool(a.PROVIDER_UP, of="min"), "short", words=YES_NO),
+                        PanelColumn(
+                            "Profile known", _by_pool(a.POOL_NODE_TEMPLATE_KNOWN, of="min"), "short", words=YES_NO
+                        ),
                     ),
                     sort="Ready",
                 ),

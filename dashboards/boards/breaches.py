@@ -17,8 +17,8 @@ from dashboards.boards.panel import (
     RED,
     TROUBLE,
     WARN,
-    Column,
     LabelColumn,
+    PanelColumn,
     Query,
     Threshold,
     bars,
@@ -105,12 +105,14 @@ _LIST: Final = Section(
                         LabelColumn("card", "Card", width=70),
                     ),
                     (
-                        Column("Over by", total(over(_SCOPE), *_WHO), "bytes", steps=(Threshold(RED),)),
-                        Column(
+                        PanelColumn("Over by", total(over(_SCOPE), *_WHO), "bytes", steps=(Threshold(RED),)),
+                        PanelColumn(
                             "Time over promise", f"{_grown(m.OVER_LIMIT, *_WHO)} > 0", "s", steps=(Threshold(ORANGE),)
                         ),
-                        Column("Times over promise", f"round({_grown(m.OVER_LIMIT_INCIDENTS, *_WHO)}) > 0", "short"),
-                        Column("Denied", f"round({_grown(m.DENIED_ALLOCATIONS, *_WHO)}) > 0", "short"),
+                        PanelColumn(
+                            "Times over promise", f"round({_grown(m.OVER_LIMIT_INCIDENTS, *_WHO)}) > 0", "short"
+                        ),
+                        PanelColumn("Denied", f"round({_grown(m.DENIED_ALLOCATIONS, *_WHO)}) > 0", "short"),
                     ),
                     sort="Time over promise",
                     none="no container exceeded its promise",
@@ -130,10 +132,10 @@ _LIST: Final = Section(
                         LabelColumn("uuid", "UUID"),
                     ),
                     (
-                        Column(
+                        PanelColumn(
                             "Breaches", of_cards(f"{_SCOPE(m.BREACHES_OPEN)} > 0"), "short", steps=(Threshold(RED),)
                         ),
-                        Column(
+                        PanelColumn(
                             "Unattributed",
                             of_cards(f"{_SCOPE(m.CARD_MEMORY_UNATTRIBUTED)} > 0"),
                             "bytes",
@@ -217,7 +219,7 @@ _COURSE: Final = Section(
                 "them; tenants must keep them on their own.",
                 (LabelColumn("mode", "Mode"), LabelColumn("isolation", "Enforced by"), LabelColumn("pool", "Pool")),
                 (
-                    Column(
+                    PanelColumn(
                         "Cards",
                         f"count by (mode, isolation, pool) ({_SCOPE(m.CARD_INFO)})",
                         "short",

@@ -18,8 +18,8 @@ from dashboards.boards.panel import (
     RED,
     TROUBLE,
     YES_NO,
-    Column,
     LabelColumn,
+    PanelColumn,
     Query,
     Threshold,
     ValueMapping,
@@ -262,20 +262,24 @@ AGENT: Final = Section(
                     "containers with an allocation; cards with error events from the driver.",
                     TARGETS,
                     (
-                        Column("Ready", target(SCOPE(n.READY), "min"), "short", words=YES_NO),
-                        Column("Registered", target(SCOPE(n.KUBELET_REGISTERED), "min"), "short", words=YES_NO),
-                        Column(
+                        PanelColumn("Ready", target(SCOPE(n.READY), "min"), "short", words=YES_NO),
+                        PanelColumn("Registered", target(SCOPE(n.KUBELET_REGISTERED), "min"), "short", words=YES_NO),
+                        PanelColumn(
                             "Registrations", target(f"increase({SCOPE(n.KUBELET_REGISTRATIONS)}[$__range])"), "short"
                         ),
-                        Column("Connected", target(SCOPE(n.RUNTIME_CONNECTED), "min"), "short", words=YES_NO),
-                        Column("Connections", target(f"increase({SCOPE(n.RUNTIME_CONNECTIONS)}[$__range])"), "short"),
-                        Column("Device plugin", target(SCOPE(n.DEVICE_PLUGIN), "min"), "short", words=YES_NO),
-                        Column("Unprepared", target(f"increase({SCOPE(n.UNPREPARED_CONTAINERS)}[$__range])"), "short"),
-                        Column(
+                        PanelColumn("Connected", target(SCOPE(n.RUNTIME_CONNECTED), "min"), "short", words=YES_NO),
+                        PanelColumn(
+                            "Connections", target(f"increase({SCOPE(n.RUNTIME_CONNECTIONS)}[$__range])"), "short"
+                        ),
+                        PanelColumn("Device plugin", target(SCOPE(n.DEVICE_PLUGIN), "min"), "short", words=YES_NO),
+                        PanelColumn(
+                            "Unprepared", target(f"increase({SCOPE(n.UNPREPARED_CONTAINERS)}[$__range])"), "short"
+                        ),
+                        PanelColumn(
                             "MPS failures", target(f"increase({SCOPE(n.MPS_FAILED_CONTAINERS)}[$__range])"), "short"
                         ),
-                        Column("Allocations", target(SCOPE(n.ALLOCATIONS)), "short", steps=(Threshold(GREY),)),
-                        Column("Cards with error events", target(SCOPE(n.HEALTH_MONITORED_CARDS)), "short"),
+                        PanelColumn("Allocations", target(SCOPE(n.ALLOCATIONS)), "short", steps=(Threshold(GREY),)),
+                        PanelColumn("Cards with error events", target(SCOPE(n.HEALTH_MONITORED_CARDS)), "short"),
                     ),
                 ),
             ),
@@ -287,7 +291,7 @@ AGENT: Final = Section(
                     "scrape jobs read the same agent.",
                     (LabelColumn("node", "Node", to_node(), "Cards of this node"),),
                     (
-                        Column(
+                        PanelColumn(
                             "Agents",
                             f"count by (node) ({SCOPE(n.INFO)})",
                             "short",
@@ -437,11 +441,11 @@ _ALIVE: Final = Section(
                     "Each scrape target with its cost.",
                     TARGETS,
                     (
-                        Column("Up", target(SCOPE(UP), "min"), "short", words=YES_NO, width=70),
-                        Column("Scrape", target(SCOPE(SCRAPE_SECONDS)), "s"),
-                        Column("Samples", target(SCOPE(SCRAPED)), "short"),
-                        Column("CPU", target(rate(SCOPE(PROCESS_CPU))), "percentunit"),
-                        Column("Memory", target(SCOPE(PROCESS_MEMORY)), "bytes"),
+                        PanelColumn("Up", target(SCOPE(UP), "min"), "short", words=YES_NO, width=70),
+                        PanelColumn("Scrape", target(SCOPE(SCRAPE_SECONDS)), "s"),
+                        PanelColumn("Samples", target(SCOPE(SCRAPED)), "short"),
+                        PanelColumn("CPU", target(rate(SCOPE(PROCESS_CPU))), "percentunit"),
+                        PanelColumn("Memory", target(SCOPE(PROCESS_MEMORY)), "bytes"),
                     ),
                     sort="Memory",
                 ),

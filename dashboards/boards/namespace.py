@@ -17,8 +17,8 @@ from dashboards.boards.panel import (
     GREY,
     ORANGE,
     YELLOW,
-    Column,
     LabelColumn,
+    PanelColumn,
     Query,
     Threshold,
     dial,
@@ -123,10 +123,10 @@ _ACCOUNT: Final = Section(
                     "Usage of each namespace in the selected time range. Select a month to get a monthly bill.",
                     (LabelColumn("namespace", "Namespace"),),
                     (
-                        Column("Promised", _hours(_SCOPE(NAMESPACE_ALLOCATED), "namespace", per=GIB), _GIB_HOURS),
-                        Column("Used", _hours(_SCOPE(NAMESPACE_USED), "namespace", per=GIB), _GIB_HOURS),
-                        Column("Wasted", _hours(_SCOPE(NAMESPACE_WASTED), "namespace", per=GIB), _GIB_HOURS),
-                        Column(
+                        PanelColumn("Promised", _hours(_SCOPE(NAMESPACE_ALLOCATED), "namespace", per=GIB), _GIB_HOURS),
+                        PanelColumn("Used", _hours(_SCOPE(NAMESPACE_USED), "namespace", per=GIB), _GIB_HOURS),
+                        PanelColumn("Wasted", _hours(_SCOPE(NAMESPACE_WASTED), "namespace", per=GIB), _GIB_HOURS),
+                        PanelColumn(
                             "Used fraction",
                             f"{_hours(_SCOPE(NAMESPACE_USED), 'namespace')} / "
                             f"({_hours(_SCOPE(NAMESPACE_ALLOCATED), 'namespace')} > 0)",
@@ -134,12 +134,12 @@ _ACCOUNT: Final = Section(
                             steps=(Threshold(ORANGE), Threshold(YELLOW, 0.3), Threshold(GREEN, 0.5)),
                             bar=1.0,
                         ),
-                        Column(
+                        PanelColumn(
                             "Compute promised", _hours(_SCOPE(m.CONTAINER_COMPUTE_ALLOCATED), "namespace"), _CARD_HOURS
                         ),
-                        Column("Compute used", _computed("namespace"), _CARD_HOURS),
-                        Column("Energy", _wh("namespace"), "watth"),
-                        Column(
+                        PanelColumn("Compute used", _computed("namespace"), _CARD_HOURS),
+                        PanelColumn("Energy", _wh("namespace"), "watth"),
+                        PanelColumn(
                             "Pods now",
                             "count by (namespace) "
                             f"(count by (namespace, pod) ({_SCOPE(m.CONTAINER_MEMORY_ALLOCATED)}))",
@@ -217,10 +217,12 @@ _PODS: Final = Section(
                     "could request less. The name links to the dashboard of the pod.",
                     (LabelColumn("namespace", "Namespace"), LabelColumn("pod", "Pod", to_pod(), "This pod")),
                     (
-                        Column("Never used", _never("namespace", "pod"), "bytes", steps=(Threshold(GREY),)),
-                        Column("Promised", total(_SCOPE(m.CONTAINER_MEMORY_ALLOCATED), "namespace", "pod"), "bytes"),
-                        Column("Used now", total(_SCOPE(m.CONTAINER_MEMORY_USED), "namespace", "pod"), "bytes"),
-                        Column(
+                        PanelColumn("Never used", _never("namespace", "pod"), "bytes", steps=(Threshold(GREY),)),
+                        PanelColumn(
+                            "Promised", total(_SCOPE(m.CONTAINER_MEMORY_ALLOCATED), "namespace", "pod"), "bytes"
+                        ),
+                        PanelColumn("Used now", total(_SCOPE(m.CONTAINER_MEMORY_USED), "namespace", "pod"), "bytes"),
+                        PanelColumn(
                             "Busy", total(rate(_SCOPE(m.CONTAINER_COMPUTE_SECONDS)), "namespace", "pod"), "percentunit"
                         ),
                     ),
@@ -296,13 +298,13 @@ _RIGHT_SIZING: Final = Section(
                         LabelColumn("model", "Card"),
                     ),
                     (
-                        Column("Would come back", _FREED, "bytes", steps=(Threshold(YELLOW),)),
-                        Column(
+                        PanelColumn("Would come back", _FREED, "bytes", steps=(Threshold(YELLOW),)),
+                        PanelColumn(
                             "Recommended",
                             f"max by (namespace, owner, container, model) ({_SCOPE(a.RECOMMENDED_MEMORY)})",
                             "bytes",
                         ),
-                        Column(
+                        PanelColumn(
                             "Recommended compute",
                             f"max by (namespace, owner, container, model) ({_SCOPE(a.RECOMMENDED_COMPUTE)})",
                             "percentunit",

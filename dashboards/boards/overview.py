@@ -21,8 +21,8 @@ from dashboards.boards.panel import (
     RED,
     TROUBLE,
     YELLOW,
-    Column,
     LabelColumn,
+    PanelColumn,
     Query,
     Threshold,
     bars,
@@ -60,7 +60,7 @@ ALERTING: Final = Section(
                         LabelColumn("severity", "Severity", width=100),
                         LabelColumn("alertname", "Alert", f"{RUNBOOKS}/${{__value.text}}.md", "Runbook"),
                     ),
-                    (Column("Objects", f"count by (severity, alertname) ({_FIRING})", "short", width=90),),
+                    (PanelColumn("Objects", f"count by (severity, alertname) ({_FIRING})", "short", width=90),),
                     sort="Severity",
                     none="no alert is firing",
                 ),
@@ -139,8 +139,8 @@ NODES: Final = Section(
                     "Memory, load and breaches of each node. The name links to the cards of the node.",
                     (LabelColumn("node", "Node", to_node(), "Cards of this node"),),
                     (
-                        Column("Cards", f"count by (node) ({SCOPE(m.CARD_INFO)})", "short", width=70),
-                        Column(
+                        PanelColumn("Cards", f"count by (node) ({SCOPE(m.CARD_INFO)})", "short", width=70),
+                        PanelColumn(
                             "Promised",
                             f"{total(in_pool(SCOPE, SCOPE(m.CARD_MEMORY_ALLOCATED)), 'node')} / "
                             f"({total(in_pool(SCOPE, SCOPE(m.CARD_MEMORY_ALLOCATABLE)), 'node')} > 0)",
@@ -148,7 +148,7 @@ NODES: Final = Section(
                             steps=(Threshold(BLUE),),
                             bar=1.0,
                         ),
-                        Column(
+                        PanelColumn(
                             "Used",
                             f"{total(in_pool(SCOPE, SCOPE(m.CARD_MEMORY_USED)), 'node')} / "
                             f"({total(in_pool(SCOPE, SCOPE(m.CARD_MEMORY_TOTAL)), 'node')} > 0)",
@@ -156,14 +156,14 @@ NODES: Final = Section(
                             steps=(Threshold(GREEN), Threshold(ORANGE, 0.9)),
                             bar=1.0,
                         ),
-                        Column(
+                        PanelColumn(
                             "Busy",
                             f"avg by (node) ({in_pool(SCOPE, rate(SCOPE(m.CARD_BUSY_SECONDS)))})",
                             "percentunit",
                             width=80,
                         ),
-                        Column("Power", total(in_pool(SCOPE, SCOPE(m.CARD_POWER)), "node"), "watt", width=90),
-                        Column(
+                        PanelColumn("Power", total(in_pool(SCOPE, SCOPE(m.CARD_POWER)), "node"), "watt", width=90),
+                        PanelColumn(
                             "Breaches",
                             total(in_pool(SCOPE, SCOPE(m.BREACHES_OPEN)), "node"),
                             "short",
@@ -181,11 +181,13 @@ NODES: Final = Section(
                     "Promised and used memory of each namespace. The name links to the usage of the namespace.",
                     (LabelColumn("namespace", "Namespace", to_namespace(), "Usage of this namespace"),),
                     (
-                        Column(
+                        PanelColumn(
                             "Promised", total(in_pool(SCOPE, SCOPE(m.CONTAINER_MEMORY_ALLOCATED)), "namespace"), "bytes"
                         ),
-                        Column("Used", total(in_pool(SCOPE, SCOPE(m.CONTAINER_MEMORY_USED)), "namespace"), "bytes"),
-                        Column("Wasted", total(in_pool(SCOPE, waste(SCOPE)), "namespace"), "bytes"),
+                        PanelColumn(
+                            "Used", total(in_pool(SCOPE, SCOPE(m.CONTAINER_MEMORY_USED)), "namespace"), "bytes"
+                        ),
+                        PanelColumn("Wasted", total(in_pool(SCOPE, waste(SCOPE)), "namespace"), "bytes"),
                     ),
                     sort="Promised",
                 ),

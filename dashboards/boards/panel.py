@@ -58,7 +58,7 @@ class ValueMapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PanelColumn:
     """A figure of a table, one for each combination of its key labels."""
 
     title: str
@@ -105,7 +105,7 @@ class Panel:
     """Lines: legend with mean and largest value of the range."""
     spark: bool = False
     keys: tuple[LabelColumn, ...] = ()
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PanelColumn, ...] = ()
     sort: str = ""
     none: str = ""
     """What stands there when there is nothing to show."""
@@ -184,7 +184,13 @@ def states(
 
 
 def table(
-    title: str, text: str, keys: tuple[LabelColumn, ...], columns: tuple[Column, ...], *, sort: str = "", none: str = ""
+    title: str,
+    text: str,
+    keys: tuple[LabelColumn, ...],
+    columns: tuple[PanelColumn, ...],
+    *,
+    sort: str = "",
+    none: str = "",
 ) -> Panel:
     """A list; every column's query has exactly the key labels."""
     return Panel(PanelType.TABLE, title, text, keys=keys, columns=columns, sort=sort, none=none)

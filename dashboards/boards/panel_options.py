@@ -15,7 +15,7 @@ from dashboards.boards.panel import PanelType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dashboards.boards.panel import Column, LabelColumn, Panel, Threshold, ValueMapping
+    from dashboards.boards.panel import LabelColumn, Panel, PanelColumn, Threshold, ValueMapping
 
 _LATEST: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _SCROLLED: Final = {
@@ -167,7 +167,7 @@ def _override(name: str, properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cell(column: Column) -> dict[str, Any]:
+def _cell(column: PanelColumn) -> dict[str, Any]:
     made: dict[str, Any] = {"unit": column.unit}
     if column.steps:
         made["thresholds"] = {"mode": "absolute", "steps": _steps(column.steps)}

@@ -17,8 +17,8 @@ from dashboards.boards.panel import (
     ORANGE,
     RED,
     YELLOW,
-    Column,
     LabelColumn,
+    PanelColumn,
     Query,
     Threshold,
     dial,
@@ -168,10 +168,10 @@ _LIST: Final = Section(
                         LabelColumn("card", "Card", width=70),
                     ),
                     (
-                        Column("Promised", _by_container(m.CONTAINER_MEMORY_ALLOCATED), "bytes"),
-                        Column("Used", _by_container(m.CONTAINER_MEMORY_USED), "bytes"),
-                        Column("Peak use", _by_container(m.CONTAINER_MEMORY_PEAK), "bytes"),
-                        Column(
+                        PanelColumn("Promised", _by_container(m.CONTAINER_MEMORY_ALLOCATED), "bytes"),
+                        PanelColumn("Used", _by_container(m.CONTAINER_MEMORY_USED), "bytes"),
+                        PanelColumn("Peak use", _by_container(m.CONTAINER_MEMORY_PEAK), "bytes"),
+                        PanelColumn(
                             "Used fraction",
                             f"{_by_container(m.CONTAINER_MEMORY_USED)}"
                             f" / ({_by_container(m.CONTAINER_MEMORY_ALLOCATED)} > 0)",
@@ -179,15 +179,15 @@ _LIST: Final = Section(
                             steps=(Threshold(GREEN), Threshold(ORANGE, 0.95), Threshold(RED, 1.001)),
                             bar=1.0,
                         ),
-                        Column("Compute promised", _by_container(m.CONTAINER_COMPUTE_ALLOCATED), "percentunit"),
-                        Column("Compute limit", _by_container(m.CONTAINER_COMPUTE_LIMIT), "percentunit"),
-                        Column("Compute used", total(_BUSY, *_KEYS), "percentunit"),
-                        Column(
+                        PanelColumn("Compute promised", _by_container(m.CONTAINER_COMPUTE_ALLOCATED), "percentunit"),
+                        PanelColumn("Compute limit", _by_container(m.CONTAINER_COMPUTE_LIMIT), "percentunit"),
+                        PanelColumn("Compute used", total(_BUSY, *_KEYS), "percentunit"),
+                        PanelColumn(
                             "Overrun of long kernels",
                             total(begun(_SCOPE(m.CONTAINER_COMPUTE_OVERRUN)), *_KEYS),
                             "s",
                         ),
-                        Column(
+                        PanelColumn(
                             "Time over promise",
                             total(begun(_SCOPE(m.OVER_LIMIT)), *_KEYS),
                             "s",
@@ -217,7 +217,7 @@ _LIST: Final = Section(
                         LabelColumn("compute_source", "Compute source"),
                     ),
                     (
-                        Column(
+                        PanelColumn(
                             "Cards",
                             "count by (pod, container, promise, allocation_source, policy, source, compute_source) "
                             f"({_SCOPE(m.CONTAINER_INFO)})",

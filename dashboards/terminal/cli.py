@@ -34,10 +34,10 @@ from dashboards.terminal.options import (
 from dashboards.terminal.read.breaches import measured
 from dashboards.terminal.read.source import (
     CANNOT_READ,
-    CannotReadError,
     NoSuchError,
     Reading,
     SourceSelection,
+    UnreadableSourceError,
     ask_api_server,
     read,
 )
@@ -142,7 +142,7 @@ def _draw(read_lines: Callable[[], list[str]], output: TextOutput, again: float 
         try:
             lines = read_lines()
             shown = lines
-        except CannotReadError as exc:
+        except UnreadableSourceError as exc:
             if not lines:
                 raise
             shown = [*lines, *sentence(output, f"refresh failed: {exc.message}", BAD)]
@@ -320,7 +320,7 @@ def recommend(**given: Any) -> None:
     view: Any = import_module("dashboards.terminal.recommend_view")  # brings YAML with it
     found = ask_api_server(source, view.read_recommendations, has_local=False)
     if isinstance(found, str):
-        raise CannotReadError(found)
+        raise UnreadableSourceError(found)
     programs = view.select(found.programs, "" if given["everywhere"] else given["namespace"], given["owner"])
     if given["owner"] and not programs:
         raise NoSuchError(f"no running workload {given['owner']} has been measured")

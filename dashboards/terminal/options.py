@@ -30,7 +30,7 @@ _WIDEST: Final = 400
 EXIT_CODES: Final = "Exit status: 0 success, 2 usage error, 3 no source can be read, 4 pod or node not found."
 
 
-class Address(click.ParamType[str]):
+class HttpAddress(click.ParamType[str]):
     """An http or https URL."""
 
     name = "URL"
@@ -61,7 +61,7 @@ _MACHINE: Final = (
         "--local",
         is_flag=False,
         flag_value=LOCAL,
-        type=Address(),
+        type=HttpAddress(),
         metavar="[URL]",
         help=f"Read the exporter of one machine at URL ({LOCAL} if no URL is given) instead of a cluster. This is "
         "the default if there is no kubeconfig.",
@@ -70,7 +70,7 @@ _MACHINE: Final = (
 _READING: Final = (
     click.option(
         "--prometheus",
-        type=Address(),
+        type=HttpAddress(),
         metavar="URL",
         help="Read the memory in use from this Prometheus instead of from each exporter.",
     ),

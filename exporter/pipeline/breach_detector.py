@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from exporter.pipeline.breach_log import Breach, BreachKind, BreachLog, FindingKey, update_breach_log
+from exporter.pipeline.breach_log import BreachKind, BreachLog, FindingKey, LoggedBreach, update_breach_log
 from exporter.pipeline.breach_rules import list_findings, list_region_pids
 from exporter.pipeline.compute_seconds import ComputeTotals, attribute_compute
 from exporter.pipeline.container_history import ContainerHistory, Growth, OverLimitState
@@ -60,7 +60,7 @@ class Detection:
 
     reading: NodeReading
     state: DetectorState
-    begun: tuple[Breach, ...]
+    begun: tuple[LoggedBreach, ...]
     """Breaches that this sample began."""
 
 

@@ -77,7 +77,7 @@ class BreachFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class LoggedBreach:
     """A finding from its beginning on."""
 
     number: int
@@ -99,9 +99,9 @@ class Breach:
 class BreachLog:
     """Every record that is kept."""
 
-    ring: Mapping[int, Breach] = field(default_factory=lambda: MappingProxyType({}))
+    ring: Mapping[int, LoggedBreach] = field(default_factory=lambda: MappingProxyType({}))
     """By number, oldest first."""
-    open: Mapping[FindingKey, Breach] = field(default_factory=lambda: MappingProxyType({}))
+    open: Mapping[FindingKey, LoggedBreach] = field(default_factory=lambda: MappingProxyType({}))
     waiting: Mapping[FindingKey, int] = field(default_factory=lambda: MappingProxyType({}))
     """Findings that are not breaches yet: in how many samples they were."""
     counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType(dict.fromkeys(BreachKind, 0)))
@@ -113,12 +113,12 @@ def update_breach_log(
     findings: Mapping[FindingKey, BreachFinding],
     unsure: Callable[[FindingKey], bool],
     epoch: float,
-) -> tuple[BreachLog, tuple[Breach, ...]]:
+) -> tuple[BreachLog, tuple[LoggedBreach, ...]]:
     """The records after one more sample, and the breaches that it began."""
     ring, counts, numbers = dict(before.ring), dict(before.counts), before.numbers
     waiting: dict[FindingKey, int] = {}
-    going: dict[FindingKey, Breach] = {}
-    begun: list[Breach] = []
+    going: dict[FindingKey, LoggedBreach] = {}
+    begun: list[LoggedBreach] = []
     for key, known in before.open.items():
         finding = findings.get(key)
         if finding is not None:
@@ -135,7 +135,9 @@ def update_breach_log(
             waiting[key] = seen
             continue
         numbers += 1
-        breach = Breach(numbers, finding, epoch, epoch, peak_bytes=finding.used_bytes, times=max(1, finding.times))
+        breach = LoggedBreach(
+            numbers, finding, epoch, epoch, peak_bytes=finding.used_bytes, times=max(1, finding.times)
+        )
         ring[numbers] = going[key] = breach
         counts[finding.kind] += 1
         begun.append(breach)
@@ -143,18 +145,18 @@ def update_breach_log(
     return BreachLog(_kept(ring), going, waiting, counts, numbers), tuple(begun)
 
 
-def _goes_on(known: Breach, finding: BreachFinding, epoch: float) -> Breach:
+def _goes_on(known: LoggedBreach, finding: BreachFinding, epoch: float) -> LoggedBreach:
     amounts = [one for one in (known.peak_bytes, finding.used_bytes) if one is not None]
     peak = max(amounts) if amounts else None
     return replace(known, finding=finding, last=epoch, peak_bytes=peak, times=known.times + finding.times)
 
 
-def _kept(ring: dict[int, Breach]) -> dict[int, Breach]:
+def _kept(ring: dict[int, LoggedBreach]) -> dict[int, LoggedBreach]:
     """The latest records; of one owner's only so many, so that nobody can push the others out."""
     if len(ring) <= ONE_OWNER:
         return ring
     seen: dict[FindingKey, int] = {}
-    kept: deque[Breach] = deque()
+    kept: deque[LoggedBreach] = deque()
     for breach in reversed(tuple(ring.values())):
         key = breach.finding.key
         seen[key] = seen.get(key, 0) + 1
@@ -169,7 +171,7 @@ def to_json(log: BreachLog, node: str) -> str:
     return json.dumps({"version": 1, "node": node, "totals": dict(log.counts), "breaches": found}) + "\n"
 
 
-def _record(breach: Breach) -> dict[str, object]:
+def _record(breach: LoggedBreach) -> dict[str, object]:
     finding = asdict(breach.finding)
     finding.pop("times")
     finding["message"] = finding.pop("text")

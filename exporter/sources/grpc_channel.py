@@ -2,7 +2,7 @@
 """
 One gRPC connection to a Unix socket of the kubelet's, kept, and calls that always end.
 
-Translates gRPC's errors into `Why`s and `SourceError`s; knows no message. A rejection by the rate
+Translates gRPC's errors into `NoAnswer`s and `SourceError`s; knows no message. A rejection by the rate
 limit, which the kubelet applies to all callers together, is tried again for as long as the deadline lasts.
 Imported only where there is a kubelet: gRPC is the largest thing in the process.
 """
@@ -39,7 +39,7 @@ _OPTIONS: Final = (
 )
 
 
-class Why(Enum):
+class NoAnswer(Enum):
     """Why there is no answer although there is a kubelet."""
 
     NOT_FOUND = "not found"
@@ -56,13 +56,13 @@ class GrpcConnection:
         self._channel: Any = None
         self._calls: dict[str, Any] = {}
 
-    def call(self, method: str, request: Any, answer: Any, until: float) -> Any | Why:
+    def call(self, method: str, request: Any, answer: Any, until: float) -> Any | NoAnswer:
         """The answer, or why not; `until`: monotonic seconds at which it must be over. SourceError: no kubelet."""
         pauses, kept = iter(PAUSES), self._channel is not None
         while True:
             left = min(until - time.monotonic(), self.deadline)
             if left <= 0:
-                return Why.REFUSED
+                return NoAnswer.REFUSED
             try:
                 return self._method(method, request, answer)(request, timeout=left)
             except grpc.RpcError as exc:
@@ -73,7 +73,7 @@ class GrpcConnection:
                         continue
                 why = self._why(exc)
             pause = next(pauses, None)
-            if why is not Why.REFUSED or pause is None or time.monotonic() + pause >= until:
+            if why is not NoAnswer.REFUSED or pause is None or time.monotonic() + pause >= until:
                 return why
             time.sleep(pause)
 
@@ -93,22 +93,22 @@ class GrpcConnection:
             )
         return self._calls[method]
 
-    def _why(self, exc: Any) -> Why:
+    def _why(self, exc: Any) -> NoAnswer:
         """For kubelets leave some errors without a code, in words only."""
         code, words = exc.code(), exc.details() or ""
         match code:
             case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" not in words:
-                return Why.REFUSED
+                return NoAnswer.REFUSED
             case grpc.StatusCode.NOT_FOUND:
-                return Why.NOT_FOUND
+                return NoAnswer.NOT_FOUND
             case grpc.StatusCode.UNIMPLEMENTED:
-                return Why.UNKNOWN_METHOD
+                return NoAnswer.UNKNOWN_METHOD
             case grpc.StatusCode.FAILED_PRECONDITION:
-                return Why.NOT_READY
+                return NoAnswer.NOT_READY
             case grpc.StatusCode.UNKNOWN if words.endswith("not found"):
-                return Why.NOT_FOUND
+                return NoAnswer.NOT_FOUND
             case grpc.StatusCode.UNKNOWN if words.endswith("method disabled"):
-                return Why.UNKNOWN_METHOD
+                return NoAnswer.UNKNOWN_METHOD
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise SourceError(f"the kubelet on {self.socket} timed out after {self.deadline:g} s")
             case grpc.StatusCode.UNAVAILABLE:

@@ -229,7 +229,7 @@ class _PodsApi:
             self._connection = grpc_channel.GrpcConnection(self._socket, self._deadline)
         until = time.monotonic() + self._deadline
         answer = self._connection.call(api.LIST_PODS, api.ListPodsRequest(), api.ListPodsResponse, until)
-        if isinstance(answer, grpc_channel.Why):
+        if isinstance(answer, grpc_channel.NoAnswer):
             raise SourceError(f"the kubelet's Pods API does not list pods: {answer.value}")
         containers: dict[str, ContainerIdentity] = {}
         pods: dict[str, tuple[str, str]] = {}

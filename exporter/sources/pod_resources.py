@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from exporter.pipeline.snapshot import DeviceGrant, KubeletSample
 from exporter.sources.errors import SourceError
-from exporter.sources.grpc_channel import GrpcConnection, Why
+from exporter.sources.grpc_channel import GrpcConnection, NoAnswer
 from isolation.contract import kubelet_api as api
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class KubeletSource:
     def _list(self) -> Iterator[DeviceGrant]:
         until = time.monotonic() + self._connection.deadline
         answer = self._connection.call(api.LIST, api.ListPodResourcesRequest(), api.ListPodResourcesResponse, until)
-        if isinstance(answer, Why):
+        if isinstance(answer, NoAnswer):
             raise SourceError(
                 f"the kubelet's pod-resources API does not list pods: {answer.value}; its rate limit covers all clients"
             )
@@ -128,12 +128,12 @@ class KubeletSource:
         request = api.GetPodResourcesRequest(pod_namespace=pod[0], pod_name=pod[1])
         answer = self._connection.call(api.GET, request, api.GetPodResourcesResponse, until)
         match answer:
-            case Why.NOT_FOUND:
+            case NoAnswer.NOT_FOUND:
                 return ()
-            case Why.REFUSED:
+            case NoAnswer.REFUSED:
                 return None
-            case Why():
-                kind = NoSinglePodsError if answer is Why.UNKNOWN_METHOD else SourceError
+            case NoAnswer():
+                kind = NoSinglePodsError if answer is NoAnswer.UNKNOWN_METHOD else SourceError
                 raise kind(
                     f"the kubelet does not answer requests for single pods ({answer.value}): upgrade it to 1.34 or "
                     "newer, or run it with --feature-gates=KubeletPodResourcesGet=true"

@@ -2,9 +2,9 @@
 """
 What can enforce promises on a node, what each way holds, and which one a node uses.
 
-Pure. A node mode asks for abilities, not for a product. A choice (`Backend`) is made of one or more parts: the kernel
-limits memory, and the library limits compute and managed memory beside it. Whether a backend works on a machine is
-found out elsewhere; here it is a reason, or none.
+Pure. A node mode asks for abilities, not for a product. A choice (`Backend`) is made of one or more enforcers: the
+kernel limits memory, and the library limits compute and managed memory beside it. Whether a backend works on a machine
+is found out elsewhere; here it is a reason, or none.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _ways(*ways: Bypass) -> Ways:
     return frozenset(frozenset({one}) for one in ways)
 
 
-class Part(StrEnum):
-    """One enforcer."""
+class Enforcer(StrEnum):
+    """What can hold a limit."""
 
     LIBRARY = "library"
     KERNEL = "kernel"
@@ -135,7 +135,7 @@ NEEDS: Final = MappingProxyType(
     {
         Mode.CGPU: Need(memory=True),
         Mode.CORE_MEM: Need(memory=True, compute=True),
-        Mode.MPS: Need(memory=True, compute=True, only=Part.MPS.value),
+        Mode.MPS: Need(memory=True, compute=True, only=Enforcer.MPS.value),
     }
 )
 """Modes that are not here promise nothing."""
@@ -148,13 +148,13 @@ def need_of(mode: Mode) -> Need:
 
 ABILITIES: Final = MappingProxyType(
     {
-        Part.LIBRARY: Abilities(
+        Enforcer.LIBRARY: Abilities(
             Memory.HARD, ComputeLimit.EXACT, _ways(Bypass.UNLOADED), _ways(Bypass.UNLOADED), Counts.CUDA
         ),
         # NVIDIA, "MPS v3 Memory Partitioning": all device memory; managed memory only as system memory.
-        Part.KERNEL: Abilities(Memory.HARD, memory_bypass=_ways(Bypass.MANAGED), counts=Counts.ALL),
+        Enforcer.KERNEL: Abilities(Memory.HARD, memory_bypass=_ways(Bypass.MANAGED), counts=Counts.ALL),
         # NVIDIA, "Multi-Process Service": limits of each process, by variables of the client below the server's.
-        Part.MPS: Abilities(
+        Enforcer.MPS: Abilities(
             Memory.HARD,
             ComputeLimit.CEILING,
             _ways(Bypass.ENVIRONMENT, Bypass.PROCESSES),
@@ -163,7 +163,7 @@ ABILITIES: Final = MappingProxyType(
             Faults.SHARED,
         ),
         # Of an instance against its neighbours: shares inside it are the library's.
-        Part.MIG: Abilities(),
+        Enforcer.MIG: Abilities(),
     }
 )
 
@@ -173,10 +173,10 @@ class Backend:
     """What a node may use, by the name that stands in its label, in options and in metrics."""
 
     name: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Enforcer, ...] = ()
     automatic: bool = True
     """Whether a node uses it without being told to."""
-    compute: Part | None = None
+    compute: Enforcer | None = None
     """The one part that limits compute, the others' limits are off; None: they hold together what each of them does."""
 
     @property
@@ -205,10 +205,10 @@ class Backend:
 
 
 NONE: Final = Backend("none", automatic=False)
-LIBRARY: Final = Backend("library", (Part.LIBRARY,))
-KERNEL: Final = Backend("kernel", (Part.KERNEL, Part.LIBRARY))
-MIG: Final = Backend("mig", (Part.MIG, Part.LIBRARY), compute=Part.MIG)
-MPS: Final = Backend("mps", (Part.MPS, Part.LIBRARY), automatic=False, compute=Part.MPS)
+LIBRARY: Final = Backend("library", (Enforcer.LIBRARY,))
+KERNEL: Final = Backend("kernel", (Enforcer.KERNEL, Enforcer.LIBRARY))
+MIG: Final = Backend("mig", (Enforcer.MIG, Enforcer.LIBRARY), compute=Enforcer.MIG)
+MPS: Final = Backend("mps", (Enforcer.MPS, Enforcer.LIBRARY), automatic=False, compute=Enforcer.MPS)
 """A fault of one client hits all, so only in the mode of that name."""
 BACKENDS: Final = MappingProxyType({one.name: one for one in (KERNEL, MIG, LIBRARY, MPS, NONE)})
 """The best first."""
@@ -217,7 +217,7 @@ AUTO: Final = "auto"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BackendChoice:
     """What a node uses, or why it can promise nothing."""
 
     backend: Backend | None
@@ -225,7 +225,7 @@ class Choice:
     """Why there is none, or why a better one is not used; empty: the best there is."""
 
 
-def choose(wanted: str, need: Need, found: Mapping[str, str]) -> Choice:
+def choose(wanted: str, need: Need, found: Mapping[str, str]) -> BackendChoice:
     """
     What a node uses.
 
@@ -237,20 +237,20 @@ def choose(wanted: str, need: Need, found: Mapping[str, str]) -> Choice:
     if wanted != AUTO:
         named = BACKENDS.get(wanted)
         if named is None:
-            return Choice(None, f"backend {wanted[:63]!r} is unknown: use one of {AUTO}, {', '.join(BACKENDS)}")
+            return BackendChoice(None, f"backend {wanted[:63]!r} is unknown: use one of {AUTO}, {', '.join(BACKENDS)}")
         why = _mismatch(named, need) or _obstacle(named, found) or named.abilities.lacks(need)
-        return Choice(None, f"backend {wanted} cannot be used here: {why}") if why else Choice(named)
+        return BackendChoice(None, f"backend {wanted} cannot be used here: {why}") if why else BackendChoice(named)
     if need == Need():
-        return Choice(NONE)
+        return BackendChoice(NONE)
     passed: list[str] = []
     for one in BACKENDS.values():
         if not one.automatic:
             continue
         why = _obstacle(one, found) or one.abilities.lacks(need)
         if not why:
-            return Choice(one, "; ".join(passed))
+            return BackendChoice(one, "; ".join(passed))
         passed.append(f"{one.name}: {why}")
-    return Choice(None, f"nothing here holds what the node's mode promises ({'; '.join(passed)})")
+    return BackendChoice(None, f"nothing here holds what the node's mode promises ({'; '.join(passed)})")
 
 
 def _obstacle(one: Backend, found: Mapping[str, str]) -> str:
@@ -260,7 +260,7 @@ def _obstacle(one: Backend, found: Mapping[str, str]) -> str:
 
 def _mismatch(named: Backend, need: Need) -> str:
     """Why the backend does not go with the mode; empty: it does."""
-    if named.name == need.only or Part.MPS.value not in {named.name, need.only}:
+    if named.name == need.only or Enforcer.MPS.value not in {named.name, need.only}:
         return ""
     return "it serves node mode mps alone" if named is MPS else "node mode mps is served by backend mps alone"
 

@@ -27,7 +27,7 @@ VOID: Final = "void"
 """Value of NVIDIA_VISIBLE_DEVICES with which NVIDIA's runtimes add nothing to a container."""
 
 
-class Event(IntEnum):
+class NriEvent(IntEnum):
     """An event's bit in a subscription is its number less one. A bit that a runtime does not know ends the plugin."""
 
     CREATE_CONTAINER = 4
@@ -36,7 +36,7 @@ class Event(IntEnum):
     REMOVE_CONTAINER = 11
 
 
-class State(IntEnum):
+class NriContainerState(IntEnum):
     """Of a container."""
 
     UNKNOWN = 0
@@ -122,9 +122,9 @@ StateChangeEvent: Final = _messages["StateChangeEvent"]
 ContainerAdjustment: Final = _messages["ContainerAdjustment"]
 
 METHODS: Final = {
-    "StartContainer": Event.START_CONTAINER,
-    "RemoveContainer": Event.REMOVE_CONTAINER,
-    "StopContainer": Event.STOP_CONTAINER,
+    "StartContainer": NriEvent.START_CONTAINER,
+    "RemoveContainer": NriEvent.REMOVE_CONTAINER,
+    "StopContainer": NriEvent.STOP_CONTAINER,
 }
 """Methods that stand for an event; StateChange names it."""
 

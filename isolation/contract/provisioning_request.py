@@ -47,7 +47,7 @@ _MAX_COUNT: Final = (1 << 31) - 1
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
-class State(StrEnum):
+class ProvisioningCondition(StrEnum):
     """Types of conditions, as cluster-autoscaler names them."""
 
     ACCEPTED = "Accepted"
@@ -57,7 +57,7 @@ class State(StrEnum):
     REVOKED = "CapacityRevoked"
 
 
-_OVER: Final = (State.FAILED, State.EXPIRED, State.REVOKED)
+_OVER: Final = (ProvisioningCondition.FAILED, ProvisioningCondition.EXPIRED, ProvisioningCondition.REVOKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ProvisioningRequest:
         """Of all pod sets."""
         return sum(one.count for one in self.pod_sets)
 
-    def since(self, state: State) -> float | None:
+    def since(self, state: ProvisioningCondition) -> float | None:
         """Since when the condition is true, in seconds since the epoch; None: it is not."""
         for one in self.conditions:
             if one.get("type") == state and one.get("status") == "True":
@@ -203,7 +203,7 @@ def _ties(spec: At) -> list[str]:
 
 
 def with_conditions(
-    asked: ProvisioningRequest, said: Sequence[tuple[State, bool, str, str]], now: float
+    asked: ProvisioningRequest, said: Sequence[tuple[ProvisioningCondition, bool, str, str]], now: float
 ) -> tuple[Mapping[str, Any], ...]:
     """Its conditions with these (type, status, reason, message) put in; a time changes only with the status."""
     found = {str(one.get("type")): one for one in asked.conditions}

@@ -24,7 +24,7 @@ PENDING: Final = "pending"
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStatus:
+class StackProcess:
     """One process that belongs to the stack."""
 
     name: str
@@ -47,11 +47,11 @@ class TenantStatus:
     promised_core_ratio: float | None
     enforced: bool
     """Whether it runs under the isolation library."""
-    process: ProcessStatus
+    process: StackProcess
 
 
 @dataclass(frozen=True, slots=True)
-class Alert:
+class StackAlert:
     """One alert as Prometheus or Alertmanager tells it."""
 
     name: str
@@ -70,10 +70,10 @@ class StackStatus:
     """Everything of this machine at one moment."""
 
     tenants: tuple[TenantStatus, ...]
-    processes: tuple[ProcessStatus, ...]
+    processes: tuple[StackProcess, ...]
     node: NodeReading | None
     """As the exporter tells it; None: it does not answer."""
-    alerts: tuple[Alert, ...] | None
+    alerts: tuple[StackAlert, ...] | None
     """Pending and firing ones; None: nobody here watches, or it does not answer."""
     remarks: tuple[str, ...] = ()
     """What a person should know, such as which program could be installed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from isolation.doctor.checks.finding import State, summary
+from isolation.doctor.checks.finding import FindingState, summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from isolation.doctor.checks.finding import Finding
 
 FORMAT: Final = 1
-_STYLES: Final = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red", State.UNKNOWN: "magenta"}
+_STYLES: Final = {
+    FindingState.OK: "green",
+    FindingState.WARNING: "yellow",
+    FindingState.PROBLEM: "bold red",
+    FindingState.UNKNOWN: "magenta",
+}
 
 
 def as_json(findings: Sequence[Finding], status: int) -> str:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.files import replace_file
-from isolation.host.core.card_health import CardFault, Reason
+from isolation.host.core.card_health import CardFault, HealthReason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ def _fault(one: Mapping[str, Any]) -> CardFault:
     """KeyError, TypeError or ValueError where it is none."""
     return CardFault(
         cards=tuple(map(str, one["cards"])),
-        reason=Reason(one["reason"]),
+        reason=HealthReason(one["reason"]),
         number=int(one["number"]),
         since=float(one["since"]),
         last=float(one["last"]),

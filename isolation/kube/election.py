@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from isolation.kube.core import lease
 from isolation.kube.core.errors import ClusterError
-from isolation.kube.core.lease import CandidateState, LeaseRecord, LeaseTiming, Step
+from isolation.kube.core.lease import CandidateState, LeaseRecord, LeaseStep, LeaseTiming
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -109,7 +109,7 @@ class Election:
         if record is None or record.holder != self._me:
             record = await self._store.read(self._timing.request)
             self._state = lease.observe(self._state, record, self._me, self._clock(), self._timing)
-        if lease.choose_step(self._state, self._me, self._clock(), self._timing) is Step.WAIT:
+        if lease.choose_step(self._state, self._me, self._clock(), self._timing) is LeaseStep.WAIT:
             return
         before, sent = self._state, self._clock()
         try:

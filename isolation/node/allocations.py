@@ -31,7 +31,7 @@ _UNLISTED: Final = ""
 """Stands for containers of before this agent that the runtime does not list any more."""
 
 
-class Processes(Protocol):
+class ProcessLookup(Protocol):
     """Processes of pods, by the kernel."""
 
     def pids(self, uid: str, container: str) -> frozenset[int] | None:
@@ -42,7 +42,7 @@ class Processes(Protocol):
 
 
 @dataclass(slots=True)
-class Allocation:
+class TenantAllocation:
     """One container of a pod, over its restarts."""
 
     tenant: Tenant
@@ -77,9 +77,9 @@ class Allocation:
 class Allocations:
     """See the module."""
 
-    def __init__(self, cgroups: Processes, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cgroups: ProcessLookup, now: Callable[[], float] = time.monotonic) -> None:
         self._cgroups, self._now = cgroups, now
-        self._known: dict[str, Allocation] = {}
+        self._known: dict[str, TenantAllocation] = {}
         self._listed: set[str] = set()
         """Ids of containers and sandboxes that the runtime has named."""
         self._lock = RLock()
@@ -92,15 +92,15 @@ class Allocations:
         with self._lock:
             for hold in holds:
                 if hold.tenant is not None and promise_id(hold.tenant) not in self._known:
-                    made = Allocation(hold.tenant, Given(hold.slices, hold.enforced, hold.compute, hold.trust))
+                    made = TenantAllocation(hold.tenant, Given(hold.slices, hold.enforced, hold.compute, hold.trust))
                     made.ended.add(_UNLISTED)
                     self._known[made.id] = made
 
-    def get(self, ident: str) -> Allocation | None:
+    def get(self, ident: str) -> TenantAllocation | None:
         """By promise id."""
         return self._known.get(ident)
 
-    def all(self) -> tuple[Allocation, ...]:
+    def all(self) -> tuple[TenantAllocation, ...]:
         """As they are now."""
         with self._lock:
             return tuple(self._known.values())
@@ -110,10 +110,10 @@ class Allocations:
         with self._lock:
             self._listed |= {container.id, container.sandbox.id}
 
-    def creates(self, tenant: Tenant, given: Given, container: str) -> Allocation:
+    def creates(self, tenant: Tenant, given: Given, container: str) -> TenantAllocation:
         """A container is about to be created; it counts from here on."""
         with self._lock:
-            known = self._known.setdefault(promise_id(tenant), Allocation(tenant, given))
+            known = self._known.setdefault(promise_id(tenant), TenantAllocation(tenant, given))
             known.given, known.latest, known.counted, known.created = given, container, True, self._now()
             known.runs.add(container)
             return known
@@ -144,7 +144,7 @@ class Allocations:
                 else:
                     mine.ended.add(one.id)  # processes of it may be left
 
-    def end_unstarted(self, known: Allocation) -> None:
+    def end_unstarted(self, known: TenantAllocation) -> None:
         """
         Containers of a pod that is gone, which were never started.
 
@@ -172,7 +172,7 @@ class Allocations:
             for part in known.slices
         ]
 
-    def is_in_force(self, known: Allocation) -> bool:
+    def is_in_force(self, known: TenantAllocation) -> bool:
         """Whether it may have processes."""
         return bool(known.runs) or any(self._lives(known, one) for one in tuple(known.ended))
 
@@ -194,7 +194,7 @@ class Allocations:
         """By its control group; empty: none, or they cannot be found."""
         return self._cgroups.pids(container.sandbox.uid, container.id) or frozenset()
 
-    def _lives(self, known: Allocation, container: str) -> bool:
+    def _lives(self, known: TenantAllocation, container: str) -> bool:
         """Whether an ended container has processes, as far as can be told."""
         uid = known.tenant.uid
         if container == _UNLISTED:

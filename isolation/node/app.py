@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.metrics import node as catalogue
 from isolation.contract.names import ACK, NODE_AGENT, TIME_SLICE
-from isolation.host.core.card_health import Reason
+from isolation.host.core.card_health import HealthReason
 from isolation.host.machine import NvmlMachine
 from isolation.host.memory_limits import MemoryLimits
 from isolation.kube.access import Access
@@ -42,7 +42,7 @@ from isolation.node.lock import LockError, alone
 from isolation.node.memory_limits import LimitKeeper, LimitServer
 from isolation.node.metrics import NodeMetrics
 from isolation.node.mps.backend import MpsClients
-from isolation.node.nri.session import Session
+from isolation.node.nri.session import NriSession
 from isolation.node.resizing import Resizing
 from isolation.node.status import NodeStatus, NodeWatch, applied_of
 from isolation.node.watch import NodePods
@@ -126,7 +126,7 @@ class NodeAgent:
         parts = Parts(self.pods, self.inventory, self.allocations, self._delivery, self._guard_device, self._resizing)
         keeper = LimitKeeper(driver, cgroups.group, self.backends.is_kernel)
         self.containers = Containers(parts, settings.unsupported_images, keeper=keeper, mps=self._mps)
-        self.session = Session(settings.nri_socket, self.containers, self.metrics.took)
+        self.session = NriSession(settings.nri_socket, self.containers, self.metrics.took)
         self._slices = slices_of(settings)
         self._checkpoint = Checkpoint(settings.plugins, ACK.memory)
         self._exchange = Exchange(settings.run_dir)
@@ -376,9 +376,9 @@ class NodeAgent:
     def _unhealthy_cards(self) -> Mapping[tuple[str, ...], float]:
         """How many there are, by reason."""
         why = self._health.reasons()
-        why = {**why, **dict.fromkeys(self.inventory.changed, Reason.MIG)}
-        found = Counter(why.get(card.uuid, Reason.LOST) for card in self.inventory.cards() if not card.healthy)
-        return {(reason.value,): float(found[reason]) for reason in Reason}
+        why = {**why, **dict.fromkeys(self.inventory.changed, HealthReason.MIG)}
+        found = Counter(why.get(card.uuid, HealthReason.LOST) for card in self.inventory.cards() if not card.healthy)
+        return {(reason.value,): float(found[reason]) for reason in HealthReason}
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:

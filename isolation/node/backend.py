@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from isolation.contract.backends import AUTO, BACKENDS, LIBRARY, NONE, Choice, Part, choose, need_of
+from isolation.contract.backends import AUTO, BACKENDS, LIBRARY, NONE, BackendChoice, Enforcer, choose, need_of
 from isolation.contract.names import FEED_ENV, IN_CONTAINER, LIMITS_ENV, PRELOAD, REGION_ENV
 from isolation.lib.build import PLAIN
 from isolation.lib.native import library_path
@@ -48,7 +48,7 @@ class UndeliverableError(Exception):
     """What a container needs could not be put in its place; the text says what is missing."""
 
 
-class Backend(Protocol):
+class EnforcementBackend(Protocol):
     """How a promise is made to hold."""
 
     @property
@@ -84,30 +84,30 @@ class NoBackend:
     name: str = "none"
 
     def available(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return ""
 
     def edits(self, folder: Path, given: Given) -> Edits:  # noqa: ARG002 (nothing of it is needed)
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return Edits()
 
     def holds(self) -> bool:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return False
 
     def limits_compute(self) -> bool:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return False
 
     def version(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return ""
 
     def forget(self, used: set[str]) -> None:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
 
     def limits(self, slices: Sequence[Slice]) -> str:  # noqa: ARG002 (nothing of it is needed)
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return ""
 
 
@@ -126,7 +126,7 @@ class LibraryBackend:
     _home: Path | None = field(default=None, init=False)
 
     def available(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         try:
             self.home()
         except (OSError, UndeliverableError) as exc:
@@ -134,7 +134,7 @@ class LibraryBackend:
         return ""
 
     def edits(self, folder: Path, given: Given) -> Edits:  # noqa: ARG002 (the library reads its own file)
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         home = self.home()
         limits, region = f"{IN_CONTAINER}/limits", f"{IN_CONTAINER}/region/region"
         return Edits(
@@ -148,19 +148,19 @@ class LibraryBackend:
         )
 
     def holds(self) -> bool:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return True
 
     def limits_compute(self) -> bool:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return BACKENDS[self.name].compute is None
 
     def version(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return self.home().name
 
     def limits(self, slices: Sequence[Slice]) -> str:  # noqa: ARG002 (the library reads its own file)
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return ""
 
     def home(self) -> Path:
@@ -173,7 +173,7 @@ class LibraryBackend:
         return home
 
     def forget(self, used: set[str]) -> None:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         current = self.home().name
         with _INSTALLING:
             for old in (self.run_dir / LIB).iterdir():
@@ -221,7 +221,7 @@ class KernelBackend(LibraryBackend):
     uuids: Callable[[], tuple[str, ...]] = tuple
 
     def available(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         if self.driver is None:
             return "NVML was not found"
         # Not super(): dataclasses with slots are made anew, and the bare form then finds the wrong class.
@@ -230,7 +230,7 @@ class KernelBackend(LibraryBackend):
         return LibraryBackend.available(self) or self.driver.unavailable(self.cgroup, self.uuids())
 
     def limits(self, slices: Sequence[Slice]) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return line_of(self.place, slices)
 
 
@@ -246,7 +246,7 @@ class MigBackend(LibraryBackend):
     cards: Callable[[], Sequence[Card]] = tuple
 
     def available(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         divided = [card.instance is not None for card in self.cards()]
         if not any(divided):
             return "no card of this node is divided into MIG instances"
@@ -258,13 +258,13 @@ class MigBackend(LibraryBackend):
 @dataclass(slots=True)
 class NodeBackends:
     """
-    The backend that this node uses; fulfils `Backend` by it.
+    The backend that this node uses; fulfils `EnforcementBackend` by it.
 
     What works is found out when it is asked for the first time, and again when mode, label or state of the node change;
     where nothing works, also every 10 s: what is missing may come.
     """
 
-    known: Mapping[str, Backend]
+    known: Mapping[str, EnforcementBackend]
     wanted: Callable[[], str]
     """A name or `AUTO`: the node's label, else the option."""
     mode: Callable[[], Mode]
@@ -275,11 +275,11 @@ class NodeBackends:
     clock: Callable[[], float] = time.monotonic
     _asked: object = field(default=None, init=False)
     _again: float = field(default=math.inf, init=False)
-    _choice: Choice = field(default=Choice(None, "not looked at yet"), init=False)
+    _choice: BackendChoice = field(default=BackendChoice(None, "not looked at yet"), init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> BackendChoice:
         """What is used, or why nothing can be."""
         asked = (self.wanted(), self.mode(), self.state())
         with self._lock:
@@ -298,45 +298,45 @@ class NodeBackends:
 
     @property
     def name(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return self.choice.backend.name if self.choice.backend is not None else ""
 
     def available(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return "" if self.choice.backend is not None else self.choice.reason
 
     def edits(self, folder: Path, given: Given) -> Edits:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return self._used().edits(folder, given)
 
     def limits_compute(self) -> bool:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return self._used().limits_compute()
 
     def version(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return self._used().version()
 
     def limits(self, slices: Sequence[Slice]) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return self._used().limits(slices)
 
     def is_kernel(self) -> bool:
         """Whether the driver limits memory."""
-        return self.choice.backend is not None and Part.KERNEL in self.choice.backend.parts
+        return self.choice.backend is not None and Enforcer.KERNEL in self.choice.backend.parts
 
     def holds(self) -> bool:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         return self._used().holds()
 
     def forget(self, used: set[str]) -> None:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         self.known[LIBRARY.name].forget(used)
 
     def _matters(self, name: str, wanted: str) -> bool:
         return wanted in {AUTO, name}
 
-    def _used(self) -> Backend:
+    def _used(self) -> EnforcementBackend:
         chosen = self.choice.backend
         if chosen is None:
             raise UndeliverableError(self.choice.reason)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from isolation.contract.host_allocation import Tenant
 from isolation.contract.model import Mode
 from isolation.contract.names import ACK, START_NONCE
-from isolation.contract.nri_api import VOID, State
+from isolation.contract.nri_api import VOID, NriContainerState
 from isolation.node.backend import UndeliverableError
 from isolation.node.core.container_check import (
     Given,
@@ -35,7 +35,7 @@ from isolation.node.core.container_check import (
 )
 from isolation.node.delivery import promise_id
 from isolation.node.image_check import Root
-from isolation.node.nri.model import Adjustment, RefusedError
+from isolation.node.nri.model import Adjustment, NriRefusedError
 from isolation.node.overlimit import end
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from isolation.contract import codec
     from isolation.contract.model import Card, Slice
-    from isolation.node.allocations import Allocation, Allocations
+    from isolation.node.allocations import Allocations, TenantAllocation
     from isolation.node.bound import Bound
     from isolation.node.cdi import Mount
     from isolation.node.delivery import Delivery
@@ -153,7 +153,7 @@ class Containers:
         for one in containers:
             if one.runs and START_NONCE in one.annotations:
                 self._recall(one)
-            if one.runs and one.state != State.CREATED and self._unprepared(one):
+            if one.runs and one.state != NriContainerState.CREATED and self._unprepared(one):
                 self._end(one)
 
     def create(self, container: Container) -> Adjustment | None:
@@ -176,7 +176,9 @@ class Containers:
             closes = node.shares and check_other(container, node.exempt)
             return Adjustment(env={ACK.env_visible: VOID}) if closes else None
         if not _UID.fullmatch(sandbox.uid) or not _NAME.fullmatch(container.name):
-            raise RefusedError(f"{container.key}: the container runtime names the pod by an invalid UID or container")
+            raise NriRefusedError(
+                f"{container.key}: the container runtime names the pod by an invalid UID or container"
+            )
         tenant = _tenant(container)
         ident = promise_id(tenant)
         with self._lock(ident):
@@ -193,7 +195,7 @@ class Containers:
                 self._allocations.gone(container)
                 self._fault = (str(exc), time.monotonic())
                 _log.error("cannot start container %s: %s", container.key, exc)
-                raise RefusedError(f"{container.key}: {exc}") from None
+                raise NriRefusedError(f"{container.key}: {exc}") from None
         self._fault = ("", 0.0)
         self._mounts[container.id] = mounts
         edits = delivered.edits
@@ -204,7 +206,7 @@ class Containers:
         """See `Handler`. A second look, also at what was created while nobody was connected."""
         try:
             self._look(container, min(self._pids(container), default=0))
-        except RefusedError as exc:
+        except NriRefusedError as exc:
             if not container.pid:  # CRI-O names no process, and starts the container in spite of an error
                 _log.error("ending container %s before its start: %s", container.key, exc)
                 end(lambda: self._pids(container))
@@ -214,7 +216,7 @@ class Containers:
         mounts = self._mounts.get(container.id)
         if mounts is None:
             if self._unprepared(container) and may_see_cards(container):
-                raise RefusedError(
+                raise NriRefusedError(
                     f"{container.key}: the container was created while the node agent was not connected to the "
                     "container runtime; the kubelet creates it again"
                 )
@@ -225,11 +227,11 @@ class Containers:
             with Root(pid, self._proc) as root:
                 hidden, problem = root.hidden(mounts), root.preload_problem()
         except OSError as exc:
-            raise RefusedError(f"{container.key}: cannot look into the container: {exc.strerror}") from None
+            raise NriRefusedError(f"{container.key}: cannot look into the container: {exc.strerror}") from None
         if hidden:
-            raise RefusedError(f"{container.key}: the image or a volume of the pod hides {hidden}")
+            raise NriRefusedError(f"{container.key}: the image or a volume of the pod hides {hidden}")
         if problem and self._unsupported == REFUSE:
-            raise RefusedError(
+            raise NriRefusedError(
                 f"{container.key}: limits cannot be enforced: {problem}; use an image with glibc 2.17 or newer"
             )
         if problem:
@@ -293,7 +295,7 @@ class Containers:
         return record_of(sandbox)
 
     def _judge(
-        self, container: Container, record: codec.Allocation | None, node: NodeFacts, before: Allocation | None
+        self, container: Container, record: codec.Allocation | None, node: NodeFacts, before: TenantAllocation | None
     ) -> Given:
         had = before.given if before is not None else None
         others = self._allocations.in_force(but=promise_id(_tenant(container)))
@@ -305,7 +307,7 @@ class Containers:
                 return given
             return replace(given, slices=had.slices)  # the larger limits follow
         if had is None:
-            raise RefusedError(
+            raise NriRefusedError(
                 f"{container.key}: the pod is older than this node agent, which has not reached the API server since "
                 "it started: its allocation may have changed; the kubelet will retry"
             )
@@ -358,7 +360,7 @@ class Containers:
 
     # What follows the watch.
 
-    def _uncount(self, allocation: Allocation, pod: Bound) -> None:
+    def _uncount(self, allocation: TenantAllocation, pod: Bound) -> None:
         """An init container that has ended gives its promise back; the containers after it have their own."""
         wanted = pod.container(allocation.tenant.container)
         ended = wanted is not None and wanted.init and wanted.done
@@ -366,7 +368,7 @@ class Containers:
             self._delivery.uncount(allocation.id)
             allocation.counted = False
 
-    def _follow(self, allocation: Allocation, pod: Bound) -> None:
+    def _follow(self, allocation: TenantAllocation, pod: Bound) -> None:
         """A record that was changed while the container runs: other limits on the same cards."""
         part = pod.part(allocation.tenant.container)
         if part is None or pod.allocation is None or not allocation.runs:
@@ -390,7 +392,7 @@ class Containers:
             if shrinks and resizing is not None:
                 resizing.lowered(allocation, given)
 
-    def _change(self, allocation: Allocation, wanted: Given) -> bool:
+    def _change(self, allocation: TenantAllocation, wanted: Given) -> bool:
         """Put other limits in force."""
         cards = {card.uuid: card for card in self._inventory.cards()}
         try:
@@ -398,7 +400,7 @@ class Containers:
                 check_room(allocation.key, wanted.slices, cards, self._allocations.in_force(but=allocation.id))
                 self._delivery.change(allocation.tenant, wanted, cards)
                 allocation.given = wanted
-        except (RefusedError, UndeliverableError) as exc:
+        except (NriRefusedError, UndeliverableError) as exc:
             _log.error("cannot change the limits of %s: %s", allocation.key, exc)
             if self._resizing is not None:
                 self._resizing.hinders(allocation, str(exc))
@@ -410,7 +412,7 @@ class Containers:
         grows = any(one.bytes > before.bytes for one, before in zip(part, had, strict=False))
         return not grows or self._resizing is None or self._resizing.may_grow(pod)
 
-    def _restore(self, allocation: Allocation) -> None:
+    def _restore(self, allocation: TenantAllocation) -> None:
         """Files that somebody removed, so that the exporter sees the promise of a container that runs."""
         if allocation.runs and allocation.counted and not self._delivery.stands(allocation.id):
             cards = {card.uuid: card for card in self._inventory.cards()}

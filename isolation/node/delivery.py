@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from isolation.contract.model import Card, Compute, Slice
-    from isolation.node.backend import Backend
+    from isolation.node.backend import EnforcementBackend
     from isolation.node.core.container_check import Given
-    from isolation.node.hardware import Hardware
+    from isolation.node.hardware import CardAccess
 
 _log: Final = logging.getLogger(__name__)
 ALLOC: Final = "alloc"
@@ -71,13 +71,13 @@ class Delivered:
     edits: Edits
     hold: HostAllocation
     limits: str = ""
-    """What the guard must have limited before the start (`Backend.limits`)."""
+    """What the guard must have limited before the start (`EnforcementBackend.limits`)."""
 
 
 class Delivery:
     """See the module. One call at a time for each container."""
 
-    def __init__(self, run_dir: Path, hardware: Hardware, backend: Backend) -> None:
+    def __init__(self, run_dir: Path, hardware: CardAccess, backend: EnforcementBackend) -> None:
         self._run_dir, self._alloc = run_dir, run_dir / ALLOC
         self._hardware, self._backend = hardware, backend
         self._regions = Regions()

@@ -26,7 +26,7 @@ from isolation.contract.names import ACK, GATE_DEVICE, GATE_KIND, START_NONCE
 from isolation.contract.nri_api import VOID
 from isolation.contract.text import printable
 from isolation.files import replace_file
-from isolation.node.nri.model import RefusedError
+from isolation.node.nri.model import NriRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -113,7 +113,7 @@ class GuardDevice:
         `limits`: memory limits that must stand first (`memory_limits.line_of`); empty: none.
         """
         if not _ID.fullmatch(container):
-            raise RefusedError("the container runtime names the container by an invalid id")
+            raise NriRefusedError("the container runtime names the container by an invalid id")
         self._marks.mkdir(mode=0o700, parents=True, exist_ok=True)
         nonce = secrets.token_hex(_NONCE_BYTES)
         lines = [limits] if limits else []

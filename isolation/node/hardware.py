@@ -49,7 +49,7 @@ _CAPABILITY: Final = re.compile(r"^DeviceFileMinor:\s*([0-9]{1,7})$", re.MULTILI
 SIMULATED: Final = ("libcuda.so.1", "libnvidia-ml.so.1", "libcudart.so.12", "libcudart.so.13")
 
 
-class Hardware(Protocol):
+class CardAccess(Protocol):
     """How containers reach cards."""
 
     def edits(self, slices: Sequence[Slice], cards: Mapping[str, Card]) -> Edits:
@@ -77,7 +77,7 @@ class NvidiaHardware:
         self._read: dict[Path, tuple[tuple[int, int, int], Vendor | None]] = {}
 
     def edits(self, slices: Sequence[Slice], cards: Mapping[str, Card]) -> Edits:
-        """See `Hardware`."""
+        """See `CardAccess`."""
         minors = self._minors()
         names = [*(name for part in slices for name in self._names(part.uuid, cards, minors)), *CONTROL]
         missing = [name for name in names if not (self._dev / name).is_char_device()]
@@ -200,7 +200,7 @@ class SimulatedHardware:
         self._hardware, self._from, self._libraries = hardware, libraries, run_dir / "simgpu"
 
     def edits(self, slices: Sequence[Slice], cards: Mapping[str, Card]) -> Edits:  # noqa: ARG002 (all are in one file)
-        """See `Hardware`; every card is in one file, so its driver is told which ones it sees."""
+        """See `CardAccess`; every card is in one file, so its driver is told which ones it sees."""
         if not self._hardware.is_file():
             raise UndeliverableError(f"{self._hardware} is not a file: the simulated machine is gone")
         self._install()

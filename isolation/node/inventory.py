@@ -93,7 +93,7 @@ def numbered(found: Sequence[Card], before: Sequence[Card]) -> tuple[Card, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DivisionChange:
     """A physical card whose division is not the known one, while containers have promises on what is gone."""
 
     board: str
@@ -102,7 +102,7 @@ class Change:
     why: str
 
 
-def changed(found: Sequence[Card], before: Sequence[Card], held: Collection[str]) -> tuple[Change, ...]:
+def changed(found: Sequence[Card], before: Sequence[Card], held: Collection[str]) -> tuple[DivisionChange, ...]:
     """Which physical cards were divided differently under promises (`held`: UUIDs of cards that have some)."""
     now = {card.uuid: card for card in found}
     answering = {card.board for card in found}
@@ -116,7 +116,7 @@ def changed(found: Sequence[Card], before: Sequence[Card], held: Collection[str]
                 f"the MIG instances of card {board} were changed while containers have promises on {', '.join(used)}: "
                 "no new pods until those have ended; then the new instances are offered"
             )
-            changes.append(Change(board, known, why))
+            changes.append(DivisionChange(board, known, why))
     return tuple(changes)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from isolation.contract.model import Slice
-    from isolation.node.allocations import Allocation, Allocations
+    from isolation.node.allocations import Allocations, TenantAllocation
     from isolation.node.bound import Bound
     from isolation.node.core.container_check import Given
     from isolation.node.core.units import Device
@@ -98,7 +98,7 @@ class Resizing:
         """Whether larger limits of this pod may be in force now."""
         return pod.resize is None or (pod.uid in self._named and self.is_counted())
 
-    def in_use(self, allocation: Allocation, part: Sequence[Slice]) -> bool:
+    def in_use(self, allocation: TenantAllocation, part: Sequence[Slice]) -> bool:
         """Whether a container uses more of a card than these limits; what it uses cannot be taken away."""
         used = self._used(allocation.id)
         for one in part:
@@ -111,16 +111,16 @@ class Resizing:
         self._messages.pop(allocation.id, None)
         return False
 
-    def lowered(self, allocation: Allocation, before: Given) -> None:
+    def lowered(self, allocation: TenantAllocation, before: Given) -> None:
         """Smaller limits are in force. The library may have granted more before it read them: looked at once more."""
         self._before[allocation.id] = before
 
-    def second_look(self, allocation: Allocation, part: Sequence[Slice]) -> Given | None:
+    def second_look(self, allocation: TenantAllocation, part: Sequence[Slice]) -> Given | None:
         """What a container must have back, whose limits were lowered at the last turn: it uses more by now."""
         before = self._before.pop(allocation.id, None)
         return before if before is not None and self.in_use(allocation, part) else None
 
-    def hinders(self, allocation: Allocation, why: str) -> None:
+    def hinders(self, allocation: TenantAllocation, why: str) -> None:
         """The limits of a container could not be changed."""
         self._messages[allocation.id] = why
 
@@ -164,7 +164,7 @@ class Resizing:
         pairs = self._with_parts(pod)
         return all(_within(one.slices, part) and one.id not in self._before for one, part in pairs)
 
-    def _with_parts(self, pod: Bound) -> Collection[tuple[Allocation, tuple[Slice, ...]]]:
+    def _with_parts(self, pod: Bound) -> Collection[tuple[TenantAllocation, tuple[Slice, ...]]]:
         """Its containers that may have processes, with what the record gives them."""
         found = []
         for one in self._allocations.all():

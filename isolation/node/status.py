@@ -40,7 +40,7 @@ from isolation.kube.core.wire import identity_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from isolation.contract.backends import Choice
+    from isolation.contract.backends import BackendChoice
     from isolation.contract.model import Applied, Card
     from isolation.kube.writes import Writer, WriteResult
     from isolation.node.inventory import NodeInventory
@@ -82,7 +82,7 @@ def wish(
     unhealthy: Mapping[str, str] | None = None,
     resized: Resized | None = None,
     *,
-    choice: Choice | None = None,
+    choice: BackendChoice | None = None,
 ) -> Said:
     """What this node should say; `unhealthy`: cards without new allocations, with the reason; `choice`: the backend."""
     if mode not in SHARED_MODES:
@@ -226,7 +226,7 @@ class NodeStatus:
         node: str,
         watch: NodeWatch,
         inventory: NodeInventory,
-        choice: Callable[[], Choice | None] = lambda: None,
+        choice: Callable[[], BackendChoice | None] = lambda: None,
     ) -> None:
         """`choice`: what enforces promises here; it may look at the machine, in a thread."""
         self._writer, self._node, self._watch, self._inventory = writer, node, watch, inventory

@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from isolation.host.core.card_health import Reason, apply_boards, apply_event, critical, remembered
+from isolation.host.core.card_health import HealthReason, apply_boards, apply_event, critical, remembered
 from isolation.host.health_record import Record, load, save
 from isolation.host.machine import MachineError
 
@@ -52,7 +52,7 @@ class HealthWatch:
         """Why a card gets no new allocations, by UUID of what is shared."""
         return {card: known.text for known in self._unhealthy.values() for card in known.cards}
 
-    def reasons(self) -> Mapping[str, Reason]:
+    def reasons(self) -> Mapping[str, HealthReason]:
         """The same, for counting."""
         return {card: known.reason for known in self._unhealthy.values() for card in known.cards}
 

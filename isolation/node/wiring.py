@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from isolation.contract.host_allocation import HostAllocation
     from isolation.host.memory_limits import MemoryLimits
     from isolation.node.allocations import Allocations
-    from isolation.node.hardware import Hardware
+    from isolation.node.hardware import CardAccess
     from isolation.node.inventory import NodeInventory
     from isolation.node.settings import Settings
 
@@ -84,7 +84,7 @@ def limits_socket(settings: Settings) -> Path:
     return settings.marks_dir.parent / SOCKET
 
 
-def hardware_of(settings: Settings, machine: NvmlMachine, looks_up: Callable[[], bool]) -> Hardware:
+def hardware_of(settings: Settings, machine: NvmlMachine, looks_up: Callable[[], bool]) -> CardAccess:
     """How containers reach the cards; `looks_up`: whether the container runtime takes CDI devices by name."""
     if settings.simgpu is None:
         return NvidiaHardware(settings.cdi_dir, looks_up=looks_up)

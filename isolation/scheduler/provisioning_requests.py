@@ -21,7 +21,7 @@ from isolation.contract.model import Refusal, Why
 from isolation.contract.names import PROVISIONING_CLASS
 from isolation.contract.provisioning_request import (
     MAX_PODS,
-    State,
+    ProvisioningCondition,
     provisioning_request_of,
     request_of_template,
     request_path,
@@ -89,7 +89,7 @@ class ProvisioningRequests:
         for asked in list(known.values()):
             if asked.over:
                 await self._guard(asked.key, self._release(self._context.cache.gang_reservations(asked.uid, now)))
-            elif asked.since(State.PROVISIONED) is not None:
+            elif asked.since(ProvisioningCondition.PROVISIONED) is not None:
                 await self._guard(asked.key, self._check_booking(asked, now))
         for asked in self._choose_pending(now):
             self._next[asked.uid] = now + RETRY_SECONDS
@@ -109,7 +109,9 @@ class ProvisioningRequests:
         due = [
             asked
             for asked in self._context.informers.provisioning.known.values()
-            if not asked.over and asked.since(State.PROVISIONED) is None and self._next.get(asked.uid, 0.0) <= now
+            if not asked.over
+            and asked.since(ProvisioningCondition.PROVISIONED) is None
+            and self._next.get(asked.uid, 0.0) <= now
         ]
         before: dict[str, int] = {}
         ranked = []
@@ -123,7 +125,7 @@ class ProvisioningRequests:
     async def _serve(self, asked: ProvisioningRequest, fence: Fence) -> None:
         """One attempt, on the request as the API server has it now."""
         live = await self._read(asked)
-        if live is None or live.over or live.since(State.PROVISIONED) is not None:
+        if live is None or live.over or live.since(ProvisioningCondition.PROVISIONED) is not None:
             return
         members = await self._read_members(live)
         if members is None:
@@ -132,13 +134,13 @@ class ProvisioningRequests:
         if isinstance(made, Refusal):
             reason = "InvalidRequest" if made.why is Why.INVALID else "CapacityIsNotFound"
             if made.why is not Why.INVALID and self._context.clock() < live.created + live.wait_seconds:
-                await self._say(live, (State.PROVISIONED, False, reason, made.reason))
+                await self._say(live, (ProvisioningCondition.PROVISIONED, False, reason, made.reason))
             else:
-                await self._say(live, (State.FAILED, True, reason, made.reason))
+                await self._say(live, (ProvisioningCondition.FAILED, True, reason, made.reason))
                 log.info("refused ProvisioningRequest: %s: request=%s", made.reason, live.key)
         elif made and await self._store(made, fence):
             message = f"cards are reserved for {len(made)} pods, for {BOOKED_SECONDS / 60:.0f} minutes"
-            await self._say(live, (State.PROVISIONED, True, "CapacityIsFound", message))
+            await self._say(live, (ProvisioningCondition.PROVISIONED, True, "CapacityIsFound", message))
             log.info("reserved cards for all pods: pods=%d request=%s", len(made), live.key)
 
     async def _read(self, asked: ProvisioningRequest) -> ProvisioningRequest | None:
@@ -245,13 +247,13 @@ class ProvisioningRequests:
         lost = [one for one in made if self._context.cache.lacks_place(one)]
         if not lost:
             self._lost.pop(asked.uid, None)
-        if now >= (asked.since(State.PROVISIONED) or 0.0) + BOOKED_SECONDS:
+        if now >= (asked.since(ProvisioningCondition.PROVISIONED) or 0.0) + BOOKED_SECONDS:
             message = f"{BOOKED_SECONDS / 60:.0f} minutes are over: {len(made)} unused reservations are released"
-            await self._say(asked, (State.EXPIRED, True, "BookingExpired", message))
+            await self._say(asked, (ProvisioningCondition.EXPIRED, True, "BookingExpired", message))
         elif lost and now >= self._lost.setdefault(asked.uid, now) + LOST_SECONDS:
             places = ", ".join(sorted({one.placement.node for one in lost})[:3])
             message = f"{len(lost)} reserved places are gone (node {places}): all reservations are released"
-            await self._say(asked, (State.REVOKED, True, "CapacityIsLost", message))
+            await self._say(asked, (ProvisioningCondition.REVOKED, True, "CapacityIsLost", message))
 
     async def _release_orphans(self, now: float) -> None:
         """Delete reservations for requests that are gone; a request that is only not known yet is looked up."""
@@ -277,9 +279,9 @@ class ProvisioningRequests:
             if error:
                 log.warning("cannot delete reservation: %s: reservation=%s", error, one.name)
 
-    async def _say(self, asked: ProvisioningRequest, what: tuple[State, bool, str, str]) -> None:
+    async def _say(self, asked: ProvisioningRequest, what: tuple[ProvisioningCondition, bool, str, str]) -> None:
         """Write a condition, where it is new; one that cannot be written now is found out again."""
-        accepted = (State.ACCEPTED, True, "Accepted", f"served by class {PROVISIONING_CLASS}")
+        accepted = (ProvisioningCondition.ACCEPTED, True, "Accepted", f"served by class {PROVISIONING_CLASS}")
         conditions = with_conditions(asked, (accepted, what), self._context.clock())
         if conditions == asked.conditions:
             return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from isolation.contract.codec import CodecError, decode_allocation, encode_allocation, encode_vendor
-from isolation.contract.codec.resize import Condition, Reason, ResizeStatus, decode_status, encode_status
+from isolation.contract.codec.resize import ResizeCondition, ResizeReason, ResizeStatus, decode_status, encode_status
 from isolation.contract.names import ACK, ALLOCATION, RESIZE_STATUS
 from isolation.contract.quantity import QuantityError, parse, show_bytes
 from isolation.kube.core.errors import ClusterError, InvalidError, RefusedError, ServerError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from isolation.kube.access import Access
     from isolation.kube.store import ClusterChange
     from isolation.kube.writes import PodLocation, Writer
-    from isolation.scheduler.core.resizing import Change
+    from isolation.scheduler.core.resizing import RecordChange
     from isolation.scheduler.extender import SchedulerContext
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,9 @@ class Resizer:
             if fresh != step:
                 return False
             if over:
-                step = ResizeStep(status=ResizeStatus(Condition.PENDING, Reason.DEFERRED, over, pod.wanted_resize))
+                step = ResizeStep(
+                    status=ResizeStatus(ResizeCondition.PENDING, ResizeReason.DEFERRED, over, pod.wanted_resize)
+                )
         status = "" if step.status is None else encode_status(step.status)
         if step.change is None and status == pod.resize_status:
             if step.done:
@@ -153,7 +155,7 @@ class Resizer:
             made.append({"op": "remove", "path": _at(RESIZE_STATUS)})
         return made
 
-    def _vendor(self, pod: Pod, change: Change) -> str:
+    def _vendor(self, pod: Pod, change: RecordChange) -> str:
         sums = {part.container: sum(s.bytes for s in part.slices) for part in change.resize.parts}
         asks = tuple(replace(ask, bytes=sums.get(ask.container, ask.bytes)) for ask in pod.request.asks)
         request = replace(pod.request, asks=asks)
@@ -209,7 +211,7 @@ class Resizer:
             return
         if status is None and before is None:
             return
-        if status is None and before is not None and before.condition is not Condition.IN_PROGRESS:
+        if status is None and before is not None and before.condition is not ResizeCondition.IN_PROGRESS:
             return  # nothing is wanted any more
         reason, note, warning = _event(status)
         try:
@@ -271,9 +273,9 @@ def _event(status: ResizeStatus | None) -> tuple[str, str, bool]:
     """Reason, note and whether it is a warning; Kubernetes' reasons for its own resize."""
     if status is None:
         return "ResizeCompleted", "The resize of GPU shares is in force", False
-    if status.condition is Condition.IN_PROGRESS and status.reason is Reason.NONE:
+    if status.condition is ResizeCondition.IN_PROGRESS and status.reason is ResizeReason.NONE:
         return "ResizeStarted", f"The resize of GPU shares is booked: {status.wanted}", False
-    if status.condition is Condition.IN_PROGRESS:
+    if status.condition is ResizeCondition.IN_PROGRESS:
         return "ResizeError", f"The resize of GPU shares is not in force yet: {status.message}", True
-    reason = "ResizeInfeasible" if status.reason is Reason.INFEASIBLE else "ResizeDeferred"
+    reason = "ResizeInfeasible" if status.reason is ResizeReason.INFEASIBLE else "ResizeDeferred"
     return reason, f"The resize of GPU shares: {status.message}", True

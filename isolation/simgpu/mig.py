@@ -44,7 +44,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SimulatedInstance:
     """One instance of a divided card."""
 
     profile: Profile
@@ -61,7 +61,7 @@ class Part:
         return _FIRST_ID[self.profile.size] + self.start // self.profile.size
 
 
-Layout = tuple[Part, ...]
+Layout = tuple[SimulatedInstance, ...]
 
 
 def _profiles(gigabytes: Sequence[int], sms: Sequence[int], mib: Sequence[int]) -> dict[str, Profile]:
@@ -94,7 +94,7 @@ PROFILES: Final[Mapping[str, Mapping[str, Profile]]] = {
 def layouts(profiles: Mapping[str, Profile]) -> Iterator[Layout]:
     """Every way to divide a card, by profiles and places, that has no room for one more instance."""
     parts = sorted(
-        (Part(profile, start) for profile in profiles.values() for start in profile.starts),
+        (SimulatedInstance(profile, start) for profile in profiles.values() for start in profile.starts),
         key=lambda part: (part.start, part.profile.size, part.profile.name),
     )
 
@@ -108,7 +108,7 @@ def layouts(profiles: Mapping[str, Profile]) -> Iterator[Layout]:
     yield from more(0, ())
 
 
-def _fits(part: Part, chosen: Layout) -> bool:
+def _fits(part: SimulatedInstance, chosen: Layout) -> bool:
     media = part.profile.name.endswith(_EXTENSION)
     return not any(part.taken & other.taken or (media and other.profile.name.endswith(_EXTENSION)) for other in chosen)
 
@@ -140,7 +140,7 @@ def _put(wanted: Sequence[tuple[Profile, tuple[int, ...]]], chosen: Layout) -> L
         return chosen
     (profile, starts), *rest = wanted
     for start in starts:
-        part = Part(profile, start)
+        part = SimulatedInstance(profile, start)
         found = _put(rest, (*chosen, part)) if _fits(part, chosen) else None
         if found is not None:
             return found

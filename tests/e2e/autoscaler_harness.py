@@ -25,7 +25,7 @@ from e2e.sharing import PODS, card_node, sharing, why_pending
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.decide import decide
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
@@ -60,7 +60,7 @@ NO_HOME_SECONDS = 60.0
 """Who was evicted and has a home is bound in a fraction of a second; without one it waits for ever."""
 
 
-def quick(**more: Any) -> Limits:
+def quick(**more: Any) -> ScalingLimits:
     """Limits of seconds, not of minutes."""
     given = {
         "scan_interval_seconds": 0.2,
@@ -78,7 +78,7 @@ def quick(**more: Any) -> Limits:
         "move_timeout_seconds": 600.0,
         "max_moves_per_hour_ratio": 1.0,
     }
-    return Limits(**(given | more))
+    return ScalingLimits(**(given | more))
 
 
 def pool_node(name: str, pool: str, cards: int = 2, gib: int = 15, **more: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Stage:
     sources: Sources
     machines: MachineDeployments
     configs: tuple[PoolConfig, ...]
-    limits: Limits
+    limits: ScalingLimits
     world: KubeCluster = field(init=False)
     memory: AutoscalerState = field(default_factory=AutoscalerState)
     plans: list[Plan] = field(default_factory=list)
@@ -210,7 +210,7 @@ async def stage(
     plane: ControlPlane,
     folder: Path,
     *configs: PoolConfig,
-    limits: Limits | None = None,
+    limits: ScalingLimits | None = None,
     start: dict[str, int] | None = None,
     node_of: Callable[[str, str], dict[str, Any]] = pool_node,
     kubeconfig: Path | None = None,

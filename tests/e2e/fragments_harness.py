@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from e2e.autoscaler_harness import Stage
     from e2e.plane import ControlPlane
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
     from autoscaler.core.state import AutoscalerState
@@ -74,7 +74,9 @@ class Fragments:
         s = self.stage
         _, s.memory = await reconcile(s.world, s.limits, s.memory, self._decided)
 
-    def _decided(self, seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
+    def _decided(
+        self, seen: Observation, limits: ScalingLimits, memory: AutoscalerState
+    ) -> tuple[Plan, AutoscalerState]:
         plan, memory = decide(seen, limits, memory)
         self.plans.append(plan)
         self.said |= {step.pod: step for step in plan.steps if isinstance(step, Move)}

@@ -10,7 +10,7 @@ import pytest
 from e2e.apiclient import connected
 from e2e.machine_deployments import DELETE, ROOT, MachineDeployments
 
-from autoscaler.providers.base import ChangedError, DeniedError, InstanceState, UnreachableError
+from autoscaler.providers.base import ChangedError, DeniedError, InstanceState, ProviderUnreachableError
 from autoscaler.providers.registry import PoolSource, open_providers
 from autoscaler.providers.scale import ScaleProvider, parse_settings
 from isolation.contract.codec.cursor import At
@@ -381,7 +381,7 @@ def test_a_pool_in_trouble_hides_no_other(plane):
             well = await providers.read()
             plane.freeze("kube-apiserver")
             try:
-                with pytest.raises(UnreachableError):
+                with pytest.raises(ProviderUnreachableError):
                     await providers.grow("there", 1)
                 ill = await providers.read()
             finally:
@@ -394,4 +394,4 @@ def test_a_pool_in_trouble_hides_no_other(plane):
     assert isinstance(well.failed["not-there"], DeniedError)
     assert {} == ill.states
     assert {"there", "not-there"} == set(ill.failed)
-    assert all(isinstance(error, UnreachableError) for error in ill.failed.values())
+    assert all(isinstance(error, ProviderUnreachableError) for error in ill.failed.values())

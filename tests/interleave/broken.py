@@ -22,7 +22,7 @@ from isolation.kube.writes import Outcome, PodLocation, WriteResult
 from isolation.node.containers import Containers
 from isolation.node.core import container_check
 from isolation.node.device_plugin.final_check import FinalCheck
-from isolation.node.nri.model import RefusedError
+from isolation.node.nri.model import NriRefusedError
 from isolation.scheduler.binder import Binder
 from isolation.scheduler.core.cache import SchedulerCache
 from isolation.scheduler.leader import Leadership
@@ -169,7 +169,7 @@ class Eager(Containers):
         """As the agent did before it knew its pods."""
         try:
             return super().create(container)
-        except RefusedError:
+        except NriRefusedError:
             node = self._inventory.cards()[0].uuid.split("-")[1]
             path = f"/api/v1/namespaces/{container.sandbox.namespace}/pods/{container.sandbox.name}"
             wire = Wire(self._net, f"agent {node}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from interleave.wire import Weather
 
 from isolation.contract.names import ALLOCATION
-from isolation.contract.nri_api import State
+from isolation.contract.nri_api import NriContainerState
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Storm:
             sandbox = self.draw.choice(sound)
             runtime.lost.add(sandbox)
             for one in runtime.containers.values():
-                if one.sandbox.id == sandbox and one.state == State.RUNNING:
+                if one.sandbox.id == sandbox and one.state == NriContainerState.RUNNING:
                     runtime.machine.kill(one, self.draw.choice((0.0, 1.0, 10.0)))
 
     def _record_changed(self, cast: Cast) -> None:

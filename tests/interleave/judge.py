@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.codec import CodecError, decode_allocation
-from isolation.contract.codec.resize import Condition, decode_status
+from isolation.contract.codec.resize import ResizeCondition, decode_status
 from isolation.contract.names import ALLOCATION, RESIZE_STATUS
-from isolation.contract.nri_api import State
+from isolation.contract.nri_api import NriContainerState
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import reservation_of
 
@@ -147,7 +147,7 @@ class Judge:
             if (
                 status
                 and pod["status"].get("phase") not in ENDED
-                and decode_status(status).condition is Condition.IN_PROGRESS
+                and decode_status(status).condition is ResizeCondition.IN_PROGRESS
             ):
                 self.accuse("resize", pod["metadata"]["uid"], f"{pod['metadata']['name']}: {status}")
 
@@ -239,7 +239,7 @@ class Judge:
         """Whether every app of a bound pod runs."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         runtime = self.kubelets[pod["spec"]["nodeName"]].runtime
-        living = {one.name for one in runtime.of(uid) if one.state == State.RUNNING}
+        living = {one.name for one in runtime.of(uid) if one.state == NriContainerState.RUNNING}
         plan = self.plans[uid]
         missing = [box.name for box in plan.apps if box.name not in living]
         self.longest = max(self.longest, now - self.progress.get(uid, now))

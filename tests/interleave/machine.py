@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from isolation.contract.nri_api import State
+from isolation.contract.nri_api import NriContainerState
 from isolation.node.device_plugin.exchange import Offer
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Container:
     guarded: bool
     """Whether the kubelet was given the gate's device for it."""
     pid: int
-    state: int = State.CREATED
+    state: int = NriContainerState.CREATED
     annotations: dict[str, str] = field(default_factory=dict)
     cards: frozenset[str] = frozenset()
     """UUIDs of the CDI devices that it was given."""

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.providers.base import ChangedError, Instance, InstanceState, PoolState
+from autoscaler.providers.base import ChangedError, InstanceState, PoolState, ProviderInstance
 
 if TYPE_CHECKING:
     import random
@@ -53,7 +53,7 @@ class Market:
         found = []
         for ident, is_up in shelf.machines.items():
             state = InstanceState.RUNNING if is_up else InstanceState.COMING
-            found.append(Instance(ident, ident.rpartition("/")[2] if is_up else "", state))
+            found.append(ProviderInstance(ident, ident.rpartition("/")[2] if is_up else "", state))
         short = NO_STOCK if shelf.stock is not None and shelf.target > len(shelf.machines) else ""
         return PoolState(name, shelf.target, tuple(found), short)
 

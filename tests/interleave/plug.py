@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from interleave.calls import AwayError, SaidError, call
 from interleave.runtime import ANSWER_SECONDS
 
-from isolation.node.nri.model import RefusedError
+from isolation.node.nri.model import NriRefusedError
 from isolation.node.nri.session import ANSWER_PART, CONNECT_SECONDS
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Link:
                 raise SaidError("the node agent had no answer in time: the kubelet will retry")
             try:
                 said = result.result()
-            except RefusedError as exc:
+            except NriRefusedError as exc:
                 raise SaidError(str(exc)) from None
             if what == "synchronize" and not self._closed.is_set():
                 self._now(in_force=True)

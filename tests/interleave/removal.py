@@ -25,7 +25,7 @@ from interleave.stream import chosen_by, selected
 from interleave.wire import Net, Weather, Wire
 from support.autoscaler_harness import Silent, a_node, a_pod
 
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube import watches
@@ -34,7 +34,7 @@ from autoscaler.kube.core.conditions import ConditionError
 from autoscaler.kube.core.config import PoolConfig
 from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import Sources
-from autoscaler.providers.base import ChangedError, Instance, PoolState, UnreachableError
+from autoscaler.providers.base import ChangedError, PoolState, ProviderInstance, ProviderUnreachableError
 from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, Providers
 from isolation.contract.codec.cursor import At
@@ -55,7 +55,7 @@ REQUEST_SECONDS: Final = 60.0
 RUN_SECONDS: Final = 1800.0
 KEEPALIVE_SECONDS: Final = 20.0
 NODES: Final = 4
-LIMITS: Final = Limits(
+LIMITS: Final = ScalingLimits(
     scale_down_unneeded_seconds=20.0,
     scale_down_delay_after_add_seconds=0.0,
     min_node_age_seconds=0.0,
@@ -131,7 +131,7 @@ class Machines:
 
     async def pools(self) -> tuple[PoolState, ...]:
         """As a provider."""
-        return (PoolState("a", self.target, tuple(Instance(f"id-{name}", name) for name in self.nodes)),)
+        return (PoolState("a", self.target, tuple(ProviderInstance(f"id-{name}", name) for name in self.nodes)),)
 
     async def grow(self, _: str, by: int, seen: int | None = None) -> int:
         """A machine is there at once, its node some time later."""
@@ -154,7 +154,7 @@ class Machines:
             self._run.loop.later(self._run.draw.uniform(5.0, 60.0) if late else 0.0, self._go, name)
         if late:
             await asyncio.sleep(4.0)
-            raise UnreachableError("no answer")
+            raise ProviderUnreachableError("no answer")
         await asyncio.sleep(0.1)
         return tuple(name for name in names if name in self.nodes or name in gone)
 

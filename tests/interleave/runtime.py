@@ -21,7 +21,7 @@ from interleave.loop import Process
 from interleave.machine import Container
 
 from isolation.contract.names import START_NONCE
-from isolation.contract.nri_api import Event, State
+from isolation.contract.nri_api import NriContainerState, NriEvent
 from isolation.node.nri import model
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class Runtime:
         self.process.mourners.append(self._drop)
         self._turn = asyncio.Lock()
         for container in self.containers.values():
-            if container.state == State.RUNNING and container not in self.machine.containers:
-                container.state = State.STOPPED
+            if container.state == NriContainerState.RUNNING and container not in self.machine.containers:
+                container.state = NriContainerState.STOPPED
                 container.exited.set()
 
     def stop(self) -> None:
@@ -85,7 +85,7 @@ class Runtime:
         self.stop()
         self.lost |= self.sandboxes.keys()
         for container in self.containers.values():
-            container.state = State.STOPPED
+            container.state = NriContainerState.STOPPED
             container.exited.set()
 
     # What a kubelet asks.
@@ -131,8 +131,8 @@ class Runtime:
         """Each plugin sees what those before it have changed; SaidError."""
         if made.guarded and not self.machine.gate:
             raise SaidError("unresolvable CDI devices gpushare.dev/gate=closed")
-        for link in self._subscribed(Event.CREATE_CONTAINER):
-            _, adjustment = await self._asked(link, "create", _told(made, State.UNKNOWN))
+        for link in self._subscribed(NriEvent.CREATE_CONTAINER):
+            _, adjustment = await self._asked(link, "create", _told(made, NriContainerState.UNKNOWN))
             if adjustment is not None:
                 made.annotations |= adjustment.annotations
                 made.cards |= {one.removeprefix(CARD) for one in adjustment.cdi_devices}
@@ -142,7 +142,7 @@ class Runtime:
         """It runs; where it does not, it has ended."""
         await self._moment()
         container = self.containers.get(cid)
-        if container is None or container.state != State.CREATED:
+        if container is None or container.state != NriContainerState.CREATED:
             raise SaidError("container is not in created state")
         try:
             await self._prepare(container)
@@ -151,7 +151,7 @@ class Runtime:
             self._stopped(container)
             await self._tell(container)
             raise
-        container.state = State.RUNNING
+        container.state = NriContainerState.RUNNING
         self.machine.begin(container, seconds)
 
     async def _prepare(self, container: Container) -> None:
@@ -163,9 +163,9 @@ class Runtime:
                 self.machine.spoilt(self.machine, container)
             raise SaidError("hook createRuntime failed: not prepared by the node agent")
         async with self._turn:
-            for link in self._subscribed(Event.START_CONTAINER):
+            for link in self._subscribed(NriEvent.START_CONTAINER):
                 await self._asked(link, "start", replace(_told(container), pid=container.pid))
-        if boots != self.machine.boots or container.state != State.CREATED:
+        if boots != self.machine.boots or container.state != NriContainerState.CREATED:
             raise SaidError("the task is gone")
 
     async def stop_container(self, cid: str, linger: float) -> None:
@@ -173,10 +173,10 @@ class Runtime:
         container = self.containers.get(cid)
         if container is None:
             return
-        if container.state == State.RUNNING:
+        if container.state == NriContainerState.RUNNING:
             self.machine.kill(container, linger)
             await container.exited.wait()
-        elif container.state == State.CREATED:
+        elif container.state == NriContainerState.CREATED:
             self._stopped(container)
             await self._tell(container)
 
@@ -184,7 +184,7 @@ class Runtime:
         """A container that has no processes is forgotten."""
         container = self.containers.get(cid)
         if container is not None:
-            if container.state == State.RUNNING or container in self.machine.containers:
+            if container.state == NriContainerState.RUNNING or container in self.machine.containers:
                 raise SaidError("cannot delete a running task")
             await self._tell(container, removed=True)
             self.containers.pop(cid, None)
@@ -207,7 +207,7 @@ class Runtime:
         if not answered:
             raise SaidError("the plugin did not answer")
 
-    def _subscribed(self, event: Event) -> list[Link]:
+    def _subscribed(self, event: NriEvent) -> list[Link]:
         return [link for _, (link, _) in sorted(self.plugins.items()) if event in link.plugin.events]
 
     async def _asked(self, link: Link, what: str, *about: Any) -> tuple[bool, Any]:
@@ -228,7 +228,7 @@ class Runtime:
     async def _tell(self, container: Container, *, removed: bool = False) -> None:
         """An error of the plugin's is only logged."""
         async with self._turn:
-            for link in self._subscribed(Event.REMOVE_CONTAINER):
+            for link in self._subscribed(NriEvent.REMOVE_CONTAINER):
                 try:
                     await self._asked(link, "gone", _told(container), removed)
                 except SaidError as exc:
@@ -242,12 +242,12 @@ class Runtime:
     # What happens to containers.
 
     def _ended(self, container: Container) -> None:
-        if self.process.alive and container.state == State.RUNNING:
+        if self.process.alive and container.state == NriContainerState.RUNNING:
             self._stopped(container)
             self._net.loop.spawn(self.process, self._tell(container), f"exit of {container.name}")
 
     def _stopped(self, container: Container) -> None:
-        container.state = State.STOPPED
+        container.state = NriContainerState.STOPPED
         container.exited.set()
 
     async def _moment(self) -> None:
@@ -261,5 +261,5 @@ def _told(container: Container, state: int | None = None) -> model.Container:
         state=container.state if state is None else state,
         hooks=(GUARD,) if container.guarded else (),
         annotations=dict(container.annotations),
-        pid=container.pid if container.state == State.RUNNING else 0,
+        pid=container.pid if container.state == NriContainerState.RUNNING else 0,
     )

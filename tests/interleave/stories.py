@@ -42,7 +42,7 @@ from support.autoscaler_harness import Silent, a_pod
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.expander import Expander
 from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, ProviderGroups
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.reconcile import reconcile
 from autoscaler.kube import watches
 from autoscaler.kube.backends import KnownPools
@@ -80,7 +80,7 @@ CALM_SECONDS: Final = 3600.0
 PERMIT_SECONDS: Final = 60.0
 """A purchase may be on its way for so long: both loops, the pause between deciding and acting, and the calls."""
 MAX_NODES: Final = 6
-LIMITS: Final = Limits(
+LIMITS: Final = ScalingLimits(
     scale_down_unneeded_seconds=120.0,
     scale_down_delay_after_add_seconds=120.0,
     min_node_age_seconds=120.0,

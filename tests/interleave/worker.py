@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from isolation.contract.nri_api import State
+from isolation.contract.nri_api import NriContainerState
 
 if TYPE_CHECKING:
     from interleave.kubelet import Kubelet
@@ -78,7 +78,7 @@ class Worker:
         """Of each container the newest one stays, and those that run."""
         for box in self.plan.boxes:
             for one in sorted(self._runtime.of(self.uid, box), key=lambda one: one.cid)[:-1]:
-                if one.state != State.RUNNING:
+                if one.state != NriContainerState.RUNNING:
                     with contextlib.suppress(RuntimeError):
                         await self._runtime.ask("remove_container", one.cid)
 
@@ -141,7 +141,7 @@ class Worker:
         return next((one for one in self._sandboxes() if one not in self._runtime.lost), "")
 
     def _running(self, name: str) -> Container | None:
-        return next((one for one in self._runtime.of(self.uid, name) if one.state == State.RUNNING), None)
+        return next((one for one in self._runtime.of(self.uid, name) if one.state == NriContainerState.RUNNING), None)
 
     def _done(self, name: str) -> bool:
         """Whether an init container has ended well in this sandbox."""
@@ -218,7 +218,11 @@ class Worker:
     async def _stop_all(self, most: float) -> None:
         """Every container of it is told, and ends."""
         while True:
-            living = [one for one in self._runtime.of(self.uid) if one.state in (State.CREATED, State.RUNNING)]
+            living = [
+                one
+                for one in self._runtime.of(self.uid)
+                if one.state in (NriContainerState.CREATED, NriContainerState.RUNNING)
+            ]
             if not living and not self._starting:
                 return
             await asyncio.gather(

@@ -12,8 +12,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from isolation.contract.nri_api import Event
-from isolation.node.nri.session import Session, Subscription
+from isolation.contract.nri_api import NriEvent
+from isolation.node.nri.session import NriSession, Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ class _Handler:
 def neighbour(socket: Path, index: str, pod: str, then: Then) -> Iterator[threading.Event]:
     """While the block lasts; the event is set when the moment has come."""
     handler = _Handler(pod, then)
-    session = Session(socket, handler, plugin=Subscription("neighbour", index, tuple(Event)))
+    session = NriSession(socket, handler, plugin=Subscription("neighbour", index, tuple(NriEvent)))
     over = threading.Event()
 
     def forever() -> None:

@@ -17,8 +17,8 @@ from support.builders import ask, node
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.lifecycle import MachineState
-from autoscaler.core.limits import Limits
-from autoscaler.core.observation import Reservation
+from autoscaler.core.limits import ScalingLimits
+from autoscaler.core.observation import SuccessorReservation
 from autoscaler.core.plan import Drain, Evict, RemoveNode, ScaleUp
 from autoscaler.core.scale_down import Removal
 from autoscaler.core.state import AutoscalerState
@@ -91,7 +91,7 @@ def test_a_plan_that_moves_a_pod_to_where_it_has_no_room_is_an_error():
         for each in (full, light)
     ]
     observation = seen([pool()], pods, [replace(each, pool="p") for each in (full, light)])
-    wrong = Removal("light", (Reservation(pods[1].uid, big, pods[0].placement),))
+    wrong = Removal("light", (SuccessorReservation(pods[1].uid, big, pods[0].placement),))
 
     with pytest.raises(ChurnError, match="overcommitted"):
         churning._check(observation, [wrong])
@@ -143,9 +143,9 @@ def test_sums_take_a_fragmented_pod_for_placeable_and_cards_do_not():
     observation = seen([pool("p", 2)], [*held, pod(ask(8))], [full])
     beyond = seen([pool("p", 2)], [*held, pod(ask(13))], [full])
 
-    assert () == decide_by_sums(observation, Limits(), AutoscalerState())[0].steps
+    assert () == decide_by_sums(observation, ScalingLimits(), AutoscalerState())[0].steps
     assert 1 == needed_nodes(observation, pool("p", 2))
-    assert [ScaleUp] == [type(step) for step in decide_by_sums(beyond, Limits(), AutoscalerState())[0].steps]
+    assert [ScaleUp] == [type(step) for step in decide_by_sums(beyond, ScalingLimits(), AutoscalerState())[0].steps]
 
 
 def test_sums_drain_a_half_empty_node_evict_all_of_it_and_give_it_back():
@@ -156,11 +156,13 @@ def test_sums_drain_a_half_empty_node_evict_all_of_it_and_give_it_back():
     pods = [pod(ask(8, owner="R/b"), on=on_card(busy, 0, 8)), pod(ask(2, owner="R/l"), on=on_card(light, 0, 2))]
     observation = seen([pool()], pods, [busy, light], at=1000)
 
-    early, memory = decide_by_sums(observation, Limits(), AutoscalerState())
-    due, _ = decide_by_sums(replace(observation, at=1600), Limits(), memory)
+    early, memory = decide_by_sums(observation, ScalingLimits(), AutoscalerState())
+    due, _ = decide_by_sums(replace(observation, at=1600), ScalingLimits(), memory)
     going = {**observation.machines, "light": replace(observation.machines["light"], state=MachineState.DRAINING)}
-    evicted, _ = decide_by_sums(replace(observation, machines=going), Limits(), memory)
-    gone, _ = decide_by_sums(replace(observation, machines=going, on={**observation.on, "light": {}}), Limits(), memory)
+    evicted, _ = decide_by_sums(replace(observation, machines=going), ScalingLimits(), memory)
+    gone, _ = decide_by_sums(
+        replace(observation, machines=going, on={**observation.on, "light": {}}), ScalingLimits(), memory
+    )
 
     assert ((), [("light", ())]) == (early.steps, [(step.node, step.reservations) for step in due.steps])
     assert [Drain] == [type(step) for step in due.steps]

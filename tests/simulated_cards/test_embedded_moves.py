@@ -12,7 +12,7 @@ from support.builders import ask
 from support.embedded_fleet import QUICK, a_few, check_frame, check_homes, check_room, check_served, counts, live
 from support.pools_builder import arrival, fleet, pool
 
-from autoscaler.core.observation import Reservation
+from autoscaler.core.observation import SuccessorReservation
 from autoscaler.core.plan import CancelDrain, Drain
 from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
 from autoscaler.demo.embedded.fake_cluster import SCHEDULE_SECONDS
@@ -129,7 +129,11 @@ def test_reservation_of_a_drain_called_off_does_not_cut_the_next_one_short():
     placed = replace(pod.placement, node=target, slices=(replace(pod.placement.slices[0], **card_of(world, target)),))
 
     def drain(until: float) -> None:
-        drive(world.apply(Drain(pod.placement.node, (Reservation(pod.uid, pod.request, placed, 0, until),), "test")))
+        drive(
+            world.apply(
+                Drain(pod.placement.node, (SuccessorReservation(pod.uid, pod.request, placed, 0, until),), "test")
+            )
+        )
 
     drain(embedded.now + 5)
     drive(world.apply(CancelDrain(pod.placement.node, "test")))

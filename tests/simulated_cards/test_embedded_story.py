@@ -14,7 +14,7 @@ from support.builders import ask, node
 from support.embedded_fleet import QUICK, check_frame, check_homes, check_room, counts, live
 from support.pools_builder import arrival, fleet, pool
 
-from autoscaler.core.observation import Reservation
+from autoscaler.core.observation import SuccessorReservation
 from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
 from autoscaler.demo.embedded.node_pools import ScenarioError, build_fleet, demo_fleet, demo_limits
 from autoscaler.demo.embedded.workload import demo_workload, request_whole_cards
@@ -120,7 +120,7 @@ def test_what_a_card_still_has_is_what_is_neither_promised_nor_kept_for_a_move()
 
     name = embedded.frame().nodes[0].node
     slot = Slice(card.uuid, card.index, gib(3), 0)
-    kept = Reservation("coming", ask(3), Placement(name, (slot,)), embedded.now, embedded.now + 60)
+    kept = SuccessorReservation("coming", ask(3), Placement(name, (slot,)), embedded.now, embedded.now + 60)
     embedded.cluster.state.reserve(kept)
     embedded.cluster.state.changed.add(name)
     (after,) = [one for one in embedded.frame().nodes[0].cards if one.uuid == card.uuid]

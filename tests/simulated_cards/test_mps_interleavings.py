@@ -32,7 +32,7 @@ from isolation.node.backend import UndeliverableError
 from isolation.node.core.container_check import Given, NodeFacts, check_share
 from isolation.node.delivery import promise_id
 from isolation.node.mps.exchange import MpsExchange
-from isolation.node.nri.model import RefusedError
+from isolation.node.nri.model import NriRefusedError
 
 MAX_PROGRAMS = 4
 """Containers at a time."""
@@ -92,7 +92,7 @@ class Interleaving:
         strangers = [one for one in known.in_force() if one.trust != trust]
         try:
             given = check_share(*asked(tenant, part, trust), facts(self.node), None, known.in_force())
-        except RefusedError:
+        except NriRefusedError:
             assert strangers or known.bytes_by_card().get(part.uuid, 0) + size > 15 * GIB
             self.happened["refused"] += 1
             return

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from support.waiting import PATIENCE_SECONDS
 
-from autoscaler.core.limits import Limits
-from autoscaler.core.observation import Reservation
+from autoscaler.core.limits import ScalingLimits
+from autoscaler.core.observation import SuccessorReservation
 from autoscaler.core.plan import Drain
 from autoscaler.kube.cluster import ClusterParts, KubeCluster
 from autoscaler.kube.core.config import PoolConfig
@@ -19,9 +19,9 @@ from autoscaler.kube.usage import Nothing
 from autoscaler.kube.watches import Sources
 from autoscaler.providers.base import (
     ChangedError,
-    Instance,
     InstanceState,
     PoolState,
+    ProviderInstance,
 )
 from autoscaler.providers.core.profile import make_template
 from autoscaler.providers.registry import PoolSource, Providers
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 START = 1_800_000_000.0
 T = TypeVar("T")
-LIMITS = Limits(action_validation_delay_seconds=0.0)
+LIMITS = ScalingLimits(action_validation_delay_seconds=0.0)
 
 
 def a_node(name: str, **spec: Any) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Machines:
 
     async def pools(self) -> tuple[PoolState, ...]:
         """As a provider."""
-        nodes = tuple(Instance(f"id-{name}", name, self._state(name)) for name in self.nodes)
+        nodes = tuple(ProviderInstance(f"id-{name}", name, self._state(name)) for name in self.nodes)
         return (PoolState("a", self.target, nodes),)
 
     def _state(self, name: str) -> InstanceState:
@@ -281,11 +281,11 @@ class Stand:
         return await self.world.observe()
 
 
-def home(pod: str, to: str, units: int = 2) -> Reservation:
+def home(pod: str, to: str, units: int = 2) -> SuccessorReservation:
     """A place for it."""
     request = Request(1, units * GIB)
     place = Placement(to, (Slice(f"GPU-{to}", 0, units * GIB),))
-    return Reservation(pod, request, place, START, START + 900)
+    return SuccessorReservation(pod, request, place, START, START + 900)
 
 
 def drained(node: str = "n1", pod: str = "p1", to: str = "n2") -> Drain:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from exporter.pipeline.breach_detector import Detection
-    from exporter.pipeline.breach_log import Breach
+    from exporter.pipeline.breach_log import LoggedBreach
     from isolation.contract.reading import ContainerReading
 
 EPOCH = 1.7e9
@@ -29,7 +29,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.state, self.now = DetectorState(), 100.0
-        self.begun: list[Breach] = []
+        self.begun: list[LoggedBreach] = []
 
     def see(self, node: Node, *, after: float = 2.0, times: int = 1) -> Self:
         """The next samples; the watch is returned."""

@@ -23,7 +23,7 @@ from support.cdi_runtime import resolve
 from support.nri_runtime import NriRuntime
 
 from isolation.contract.names import START_NONCE
-from isolation.contract.nri_api import State
+from isolation.contract.nri_api import NriContainerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,13 +132,13 @@ class Runtime:
         pid = next(_FAKE_PIDS)
         (group / "cgroup.procs").write_text(f"{pid}\n")
         (group / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-        started.container.state, started.container.pid = State.RUNNING, pid
+        started.container.state, started.container.pid = NriContainerState.RUNNING, pid
         started.reason = started.message = ""
         started.state, started.starts = "running", started.starts + 1
 
     def kill(self, uid: str, started: StartedBox) -> None:
         """Its process is gone, and its group."""
-        if started.container is None or started.container.state != State.RUNNING:
+        if started.container is None or started.container.state != NriContainerState.RUNNING:
             return
         group = self._group(uid, started)
         shutil.rmtree(group, ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, settings
 from support.budget import examples
 
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.demo.embedded.fake_cluster import SCHEDULE_SECONDS
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from autoscaler.demo.embedded.embedded_cluster import EmbeddedCluster
 
-QUICK = Limits(min_replicas=1, min_node_age_seconds=0).scaled(0.1)
+QUICK = ScalingLimits(min_replicas=1, min_node_age_seconds=0).scaled(0.1)
 """The demonstration's tempo: unneeded after 60 s, drained 60 s after the last purchase."""
 a_few = settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

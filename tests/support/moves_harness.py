@@ -10,7 +10,7 @@ from support.builders import ask, node
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.decide import decide
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.state import AutoscalerState
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Node, Pod
 
 NOW = 10_000.0
-LIMITS = Limits(min_replicas=1, pod_restart_seconds=30)
+LIMITS = ScalingLimits(min_replicas=1, pod_restart_seconds=30)
 FULL = pool(max_nodes=0)
 
 
@@ -35,7 +35,7 @@ def two_nodes(*, small: int = 4, free: int = 4) -> tuple[tuple[Node, Node], Pod,
 
 
 def steps_of(
-    observation: Observation, limits: Limits = LIMITS, memory: AutoscalerState | None = None
+    observation: Observation, limits: ScalingLimits = LIMITS, memory: AutoscalerState | None = None
 ) -> tuple[Step, ...]:
     """What is decided."""
     return decide(observation, limits, memory or AutoscalerState())[0].steps

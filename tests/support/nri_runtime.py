@@ -90,7 +90,7 @@ class Container:
     hooks: list[str] = field(default_factory=list)
     """Programs at createRuntime."""
     annotations: dict[str, str] = field(default_factory=dict)
-    state: int = api.State.UNKNOWN
+    state: int = api.NriContainerState.UNKNOWN
     pid: int = 0
     adjustment: Any = None
     """NRI's ContainerAdjustment, maybe empty; None: no plugin has answered."""
@@ -311,7 +311,7 @@ class NriRuntime:
         """A container as the plugin wants it, or as it is where none answers; RefusedError."""
         with self._lock:
             made = Container(self._new_id(), name, pod, dict(env or {}), list(devices), list(hooks))
-            for plugin in self._subscribed(api.Event.CREATE_CONTAINER):
+            for plugin in self._subscribed(api.NriEvent.CREATE_CONTAINER):
                 message = api.ContainerRequest(pod=pod.fields(), container=made.fields())
                 try:
                     payload = self.ask("CreateContainer", message, plugin)
@@ -321,7 +321,7 @@ class NriRuntime:
                 except RefusedError:
                     self._gone(made)
                     raise
-            made.state = api.State.CREATED
+            made.state = api.NriContainerState.CREATED
             self.containers[made.id] = made
             return made
 
@@ -330,26 +330,26 @@ class NriRuntime:
         with self._lock:
             container.pid = pid
             try:
-                self._event(api.Event.START_CONTAINER, container)
+                self._event(api.NriEvent.START_CONTAINER, container)
             except RefusedError:
                 self.exit(container)
                 raise
-            container.state = api.State.RUNNING
+            container.state = api.NriContainerState.RUNNING
 
     def exit(self, container: Container) -> None:
         """Its first process has ended."""
         with self._lock:
-            container.state, container.pid = api.State.STOPPED, 0
-            self._event(api.Event.STOP_CONTAINER, container, quiet=True)
+            container.state, container.pid = api.NriContainerState.STOPPED, 0
+            self._event(api.NriEvent.STOP_CONTAINER, container, quiet=True)
 
     def remove(self, container: Container) -> None:
         """It is gone; stopped before if need be."""
         with self._lock:
             self.containers.pop(container.id, None)
-            if container.state != api.State.STOPPED:
+            if container.state != api.NriContainerState.STOPPED:
                 self._gone(container)
             else:
-                self._event(api.Event.REMOVE_CONTAINER, container, quiet=True)
+                self._event(api.NriEvent.REMOVE_CONTAINER, container, quiet=True)
 
     def ask(self, method: str, message: Any, plugin: Connection | None = None) -> bytes:
         """
@@ -368,22 +368,22 @@ class NriRuntime:
                 raise DroppedError from None
 
     def _gone(self, container: Container) -> None:
-        container.state = api.State.STOPPED
-        for event in (api.Event.STOP_CONTAINER, api.Event.REMOVE_CONTAINER):
+        container.state = api.NriContainerState.STOPPED
+        for event in (api.NriEvent.STOP_CONTAINER, api.NriEvent.REMOVE_CONTAINER):
             self._event(event, container, quiet=True)
 
-    def _event(self, event: api.Event, container: Container, *, quiet: bool = False) -> None:
+    def _event(self, event: api.NriEvent, container: Container, *, quiet: bool = False) -> None:
         """Tell; `quiet`: errors are only logged by a runtime."""
         both = {"pod": container.pod.fields(), "container": container.fields()}
         method = next(name for name, number in api.METHODS.items() if number == event)
         for plugin in self._subscribed(event):
             with contextlib.suppress(DroppedError, *([RefusedError] if quiet else [])):
-                if self.methods or event == api.Event.STOP_CONTAINER:
+                if self.methods or event == api.NriEvent.STOP_CONTAINER:
                     self.ask(method, api.ContainerRequest(**both), plugin)
                 else:
                     self.ask("StateChange", api.StateChangeEvent(event=event, **both), plugin)
 
-    def _subscribed(self, event: api.Event) -> list[Connection]:
+    def _subscribed(self, event: api.NriEvent) -> list[Connection]:
         return [one for one in self._open() if one.events >> (event - 1) & 1]
 
     def _new_id(self) -> str:

@@ -17,7 +17,7 @@ from isolation.contract.model import Ask, Cluster, Phase, Placement, Pod, Reques
 from isolation.contract.quantity import gib
 
 if TYPE_CHECKING:
-    from autoscaler.core.lifecycle import Machine
+    from autoscaler.core.lifecycle import PoolMachine
     from autoscaler.core.observation import Observation
     from isolation.contract.model import Node
 
@@ -56,7 +56,7 @@ def seen(
     pods: list[Pod],
     nodes: list[Node] | None = None,
     *,
-    machines: list[Machine] | None = None,
+    machines: list[PoolMachine] | None = None,
     at: float = 0,
 ) -> Observation:
     """What the autoscaler would observe."""

@@ -28,7 +28,7 @@ from support.device_runtime import Runtime, StartError
 from support.simcontainers import CLIENT
 from support.waiting import PATIENCE_SECONDS
 
-from isolation.contract.nri_api import State
+from isolation.contract.nri_api import NriContainerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,13 +98,13 @@ class ProcessRuntime(Runtime):
             self._clear(process, group)
             raise StartError(str(exc)) from None
         self.processes[uid] = process
-        started.container.state, started.container.pid = State.RUNNING, process.pid
+        started.container.state, started.container.pid = NriContainerState.RUNNING, process.pid
         started.reason = started.message = ""
         started.state, started.starts = "running", started.starts + 1
 
     def kill(self, uid: str, started: StartedBox) -> None:
         """SIGKILL; its group is gone."""
-        if started.container is None or started.container.state != State.RUNNING:
+        if started.container is None or started.container.state != NriContainerState.RUNNING:
             return
         self._clear(self.processes.pop(uid), self._group(uid, started))
         self.nri.exit(started.container)

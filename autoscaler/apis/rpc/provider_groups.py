@@ -326,7 +326,7 @@ async def _call(answer: Awaitable[T]) -> T:
         return await answer
     except base.OutOfStockError as exc:
         raise NoStockError(str(exc)) from exc
-    except base.UnreachableError as exc:
+    except base.ProviderUnreachableError as exc:
         raise OutcomeUnknownError(str(exc)) from exc
     except base.ChangedError as exc:
         raise GroupChangedError(str(exc)) from exc
@@ -334,7 +334,7 @@ async def _call(answer: Awaitable[T]) -> T:
         raise NodeGroupError(str(exc)) from exc
 
 
-def _instance(instance: base.Instance) -> GroupInstance:
+def _instance(instance: base.ProviderInstance) -> GroupInstance:
     failed = instance.state is base.InstanceState.FAILED
     trouble = (instance.note or "the machine failed and will not become a node") if failed else ""
     return GroupInstance(instance.id, instance.node, _PHASES[instance.state], trouble)

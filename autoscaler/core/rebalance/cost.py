@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from autoscaler.core.disruption_budget import Budget
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from isolation.contract.model import Pod
 
@@ -32,7 +32,7 @@ LIGHTEST: Final = 0.1
 HEAVIEST: Final = 10.0
 
 
-def disruption_seconds(pod: Pod, limits: Limits, cost: int = 0) -> float:
+def disruption_seconds(pod: Pod, limits: ScalingLimits, cost: int = 0) -> float:
     """Seconds that a pod is away when it moves, weighed by how much it matters."""
     away = (
         limits.pod_restart_seconds + pod.request.cards * pod.request.card_bytes / limits.memory_reload_bytes_per_second
@@ -47,7 +47,7 @@ def disruption_seconds(pod: Pod, limits: Limits, cost: int = 0) -> float:
 class DisruptionCost:
     """The fleet as a whole, counted once in a turn."""
 
-    limits: Limits
+    limits: ScalingLimits
     price: float
     """Of everything that stands."""
     cards: int
@@ -58,7 +58,7 @@ class DisruptionCost:
     costs: Mapping[str, int]
 
     @classmethod
-    def of(cls, observation: Observation, limits: Limits) -> DisruptionCost:
+    def of(cls, observation: Observation, limits: ScalingLimits) -> DisruptionCost:
         """One pass over what runs."""
         replicas: Counter[str] = Counter()
         total = 0.0
@@ -100,6 +100,6 @@ class RebalanceInputs:
     cost: DisruptionCost
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ScalingLimits:
         """The autoscaler's limits."""
         return self.budget.limits

@@ -14,14 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.observation import Reservation
+from autoscaler.core.observation import SuccessorReservation
 from isolation.contract.model import FULL_CORE, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from autoscaler.core.disruption_budget import Budget
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.rebalance.cost import RebalanceInputs
     from isolation.contract.model import Card, Pod
@@ -36,13 +36,13 @@ class DefragmentMove:
     """One pod, its reservation, and the number of idle cards that become usable."""
 
     pod: Pod
-    reservation: Reservation
+    reservation: SuccessorReservation
     gain: float
     frees: tuple[int, ...] = ()
     """Indices of the cards of its node that are free of pods once it has left."""
 
 
-def should_defragment(idle: float, stranded: float, limits: Limits, *, before: bool) -> bool:
+def should_defragment(idle: float, stranded: float, limits: ScalingLimits, *, before: bool) -> bool:
     """Whether to defragment now, by cards idle and stranded; `before`: whether it was so in the last cycle."""
     ratio = stranded_ratio(idle, stranded)
     return ratio is not None and ratio > (limits.defragment_stop_ratio if before else limits.defragment_start_ratio)
@@ -78,7 +78,9 @@ def find_defragment_moves(inputs: RebalanceInputs, most: int) -> list[Defragment
             then.release(f"then/{pod.uid}")
             then.hold(pod.uid, pod.request, source, force=True)
             continue
-        reservation = Reservation(pod.uid, request, place, observation.at, observation.at + limits.move_timeout_seconds)
+        reservation = SuccessorReservation(
+            pod.uid, request, place, observation.at, observation.at + limits.move_timeout_seconds
+        )
         now.hold(reservation.hold, request, place)
         owners.add(pod.request.owner)
         nodes |= {source.node, place.node}

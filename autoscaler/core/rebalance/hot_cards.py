@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoscaler.core.observation import Reservation
+from autoscaler.core.observation import SuccessorReservation
 from isolation.contract.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.rebalance.cost import RebalanceInputs
     from isolation.contract.model import Placement, Pod
@@ -31,7 +31,7 @@ class HotCardMove:
     """One pod that leaves a hot card, and its reservation on less busy ones."""
 
     pod: Pod
-    reservation: Reservation
+    reservation: SuccessorReservation
     card: str
     heat: float
     seconds: float
@@ -39,7 +39,7 @@ class HotCardMove:
 
 
 def track_hot_cards(
-    utilization: Mapping[str, float], at: float, limits: Limits, before: Mapping[str, float]
+    utilization: Mapping[str, float], at: float, limits: ScalingLimits, before: Mapping[str, float]
 ) -> dict[str, float]:
     """Since when each card has been hot, by UUID; one that was not measured starts again. `before`: the last answer."""
     return {
@@ -66,7 +66,7 @@ def find_hot_card_moves(inputs: RebalanceInputs, most: int, since: Mapping[str, 
                 place = _find_quiet_placement(simulation, inputs, pod, heat, nodes | {pod.placement.node})
             if place is None or pod.placement is None:
                 continue
-            reservation = Reservation(
+            reservation = SuccessorReservation(
                 pod.uid, request, place, observation.at, observation.at + limits.move_timeout_seconds
             )
             simulation.hold(reservation.hold, request, place)

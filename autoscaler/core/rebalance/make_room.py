@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autoscaler.core.bin_packing import Shape, get_shape, largest_first
-from autoscaler.core.observation import Reservation
+from autoscaler.core.observation import SuccessorReservation
 from isolation.contract.model import FULL_CORE, Refusal, Why
 from isolation.placement.node_rules import needs_of
 
@@ -40,7 +40,7 @@ class MadeRoom:
 
     pod: Pod
     node: str
-    moves: tuple[tuple[Pod, Reservation], ...]
+    moves: tuple[tuple[Pod, SuccessorReservation], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +174,14 @@ class RoomMaker:
             return None
         # more is held than there is, on purpose: no reservation may count on what the pending pod will need
         simulation.hold(pod.uid, pod.request, answer, force=True)
-        moves: list[tuple[Pod, Reservation]] = []
+        moves: list[tuple[Pod, SuccessorReservation]] = []
         for mover in sorted(option.pods, key=lambda each: (largest_first(each.request), each.uid)):
             request = self._seen.succeeding(mover)
             reservation = simulation.place(request)
             if isinstance(reservation, Refusal):
                 self._undo(MadeRoom(pod, node, tuple(moves)))
                 return None
-            kept = Reservation(
+            kept = SuccessorReservation(
                 mover.uid, request, reservation, self._seen.at, self._seen.at + self._limits.move_timeout_seconds
             )
             simulation.hold(kept.hold, request, reservation)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.expander import PoolExpander
-from autoscaler.core.observation import Reservation
+from autoscaler.core.observation import SuccessorReservation
 from autoscaler.core.plan import RESTORE, Move
 from autoscaler.core.rebalance.defragment import find_defragment_moves, should_defragment
 from autoscaler.core.rebalance.hot_cards import find_hot_card_moves, track_hot_cards
@@ -95,7 +95,7 @@ def plan_returns(inputs: RebalanceInputs, pods: Iterable[str], most: int) -> Ite
         if isinstance(place, Refusal):
             continue
         until = observation.at + inputs.limits.move_timeout_seconds
-        reservation = Reservation(uid, pod.request, place, observation.at, until)
+        reservation = SuccessorReservation(uid, pod.request, place, observation.at, until)
         simulation.hold(reservation.hold, pod.request, place)
         owners.add(pod.request.owner)
         most -= 1
@@ -145,6 +145,6 @@ def _make_room_moves(rooms: Iterable[MadeRoom], why: str) -> Iterable[Move]:
             yield replace(_move(pod, reservation, "make_room", reason), pods=(room.pod.uid,))
 
 
-def _move(pod: Pod, reservation: Reservation, kind: str, reason: str) -> Move:
+def _move(pod: Pod, reservation: SuccessorReservation, kind: str, reason: str) -> Move:
     source = pod.placement.node if pod.placement is not None else ""
     return Move(pod.uid, source, pod.request.owner, reservation, kind, reason)

@@ -16,14 +16,14 @@ from autoscaler.core.rightsizing.programs import life_of
 from autoscaler.core.rightsizing.recommend import Abstention, Bounds, recommend_running
 from isolation.contract.codec.cursor import CodecError
 from isolation.contract.codec.recommendations import workload_of
-from isolation.contract.codec.resize import Reason, decode_status, reserved_units
+from isolation.contract.codec.resize import ResizeReason, decode_status, reserved_units
 from isolation.contract.right_size import RightSize, sized_units
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from autoscaler.core.rightsizing.history import Life, ProgramHistory, ProgramKey
-    from autoscaler.core.rightsizing.recommend import Policy
+    from autoscaler.core.rightsizing.recommend import EvidencePolicy
     from isolation.contract.codec.recommendations import Recommended
     from isolation.contract.model import CardAllocation, Pod, Request
     from isolation.contract.right_size import RightSizeWish
@@ -48,7 +48,7 @@ class LiveReading:
     histories: Mapping[ProgramKey, ProgramHistory]
     denied: Denied
     at: float
-    policy: Policy
+    policy: EvidencePolicy
 
 
 def find_live(pods: Mapping[str, Pod], wishes: Mapping[str, PodWish], reading: LiveReading) -> dict[str, LivePod]:
@@ -134,7 +134,7 @@ def _containers(
 
 def _is_deferred(status: str) -> bool:
     try:
-        return bool(status) and decode_status(status).reason is Reason.DEFERRED
+        return bool(status) and decode_status(status).reason is ResizeReason.DEFERRED
     except CodecError:
         return False
 

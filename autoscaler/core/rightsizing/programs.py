@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.rightsizing.histogram import DAY
 from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey, UsageReading
-from autoscaler.core.rightsizing.recommend import Abstention, Bounds, Policy, recommend, recommend_running
+from autoscaler.core.rightsizing.recommend import Abstention, Bounds, EvidencePolicy, recommend, recommend_running
 from isolation.contract.codec.recommendations import SERVICES, ProgramRecommendation, workload_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ FORGET_SECONDS: Final = 30 * DAY
 
 
 @dataclass(frozen=True, slots=True)
-class PodUse:
+class MeasuredContainer:
     """One container of a pod on one card, as it was measured."""
 
     pod: Pod
@@ -71,7 +71,10 @@ def life_of(uid: str, container: str, uuid: str) -> str:
 
 
 def advance(
-    histories: Mapping[ProgramKey, ProgramHistory], uses: Iterable[PodUse], pods: Mapping[str, Pod], at: float
+    histories: Mapping[ProgramKey, ProgramHistory],
+    uses: Iterable[MeasuredContainer],
+    pods: Mapping[str, Pod],
+    at: float,
 ) -> dict[ProgramKey, ProgramHistory]:
     """
     The histories with one round of measurements.
@@ -92,7 +95,7 @@ def advance(
 
 
 def recommend_all(
-    histories: Mapping[ProgramKey, ProgramHistory], cards: Mapping[ProgramKey, int], at: float, policy: Policy
+    histories: Mapping[ProgramKey, ProgramHistory], cards: Mapping[ProgramKey, int], at: float, policy: EvidencePolicy
 ) -> list[ProgramRecommendation]:
     """For every program that runs, and others of which new lives can be sized; `cards`: of one of its pods."""
     return [
@@ -103,7 +106,7 @@ def recommend_all(
 
 
 def _recommend(
-    key: ProgramKey, history: ProgramHistory, cards: int, at: float, policy: Policy
+    key: ProgramKey, history: ProgramHistory, cards: int, at: float, policy: EvidencePolicy
 ) -> ProgramRecommendation:
     running = list(history.running.values())
     known = running or list(history.ended)

@@ -69,7 +69,7 @@ class Abstention:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class EvidencePolicy:
     """What is asked of the evidence, and how much is added."""
 
     headroom_ratio: float = 0.15
@@ -121,7 +121,9 @@ class Recommendation:
     reason: str = field(default="", compare=False)
 
 
-def recommend(history: ProgramHistory, now: float, policy: Policy, bounds: Bounds) -> Recommendation | Abstention:
+def recommend(
+    history: ProgramHistory, now: float, policy: EvidencePolicy, bounds: Bounds
+) -> Recommendation | Abstention:
     """For a life that begins now: by ended lives, and by others in progress that are old enough."""
     abstention = _abstain(history, now, policy)
     if abstention is not None:
@@ -138,7 +140,7 @@ def recommend(history: ProgramHistory, now: float, policy: Policy, bounds: Bound
 
 
 def recommend_running(
-    history: ProgramHistory, life: Life, now: float, policy: Policy, bounds: Bounds
+    history: ProgramHistory, life: Life, now: float, policy: EvidencePolicy, bounds: Bounds
 ) -> Recommendation | Abstention:
     """For a life in progress; `bounds`: of its pod as it was created, which is what it gets back in the worst case."""
     if history.finite:
@@ -163,7 +165,7 @@ def recommend_running(
     return _size(history, lives, policy, bounds, own=life)
 
 
-def _abstain(history: ProgramHistory, now: float, policy: Policy) -> Abstention | None:
+def _abstain(history: ProgramHistory, now: float, policy: EvidencePolicy) -> Abstention | None:
     if history.denied_at and now - history.denied_at < policy.hold_seconds:
         hours = (now - history.denied_at) / HOUR
         return Abstention(Abstained.RECENTLY_DENIED, f"a request for memory was denied {hours:.0f} h ago")
@@ -203,7 +205,7 @@ def _is_flat(life: Life) -> bool:
     return life.flat >= _FLAT_RATIO * life.observed and life.grown - life.started <= max(HOUR, 0.05 * life.age)
 
 
-def _counts(life: Life, policy: Policy, *, finite: bool) -> bool:
+def _counts(life: Life, policy: EvidencePolicy, *, finite: bool) -> bool:
     """Whether a life shows what another needs; of services only those that have seen a day's load."""
     return life.coverage >= policy.min_coverage and (
         finite or (bool(life.days) and life.age >= policy.min_life_seconds)
@@ -213,7 +215,7 @@ def _counts(life: Life, policy: Policy, *, finite: bool) -> bool:
 def _size(
     history: ProgramHistory,
     lives: Sequence[Life],
-    policy: Policy,
+    policy: EvidencePolicy,
     bounds: Bounds,
     own: Life | None = None,
 ) -> Recommendation:
@@ -236,14 +238,14 @@ def _size(
     return Recommendation(memory, bounds.promised_bytes, largest, len(peaks), core, words)
 
 
-def _need(peaks: Sequence[int], policy: Policy) -> float:
+def _need(peaks: Sequence[int], policy: EvidencePolicy) -> float:
     """By peaks in the order of their time."""
     largest, before = max(peaks), max(peaks[: (len(peaks) + 1) // 2])
     tail, growth = largest - median(peaks), largest - before
     return (largest + max(policy.tail_ratio * tail, policy.growth_ratio * growth)) * _head(peaks, policy)
 
 
-def _head(peaks: Sequence[int], policy: Policy) -> float:
+def _head(peaks: Sequence[int], policy: EvidencePolicy) -> float:
     return 1 + policy.headroom_ratio + policy.few_ratio / len(peaks)
 
 

@@ -21,7 +21,7 @@ from isolation.contract.quantity import show_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
 
 HOUR: Final = 3600.0
 _FOLLOWS: Final = 0.03
@@ -61,7 +61,7 @@ class TrialState:
 
 
 def judge(
-    state: TrialState, pods: Mapping[str, LivePod], now: float, limits: Limits
+    state: TrialState, pods: Mapping[str, LivePod], now: float, limits: ScalingLimits
 ) -> tuple[list[ResizePod], TrialState]:
     """
     What follows from the trials, and the state without those that are over; `pods`: by key, those that run.
@@ -103,7 +103,7 @@ def judge(
     return steps, TrialState(trials, passed, waiting, tuple(one for one in state.resized if now - one[0] < HOUR))
 
 
-def plan_shrinks(state: TrialState, pods: Iterable[LivePod], now: float, limits: Limits) -> list[ResizePod]:
+def plan_shrinks(state: TrialState, pods: Iterable[LivePod], now: float, limits: ScalingLimits) -> list[ResizePod]:
     """What is made smaller now, what frees most first."""
     by_owner = Counter(owner for _, owner in state.resized)
     left = limits.max_resizes_per_hour - len(state.resized)
@@ -123,7 +123,7 @@ def plan_shrinks(state: TrialState, pods: Iterable[LivePod], now: float, limits:
     return steps
 
 
-def find_wasteful(state: TrialState, pods: Iterable[LivePod], limits: Limits) -> Iterator[LivePod]:
+def find_wasteful(state: TrialState, pods: Iterable[LivePod], limits: ScalingLimits) -> Iterator[LivePod]:
     """
     Containers that could be made smaller, what frees most first; whoever was resized by hand stays as it is.
 
@@ -141,7 +141,7 @@ def find_wasteful(state: TrialState, pods: Iterable[LivePod], limits: Limits) ->
             yield pod
 
 
-def _begin(pod: LivePod, before: int, after: int, now: float, limits: Limits) -> Trial:
+def _begin(pod: LivePod, before: int, after: int, now: float, limits: ScalingLimits) -> Trial:
     return Trial(
         pod.uid,
         pod.container,

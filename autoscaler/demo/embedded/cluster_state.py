@@ -18,7 +18,7 @@ from isolation.contract.quantity import GIB
 from isolation.placement.engine import Engine, PlacementError
 
 if TYPE_CHECKING:
-    from autoscaler.core.observation import Reservation
+    from autoscaler.core.observation import SuccessorReservation
     from autoscaler.core.plan import ResizePod
     from isolation.contract.model import Node, Placement, Pod
 
@@ -31,7 +31,7 @@ class FakeClusterState:
         self.pods: dict[str, Pod] = {}
         self.on: dict[str, dict[str, Pod]] = {}
         self.load: dict[str, float] = {}
-        self.reserved: dict[str, Reservation] = {}
+        self.reserved: dict[str, SuccessorReservation] = {}
         self.breaches: dict[str, int] = {}
         """Promises broken on each node so far, once per container and card."""
         self.changed: set[str] = set()
@@ -111,12 +111,12 @@ class FakeClusterState:
             self._update_load(pod.placement.node)
         return pod
 
-    def reserve(self, home: Reservation) -> None:
+    def reserve(self, home: SuccessorReservation) -> None:
         """Keep room free for a pod that moves; PlacementError where there is none."""
         self.engine.hold(home.hold, home.request, home.placement)
         self.reserved[home.pod] = home
 
-    def unreserve(self, home: Reservation) -> None:
+    def unreserve(self, home: SuccessorReservation) -> None:
         """Give it back."""
         self.engine.release(home.hold)
         del self.reserved[home.pod]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoscaler.core.decide import decide
 from autoscaler.core.fragmentation import find_fragmented
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.plan import list_names
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.scale_up import shorten
@@ -42,13 +42,13 @@ class EmbeddedCluster:
         workload: Iterable[PodArrival],
         *,
         seed: int,
-        limits: Limits | None = None,
+        limits: ScalingLimits | None = None,
         policy: str = "potential",
         decider: Decider = decide,
         done: Callable[[Plan], None] = lambda _plan: None,
     ) -> None:
         # a trace names no controllers: each of its pods stands for a replica that may move
-        self.limits = limits or Limits(min_replicas=1)
+        self.limits = limits or ScalingLimits(min_replicas=1)
         self.cluster = FakeCluster(fleet, workload, seed=seed, policy=policy)
         self.memory = AutoscalerState()
         self._decider, self._done = decider, done

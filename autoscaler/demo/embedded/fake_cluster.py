@@ -43,7 +43,7 @@ from isolation.placement.engine import PlacementError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
-    from autoscaler.core.observation import Reservation
+    from autoscaler.core.observation import SuccessorReservation
     from autoscaler.core.plan import Step
     from autoscaler.demo.embedded.node_pools import SimulatedFleet
     from autoscaler.demo.embedded.workload import PodArrival
@@ -164,7 +164,7 @@ class FakeCluster:
         for home in step.reservations:
             self._reserve(home)
 
-    def _reserve(self, home: Reservation) -> None:
+    def _reserve(self, home: SuccessorReservation) -> None:
         self.state.reserve(home)
         self.clock.at(home.until, partial(self._expire_reservation, home))
 
@@ -174,7 +174,7 @@ class FakeCluster:
             self._release_reservation(uid)
         self.provider.keep(step.node)
 
-    def _expire_reservation(self, home: Reservation) -> None:
+    def _expire_reservation(self, home: SuccessorReservation) -> None:
         """The time of a reservation is up, unless the pod has got a later one."""
         if self.state.reserved.get(home.pod) is home:
             self._release_reservation(home.pod)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.pools import Pool
 from autoscaler.demo.embedded.right_sizing import DAY_SECONDS
 from autoscaler.demo.embedded.workload import SEARCH_POOL
@@ -94,9 +94,9 @@ def demo_fleet() -> SimulatedFleet:
     )
 
 
-def demo_limits() -> Limits:
+def demo_limits() -> ScalingLimits:
     """The autoscaler's limits in the demonstration's tempo; its pods have no siblings, and may move all the same."""
-    tempo = replace(Limits().scaled(DEMO_TEMPO), right_size_trial_seconds=DAY_SECONDS, max_resizes_per_hour=10)
+    tempo = replace(ScalingLimits().scaled(DEMO_TEMPO), right_size_trial_seconds=DAY_SECONDS, max_resizes_per_hour=10)
     return replace(tempo, min_moves_per_hour=DEMO_MOVES_PER_HOUR, min_replicas=1)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from autoscaler.core.lifecycle import COMING, Machine, MachineState
+from autoscaler.core.lifecycle import COMING, MachineState, PoolMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +40,9 @@ class FakeProvider:
         self._supplies = {supply.pool.name: supply for supply in fleet.supplies}
         self._named = dict.fromkeys(self._supplies, 0)
         self.pools = {name: supply.pool for name, supply in self._supplies.items()}
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, PoolMachine] = {}
         for node in fleet.nodes:
-            self.machines[node.name] = Machine(node.name, node.pool, MachineState.READY)
+            self.machines[node.name] = PoolMachine(node.name, node.pool, MachineState.READY)
             state.add_node(node)
 
     def buy(self, pool: str, reason: str) -> str:
@@ -50,7 +50,7 @@ class FakeProvider:
         supply = self._supplies[pool]
         name = self._name(pool)
         have = sum(1 for m in self.machines.values() if m.pool == pool and m.state is not MachineState.FAILED)
-        self.machines[name] = Machine(name, pool, MachineState.REQUESTED, self._clock.now)
+        self.machines[name] = PoolMachine(name, pool, MachineState.REQUESTED, self._clock.now)
         self._state.changed.add(name)
         self._accounting.record("scale_up", name, reason, "nodes_added")
         answer = supply.boot_seconds * RESPONSE_RATIO

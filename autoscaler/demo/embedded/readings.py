@@ -21,7 +21,7 @@ from isolation.contract.quantity import MIB
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading, PoolReading
 
 if TYPE_CHECKING:
-    from autoscaler.core.lifecycle import Machine
+    from autoscaler.core.lifecycle import PoolMachine
     from autoscaler.demo.embedded.fake_cluster import FakeCluster
     from autoscaler.demo.embedded.usage import UsageProfile
     from isolation.contract.model import Ask, Card, Pod
@@ -98,7 +98,7 @@ class ReadingCache:
             for name, pool in sorted(self._cluster.provider.pools.items())
         )
 
-    def _read(self, machine: Machine) -> NodeReading:
+    def _read(self, machine: PoolMachine) -> NodeReading:
         state = "booting" if machine.state in COMING else machine.state.value
         node = self._cluster.state.engine.nodes.get(machine.name)
         if node is None:

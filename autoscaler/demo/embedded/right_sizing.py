@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.rightsizing.histogram import DAY
 from autoscaler.core.rightsizing.live import LiveReading, PodWish, find_live
-from autoscaler.core.rightsizing.programs import PodUse, advance, life_of
-from autoscaler.core.rightsizing.recommend import Policy
+from autoscaler.core.rightsizing.programs import MeasuredContainer, advance, life_of
+from autoscaler.core.rightsizing.recommend import EvidencePolicy
 from autoscaler.demo.embedded.pod_life import iterate_promises
 from isolation.contract.quantity import show_bytes
 
@@ -42,7 +42,7 @@ class SimulatedRightSizing:
         self._histories: dict[ProgramKey, ProgramHistory] = {}
         self._denied: Counter[str] = Counter()
         self._told: set[str] = set()
-        self._policy = Policy()
+        self._policy = EvidencePolicy()
 
     def add(self, uid: str, wish: PodWish) -> None:
         """A pod that may be resized."""
@@ -70,7 +70,7 @@ class SimulatedRightSizing:
         reading = LiveReading(self._histories, dict(self._denied), now * _TEMPO, self._policy)
         return find_live(self._state.pods, self._wishes, reading)
 
-    def _uses(self, now: float) -> Iterator[PodUse]:
+    def _uses(self, now: float) -> Iterator[MeasuredContainer]:
         models = {card.uuid: card.model for node in self._state.engine.nodes.values() for card in node.cards}
         for uid in self._wishes:
             pod, life = self._state.pods[uid], self._lives[uid]
@@ -79,7 +79,7 @@ class SimulatedRightSizing:
                 name = life_of(uid, use.ask.container, use.part.uuid)
                 wanted = int(use.asked * use.profile.memory_ratio(now - life.placed_at))
                 self._denied[name] += wanted > use.promised
-                yield PodUse(
+                yield MeasuredContainer(
                     aged,
                     use.ask.container,
                     use.part.uuid,

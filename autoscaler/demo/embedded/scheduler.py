@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from autoscaler.core.bin_packing import Shape
-    from autoscaler.core.lifecycle import Machine
-    from autoscaler.core.observation import Nomination, Reservation
+    from autoscaler.core.lifecycle import PoolMachine
+    from autoscaler.core.observation import Nomination, SuccessorReservation
     from autoscaler.demo.embedded.cluster_state import FakeClusterState
     from isolation.contract.model import Placement, Pod, Request
 
@@ -37,7 +37,7 @@ class FakeScheduler:
     """The queue and its passes."""
 
     def __init__(
-        self, state: FakeClusterState, machines: Mapping[str, Machine], bound: Callable[[Pod, Placement], None]
+        self, state: FakeClusterState, machines: Mapping[str, PoolMachine], bound: Callable[[Pod, Placement], None]
     ) -> None:
         self._state, self._machines, self._bound = state, machines, bound
         self._heaps: dict[Shape, list[tuple[QueueKey, Pod]]] = {}
@@ -109,7 +109,7 @@ class FakeScheduler:
             if pod is not None:
                 self._use(home, pod)
 
-    def _use(self, home: Reservation, pod: Pod) -> None:
+    def _use(self, home: SuccessorReservation, pod: Pod) -> None:
         self._state.unreserve(home)
         self._bind(pod, home.placement)
 

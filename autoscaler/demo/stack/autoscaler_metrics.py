@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan
     from autoscaler.core.state import AutoscalerState
@@ -57,7 +57,7 @@ class LoopMetrics:
         self._reconciled_at: float | None = None
         self._before: Observation | None = None
 
-    def decide(self, seen: Observation, limits: Limits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
+    def decide(self, seen: Observation, limits: ScalingLimits, memory: AutoscalerState) -> tuple[Plan, AutoscalerState]:
         """The autoscaler's own decision, timed."""
         started = time.perf_counter()
         plan, after = decide(seen, limits, memory)
@@ -107,7 +107,7 @@ def _unlabelled(value: float) -> Mapping[tuple[str, ...], float]:
     return {(): value}
 
 
-class MetricsServer:
+class LoopMetricsServer:
     """A context manager: serves `page()` as /metrics, and /healthz."""
 
     def __init__(self, port: int, page: Callable[[], bytes]) -> None:

@@ -28,7 +28,7 @@ from autoscaler.demo.stack import cleanup, cuda_workload, prometheus_config, wor
 from autoscaler.demo.stack.addresses import HOST, Addresses, Ports, Tools, build_addresses
 from autoscaler.demo.stack.reports import read_alerts, read_page
 from autoscaler.demo.stack.supervisor import ISOLATED_PYTHON, ManagedCommand, StackSupervisor, build_environment
-from isolation.contract.stack import PENDING, STARTING, UP, ProcessStatus, StackStatus, TenantStatus
+from isolation.contract.stack import PENDING, STARTING, UP, StackProcess, StackStatus, TenantStatus
 from isolation.distribution import install_command
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from isolation.contract.reading import NodeReading
-    from isolation.contract.stack import Alert
+    from isolation.contract.stack import StackAlert
 
 ROOT: Final = Path(__file__).parents[3]
 # A script's folder comes before Python's own modules: right for a checkout, not for everything that is installed.
@@ -200,7 +200,7 @@ class DemoStack:
         supervisor = StackSupervisor(self._commands(folders), folders.disk, self._mark)
         polled_at = 0.0
         node: NodeReading | None = None
-        alerts: tuple[Alert, ...] | None = None
+        alerts: tuple[StackAlert, ...] | None = None
         try:
             while not self._stop.wait(TICK_SECONDS):
                 supervisor.start_due()
@@ -223,7 +223,7 @@ class DemoStack:
                     supervisor.set_responding(one.pod)
         return node
 
-    def _read_alerts(self, supervisor: StackSupervisor) -> tuple[Alert, ...] | None:
+    def _read_alerts(self, supervisor: StackSupervisor) -> tuple[StackAlert, ...] | None:
         """Firing as Alertmanager has them (Prometheus, where there is none), and those that wait for their time."""
         where = self.addresses
         if where.prometheus is None:
@@ -240,7 +240,7 @@ class DemoStack:
         return None if waiting is None or firing is None else (*firing, *waiting)
 
     def _build_status(
-        self, supervisor: StackSupervisor, node: NodeReading | None, alerts: tuple[Alert, ...] | None
+        self, supervisor: StackSupervisor, node: NodeReading | None, alerts: tuple[StackAlert, ...] | None
     ) -> StackStatus:
         processes = supervisor.statuses
         names = {tenant.name for tenant in workloads.TENANTS}
@@ -251,7 +251,7 @@ class DemoStack:
             tenants=self._tenant_statuses(processes),
             processes=(
                 *(part for name, part in processes.items() if name not in names),
-                ProcessStatus("autoscaler", UP, f"{self.addresses.autoscaler}/metrics"),
+                StackProcess("autoscaler", UP, f"{self.addresses.autoscaler}/metrics"),
             ),
             node=node,
             alerts=alerts,
@@ -260,7 +260,7 @@ class DemoStack:
         )
 
     @staticmethod
-    def _tenant_statuses(processes: dict[str, ProcessStatus]) -> tuple[TenantStatus, ...]:
+    def _tenant_statuses(processes: dict[str, StackProcess]) -> tuple[TenantStatus, ...]:
         return tuple(
             TenantStatus(
                 tenant.name,
@@ -268,7 +268,7 @@ class DemoStack:
                 tenant.promised_bytes,
                 tenant.promised_core_ratio,
                 tenant.enforced,
-                processes.get(tenant.name, ProcessStatus(tenant.name, STARTING)),
+                processes.get(tenant.name, StackProcess(tenant.name, STARTING)),
             )
             for tenant in workloads.TENANTS
         )

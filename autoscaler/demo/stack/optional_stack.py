@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autoscaler.demo.stack import addresses
-from autoscaler.demo.stack.autoscaler_metrics import MetricsServer
+from autoscaler.demo.stack.autoscaler_metrics import LoopMetricsServer
 from autoscaler.demo.stack.demo_stack import DemoStack, StackError
 from isolation.contract.stack import FIRING
 
@@ -62,7 +62,7 @@ class OptionalStack:
             self._report(f"running only the simulated cluster: {exc}")
             return self
         try:
-            self._held.enter_context(MetricsServer(ports.autoscaler, self._loop_metrics.render))
+            self._held.enter_context(LoopMetricsServer(ports.autoscaler, self._loop_metrics.render))
             if self._addresses_file is not None:
                 addresses.write_addresses(self._addresses_file, stack.addresses)
         except BaseException:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from isolation.contract import metrics
 from isolation.contract.exposition import parse_page
 from isolation.contract.reading import CardReading, ContainerReading, NodeReading
-from isolation.contract.stack import FIRING, Alert
+from isolation.contract.stack import FIRING, StackAlert
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -141,7 +141,7 @@ def _container(page: Page, labels: Mapping[str, str]) -> ContainerReading:
     )
 
 
-def read_alerts(raw: bytes, state: str = FIRING) -> tuple[Alert, ...] | None:
+def read_alerts(raw: bytes, state: str = FIRING) -> tuple[StackAlert, ...] | None:
     """Alertmanager's list, or Prometheus' with `state` pending; None where it is neither."""
     try:
         document = json.loads(raw)
@@ -157,9 +157,9 @@ def _state(one: Mapping[str, Any]) -> str:
     return str(state) if state else "active"
 
 
-def _alert(one: Mapping[str, Any], state: str) -> Alert:
+def _alert(one: Mapping[str, Any], state: str) -> StackAlert:
     labels, notes = one["labels"], one.get("annotations", {})
-    return Alert(
+    return StackAlert(
         name=str(labels["alertname"])[:_LONGEST],
         severity=str(labels.get("severity", ""))[:_LONGEST],
         state=state,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.demo.stack import cleanup, parent_death
-from isolation.contract.stack import DOWN, STARTING, UP, ProcessStatus
+from isolation.contract.stack import DOWN, STARTING, UP, StackProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,10 +59,10 @@ class _ManagedProcess:
     due_at: float | None = 0.0
     """When to start it; None: it runs, or is given up."""
     tries: int = 0
-    status: ProcessStatus = field(init=False)
+    status: StackProcess = field(init=False)
 
     def __post_init__(self) -> None:
-        self.status = ProcessStatus(self.job.name, STARTING, self.job.url)
+        self.status = StackProcess(self.job.name, STARTING, self.job.url)
 
 
 class StackSupervisor:
@@ -86,7 +86,7 @@ class StackSupervisor:
         self.events: list[str] = []
 
     @property
-    def statuses(self) -> dict[str, ProcessStatus]:
+    def statuses(self) -> dict[str, StackProcess]:
         """Every process by name."""
         return {managed.job.name: managed.status for managed in self._managed}
 

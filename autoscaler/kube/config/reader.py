@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from autoscaler.core.drain_rules import DrainRules
-from autoscaler.core.limits import BOUNDS, Limits, LimitsError
+from autoscaler.core.limits import BOUNDS, LimitsError, ScalingLimits
 from autoscaler.kube.config.yaml_lines import document
 from autoscaler.kube.core.config import SOURCES, Config, ConfigError, Figures, PoolConfig
 from autoscaler.providers.registry import PoolSource
@@ -45,7 +45,7 @@ _POOL_KEYS: Final = (
     "node_template", "scale_up", "scale_down",
 )  # fmt: skip
 _RULES: Final = tuple(f.name for f in fields(DrainRules))
-_COUNTS: Final = frozenset(f.name for f in fields(Limits) if f.type == "int")
+_COUNTS: Final = frozenset(f.name for f in fields(ScalingLimits) if f.type == "int")
 
 
 def read_config(raw: bytes, name: str = "the configuration") -> Config:
@@ -123,22 +123,22 @@ class _Reader:
         )
         return pool if name and provider else None
 
-    def _limits(self, at: At) -> Limits:
+    def _limits(self, at: At) -> ScalingLimits:
         given: dict[str, float | int] = {}
         for key, value in self._fields(at):
             if key not in BOUNDS:
                 self._say(value.wrong(f"unknown limit{_meant(key, BOUNDS)}; docs/autoscaler.md lists all limits"))
                 continue
-            usual, (lowest, highest) = getattr(Limits(), key), BOUNDS[key]
+            usual, (lowest, highest) = getattr(ScalingLimits(), key), BOUNDS[key]
             if key in _COUNTS:
                 given[key] = self._try(partial(value.integer, usual, int(lowest), int(highest)), usual)
             else:
                 given[key] = self._try(partial(_amount, value, usual, lowest, highest), usual)
         try:
-            return replace(Limits(), **given)  # type: ignore[arg-type] # each was read as its field's kind
+            return replace(ScalingLimits(), **given)  # type: ignore[arg-type] # each was read as its field's kind
         except LimitsError as exc:
             self._say(at.wrong(str(exc)))
-            return Limits()
+            return ScalingLimits()
 
     def _figures(self, at: At) -> Figures:
         if not self._mapping(at):

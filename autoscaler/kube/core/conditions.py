@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.kube.observe.machines import ObservedMachines
     from autoscaler.kube.observe.snapshot import ClusterSnapshot
     from isolation.contract.model import Node
@@ -102,7 +102,7 @@ def find_conditions(
     return found
 
 
-def find_unready(now: ClusterSnapshot, nodes: Mapping[str, Node], limits: Limits) -> list[Condition]:
+def find_unready(now: ClusterSnapshot, nodes: Mapping[str, Node], limits: ScalingLimits) -> list[Condition]:
     """A node on its way up is not unwell; one that has its cards, or has had its time, is."""
     notes = now.node_notes
     old = [

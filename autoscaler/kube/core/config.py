@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.drain_rules import DrainRules
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from isolation.contract.cluster_autoscaler_annotations import Ours, Scaler
 from isolation.contract.model import Mode
 from isolation.host.core.context_memory import server_bytes, under_mps
@@ -131,7 +131,7 @@ class Config:
     """The whole file."""
 
     pools: tuple[PoolConfig, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: ScalingLimits = field(default_factory=ScalingLimits)
     metrics: Figures = field(default_factory=Figures)
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autoscaler.apis.metrics.core.readings import MetricsSnapshot
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.state import AutoscalerState
     from isolation.contract.metrics import MetricSpec
@@ -45,7 +45,7 @@ class TelemetryReading:
 
     seen: Observation
     memory: AutoscalerState
-    limits: Limits
+    limits: ScalingLimits
     picture: MetricsSnapshot
     targets: Mapping[str, int] = field(default_factory=dict)
     """Machines requested from each pool's provider, where known."""

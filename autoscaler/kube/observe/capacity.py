@@ -21,7 +21,7 @@ from isolation.placement.node_rules import whole_cards
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoscaler.core.lifecycle import Machine
+    from autoscaler.core.lifecycle import PoolMachine
     from autoscaler.kube.annotations import NodeNote
     from isolation.contract.model import Node, Pod
 
@@ -39,7 +39,7 @@ def sealed(note: NodeNote | None) -> bool:
 
 
 def find_usable(
-    machines: Mapping[str, Machine], nodes: Mapping[str, Node], notes: Mapping[str, NodeNote]
+    machines: Mapping[str, PoolMachine], nodes: Mapping[str, Node], notes: Mapping[str, NodeNote]
 ) -> list[Node]:
     """Ready nodes and those being drained, unless their removal may have been ordered; by name."""
     return [
@@ -51,7 +51,7 @@ def find_usable(
     ]
 
 
-def _present(node: Node, machine: Machine) -> Node:
+def _present(node: Node, machine: PoolMachine) -> Node:
     """A drained node is a cordoned one to the deciders: our own taint must not bar it from being kept."""
     if machine.state is MachineState.DRAINING:
         taints = tuple(taint for taint in node.taints if not ours(taint.key))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from autoscaler.core.lifecycle import COMING, STANDING, Machine, MachineState
+from autoscaler.core.lifecycle import COMING, STANDING, MachineState, PoolMachine
 from autoscaler.kube.annotations import NodeNote, find_removal_taint, ours
 from autoscaler.providers.base import InstanceState
 from isolation.contract.model import SHARED_MODES, Mode
@@ -20,7 +20,7 @@ from isolation.contract.model import SHARED_MODES, Mode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from autoscaler.providers.base import Instance, PoolState
+    from autoscaler.providers.base import PoolState, ProviderInstance
     from isolation.contract.model import Node
 
 SHARED = SHARED_MODES | {Mode.EXCLUSIVE}
@@ -39,7 +39,7 @@ _NOT_UP = frozenset(
 class ObservedMachines:
     """Every machine, and what is known of it besides."""
 
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, PoolMachine] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     """Nodes that were usable and are not, with the reason; they stand among the machines as on their way out."""
     slots: set[str] = field(default_factory=set)
@@ -59,7 +59,7 @@ class MachineInputs:
     at: float
     nodes: Mapping[str, Node]
     notes: Mapping[str, NodeNote]
-    before: Mapping[str, Machine]
+    before: Mapping[str, PoolMachine]
     busy: frozenset[str] = frozenset()
     """Nodes with pods on them that do not go with the node."""
     young_seconds: float = 900.0
@@ -69,7 +69,7 @@ class MachineInputs:
         """Of one node."""
         return self.notes.get(name) or NodeNote()
 
-    def put(self, fleet: ObservedMachines, machine: Machine) -> None:
+    def put(self, fleet: ObservedMachines, machine: PoolMachine) -> None:
         """With the time since when it has been so: as remembered, else its own where it was never seen before."""
         before, since = self.before.get(machine.name), machine.since
         if machine.state is not MachineState.DRAINING:
@@ -94,7 +94,7 @@ def join_machines(
     for name, node in now.nodes.items():
         # nodes of nobody's pool take pods and are never given back
         if name not in known and node.cards and not _why_lost(node, now.note(name)):
-            fleet.machines[name] = Machine(name, "", MachineState.READY, now.note(name).created)
+            fleet.machines[name] = PoolMachine(name, "", MachineState.READY, now.note(name).created)
     return fleet
 
 
@@ -125,7 +125,7 @@ def _pool(
         kind = MachineState.FAILED if state.short else MachineState.REQUESTED
         if state.short:
             fleet.trouble[name] = state.short
-        now.put(fleet, Machine(name, state.name, kind, now.at))
+        now.put(fleet, PoolMachine(name, state.name, kind, now.at))
 
 
 def _slot(pool: str, taken: set[str], number: int) -> str:
@@ -136,20 +136,24 @@ def _slot(pool: str, taken: set[str], number: int) -> str:
 
 
 def _instance(
-    fleet: ObservedMachines, now: MachineInputs, state: PoolState, named: tuple[Instance, str], shape: Mode | None
+    fleet: ObservedMachines,
+    now: MachineInputs,
+    state: PoolState,
+    named: tuple[ProviderInstance, str],
+    shape: Mode | None,
 ) -> None:
     one, name = named
     node = now.nodes.get(name)
     if one.state is InstanceState.LEAVING:
-        now.put(fleet, Machine(name, state.name, MachineState.DELETING, now.at))
+        now.put(fleet, PoolMachine(name, state.name, MachineState.DELETING, now.at))
     elif one.state is InstanceState.FAILED and (node is None or not _marked(node, now)):
         fleet.trouble[name] = one.note
-        now.put(fleet, Machine(name, state.name, MachineState.FAILED, now.at))
+        now.put(fleet, PoolMachine(name, state.name, MachineState.FAILED, now.at))
     elif node is None:
         dry = bool(state.short) and one.note == state.short and one.state is InstanceState.COMING
         if dry:
             fleet.trouble[name] = state.short
-        now.put(fleet, Machine(name, state.name, MachineState.FAILED if dry else MachineState.BOOTING, now.at))
+        now.put(fleet, PoolMachine(name, state.name, MachineState.FAILED if dry else MachineState.BOOTING, now.at))
     else:
         _node(fleet, now, node, state.name, shape)
 
@@ -159,19 +163,20 @@ def _node(fleet: ObservedMachines, now: MachineInputs, node: Node, pool: str, sh
     if _marked(node, now):
         # half a mark, left by a crash or edited by hand, is an overdue drain: it is called off
         now.put(
-            fleet, Machine(node.name, pool, MachineState.DRAINING, note.drain.since if note.drain is not None else 0.0)
+            fleet,
+            PoolMachine(node.name, pool, MachineState.DRAINING, note.drain.since if note.drain is not None else 0.0),
         )
         return
     registered = _registered(node, shape)
     why = _why_lost(node, note) if registered else "its cards are no longer registered"
     if why and _rising(now, node, note, registered=registered):
-        now.put(fleet, Machine(node.name, pool, MachineState.NO_DEVICES, note.created))
+        now.put(fleet, PoolMachine(node.name, pool, MachineState.NO_DEVICES, note.created))
     elif why:
         fleet.lost[node.name] = why
         fleet.count[pool] = fleet.count.get(pool, 0) + 1
-        now.put(fleet, Machine(node.name, pool, MachineState.DELETING, now.at))
+        now.put(fleet, PoolMachine(node.name, pool, MachineState.DELETING, now.at))
     else:
-        now.put(fleet, Machine(node.name, pool, MachineState.READY, note.created))
+        now.put(fleet, PoolMachine(node.name, pool, MachineState.READY, note.created))
 
 
 def _marked(node: Node, now: MachineInputs) -> bool:

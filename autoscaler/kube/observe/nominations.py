@@ -13,14 +13,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from autoscaler.core.lifecycle import STANDING, MachineState
-from autoscaler.core.observation import Nomination, Reservation
+from autoscaler.core.observation import Nomination, SuccessorReservation
 from isolation.contract.model import Request
 from isolation.placement.engine import PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.kube.observe.machines import ObservedMachines
     from autoscaler.kube.state import ControllerState
     from autoscaler.kube.watches import StoredReservation
@@ -101,9 +101,9 @@ def find_reserved(
     *,
     draining: Collection[str],
     at: float,
-) -> tuple[dict[str, Reservation], dict[str, str], tuple[str, ...]]:
+) -> tuple[dict[str, SuccessorReservation], dict[str, str], tuple[str, ...]]:
     """Homes by the pod that moves, their names, and the names of those that nobody needs; all that stand are held."""
-    found: dict[str, Reservation] = {}
+    found: dict[str, SuccessorReservation] = {}
     names = match_reservations(stored, pods, draining, at, used)
     by_owner = _by_owner(stored, pods)
     whose = {name: uid for uid, name in names.items()}
@@ -118,7 +118,7 @@ def find_reserved(
             # somebody was bound there before the scheduler saw it: it is no home
             over += [name] if one.moved else []
         elif name in whose:
-            found[uid] = Reservation(uid, request, made.placement, one.at, made.expires)
+            found[uid] = SuccessorReservation(uid, request, made.placement, one.at, made.expires)
     return found, names, tuple(over)
 
 
@@ -172,7 +172,7 @@ def find_nominated(
     return found, missed
 
 
-def find_in_vain(missed: Mapping[str, tuple[int, float]], limits: Limits, now: float) -> dict[str, str]:
+def find_in_vain(missed: Mapping[str, tuple[int, float]], limits: ScalingLimits, now: float) -> dict[str, str]:
     """Pods for which nothing more is bought for a while: what came did not help, and more of it would not."""
     text = "{} nodes were added for it and it still does not schedule: it has a constraint unknown to the autoscaler"
     return {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autoscaler.core.drain_rules import DrainRules
-from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.lifecycle import MachineState, PoolMachine
 from autoscaler.core.observation import Observation
 from autoscaler.core.rightsizing.live import LiveReading, find_live, find_successors
 from autoscaler.core.rightsizing.programs import life_of
@@ -37,7 +37,7 @@ from isolation.contract.model import Cluster
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.rightsizing.containers import LivePod
     from autoscaler.core.rightsizing.live import PodWish
     from autoscaler.kube.annotations import NodeNote
@@ -70,7 +70,7 @@ class ObservedCluster:
 
 
 def observe(
-    now: ClusterSnapshot, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState
+    now: ClusterSnapshot, configs: Sequence[PoolConfig], limits: ScalingLimits, state: ControllerState
 ) -> ObservedCluster:
     """What the deciders see, and what the executor and the reports need besides."""
     index = index_pods(now.view.cluster.pods, now.pod_notes, now.schedulers)
@@ -157,7 +157,11 @@ def _live(now: ClusterSnapshot, pods: Mapping[str, Pod], wishes: Mapping[str, Po
 
 
 def _join_machines(
-    now: ClusterSnapshot, configs: Sequence[PoolConfig], limits: Limits, state: ControllerState, in_use: frozenset[str]
+    now: ClusterSnapshot,
+    configs: Sequence[PoolConfig],
+    limits: ScalingLimits,
+    state: ControllerState,
+    in_use: frozenset[str],
 ) -> ObservedMachines:
     nodes = {node.name: node for node in now.view.cluster.nodes}
     standing = MachineInputs(now.at, nodes, now.node_notes, state.machines, in_use, limits.max_node_provision_seconds)
@@ -166,7 +170,7 @@ def _join_machines(
     fleet = join_machines(standing, now.states, unknown, modes)
     for name, error in now.dry.items():
         # a machine that failed at once: the plan gives it up, and with it the pool for a while
-        fleet.machines[f"{name}/dry"] = Machine(f"{name}/dry", name, MachineState.FAILED, now.at)
+        fleet.machines[f"{name}/dry"] = PoolMachine(f"{name}/dry", name, MachineState.FAILED, now.at)
         fleet.trouble[f"{name}/dry"] = error
     return fleet
 

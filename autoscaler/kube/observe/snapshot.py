@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from autoscaler.core.rightsizing.recommend import Policy
+from autoscaler.core.rightsizing.recommend import EvidencePolicy
 from isolation.contract.codec.recommendations import Recommended
 from isolation.contract.names import SCHEDULER
 
@@ -48,6 +48,6 @@ class ClusterSnapshot:
     """Those that honour reservations."""
     histories: Mapping[ProgramKey, ProgramHistory] = field(default_factory=dict)
     """What programs have used, for right-sizing."""
-    policy: Policy = field(default_factory=Policy)
+    policy: EvidencePolicy = field(default_factory=EvidencePolicy)
     recommended: Recommended = field(default_factory=Recommended)
     """What admission applies to new pods."""

@@ -34,7 +34,7 @@ from isolation.kube.gauges import Gauges, Rows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autoscaler.core.limits import Limits
+    from autoscaler.core.limits import ScalingLimits
     from autoscaler.core.observation import Observation
     from autoscaler.core.plan import Plan, Step
     from isolation.contract.metrics import MetricSpec
@@ -97,7 +97,7 @@ class Telemetry:
         """One part of a cycle."""
         self._stages.labels(stage).observe(seconds)
 
-    def decided(self, seen: Observation, plan: Plan, limits: Limits) -> None:
+    def decided(self, seen: Observation, plan: Plan, limits: ScalingLimits) -> None:
         """What a cycle's steps will be taken on; too soon is what the limits say, usually an hour."""
         self._undoing.observe(seen, plan, limits.min_node_age_seconds)
 

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from dashboards.terminal.interactive.rows import ReadingSummary
-from dashboards.terminal.read.source import CannotReadError, read, read_processes
+from dashboards.terminal.read.source import UnreadableSourceError, read, read_processes
 from dashboards.terminal.read.usage import add_rates
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class BackgroundReader:
         self._before: Usage | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.model: ReadingSummary | None = None
-        self.trouble: CannotReadError | None = None
+        self.trouble: UnreadableSourceError | None = None
         self.broken: BaseException | None = None
         self.reading = False
         self.paused = False
@@ -80,7 +80,7 @@ class BackgroundReader:
             wanted = self._wanted
             processes = read_processes(self._source, wanted) if wanted else None
             self.model, self.trouble = ReadingSummary(self._rated(found), processes), None
-        except CannotReadError as exc:
+        except UnreadableSourceError as exc:
             self.trouble = exc
         finally:
             self.reading = False

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dashboards.terminal.interactive.rows import ReadingSummary
     from dashboards.terminal.interactive.tables import Canvas
     from dashboards.terminal.read.aggregation import CardSummary, PodSummary
-    from dashboards.terminal.read.processes import Process
+    from dashboards.terminal.read.processes import ProcessOnCard
     from dashboards.terminal.table import Cell, TextOutput
 
 _LABEL: Final = 13
@@ -116,7 +116,7 @@ def process_lines(model: ReadingSummary, place: NavigationEntry, output: TextOut
     return ["  " + line for line in table(output, columns, rows)]
 
 
-def _process(one: Process) -> list[Cell]:
+def _process(one: ProcessOnCard) -> list[Cell]:
     owner = _OWNERS.get(one.attributed, "") if one.attributed != "claim" else ""
     who: Cell = f"{one.pod_key} {one.container}".strip()
     if one.attributed in ("nobody", "unknown"):

@@ -17,7 +17,7 @@ _MAX_TEXT: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessOnCard:
     """One process on one card."""
 
     uuid: str
@@ -42,7 +42,7 @@ class Processes:
     """Those of one node."""
 
     node: str
-    all: tuple[Process, ...] = ()
+    all: tuple[ProcessOnCard, ...] = ()
     why: str = ""
     """Why they are not known; empty: they are."""
 
@@ -81,7 +81,7 @@ def parse_processes(body: bytes, node: str) -> Processes:
     return Processes(node, tuple(one for one in found if one is not None))
 
 
-def _process(raw: msgspec.Raw) -> Process | None:
+def _process(raw: msgspec.Raw) -> ProcessOnCard | None:
     try:
         one = _RECORD.decode(raw)
     except _BROKEN:
@@ -89,7 +89,7 @@ def _process(raw: msgspec.Raw) -> Process | None:
     name = one.name or "(ended)"
     if any(len(word) > _MAX_TEXT for word in (one.uuid, name, one.namespace, one.pod, one.container, one.attributed)):
         return None
-    return Process(
+    return ProcessOnCard(
         one.uuid,
         one.pid,
         name,

@@ -46,7 +46,7 @@ _BY: Final = "__name__, node, uuid, card, namespace, pod, container, mode"
 """Whoever scraped it, and how often: a series that is there twice counts once."""
 
 
-class CannotReadError(click.ClickException):
+class UnreadableSourceError(click.ClickException):
     """The source does not answer, or denies access."""
 
     exit_code = CANNOT_READ
@@ -55,7 +55,7 @@ class CannotReadError(click.ClickException):
         super().__init__(printable(message)[:_LONGEST_WHY])
 
 
-class NoSuchError(CannotReadError):
+class NoSuchError(UnreadableSourceError):
     """No pod or node has that name."""
 
     exit_code = NOT_FOUND
@@ -157,7 +157,7 @@ def read_processes(source: SourceSelection, node: str) -> Processes:
     gather: Any = import_module("dashboards.terminal.read.api_server")
     try:
         found: Processes = ask_api_server(source, lambda access: gather.ask_processes(access, node))
-    except CannotReadError as exc:
+    except UnreadableSourceError as exc:
         return Processes(node, why=exc.message)
     return found
 
@@ -181,14 +181,16 @@ def ask_api_server(source: SourceSelection, ask: Callable[[Any], Awaitable[Any]]
     try:
         asyncio.run(run())
     except TimeoutError:
-        raise CannotReadError(f"no complete answer within {source.seconds:.0f} s: increase --timeout") from None
+        raise UnreadableSourceError(f"no complete answer within {source.seconds:.0f} s: increase --timeout") from None
     except failure.CredentialsError as exc:
-        raise CannotReadError(f"{exc}; {_LOCAL}" if has_local else str(exc)) from None
+        raise UnreadableSourceError(f"{exc}; {_LOCAL}" if has_local else str(exc)) from None
     except failure.RefusedError as exc:
-        raise CannotReadError(f"the API server rejects the request: {exc}{_REFUSED.get(exc.status, '')}") from None
+        raise UnreadableSourceError(
+            f"the API server rejects the request: {exc}{_REFUSED.get(exc.status, '')}"
+        ) from None
     except failure.ClusterError as exc:
         hint = f"{_ELSEWHERE}, {_LOCAL}" if has_local else _ELSEWHERE
-        raise CannotReadError(f"cannot read the API server: {exc}; {hint}") from None
+        raise UnreadableSourceError(f"cannot read the API server: {exc}; {hint}") from None
     return answer[0]
 
 
@@ -204,11 +206,13 @@ def _read_local(source: SourceSelection, *, breaches: bool) -> Reading:
     except (FetchError, ExpositionError) as exc:
         why = "" if source.local else "no kubeconfig was found, so this machine was read: "
         hint = "start `gpushare exporter`, or set --kubeconfig for a cluster"
-        raise CannotReadError(f"{why}{exc}; {hint}") from None
+        raise UnreadableSourceError(f"{why}{exc}; {hint}") from None
     found: tuple[BreachRow, ...] = ()
     notes: tuple[str, ...] = ()
     if usage.read_at is None and not usage.cards:
-        raise CannotReadError(f"{source.exporter}/metrics is not a page of gpushare's exporter: check the address")
+        raise UnreadableSourceError(
+            f"{source.exporter}/metrics is not a page of gpushare's exporter: check the address"
+        )
     if not usage.cards:
         notes = (f"{source.exporter} reports no cards: see why in the log of the exporter",)
     if breaches:

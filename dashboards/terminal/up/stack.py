@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dashboards.terminal.memory_bar import BarCharacters
     from isolation.contract.reading import ContainerReading
-    from isolation.contract.stack import Alert, ProcessStatus, StackStatus, TenantStatus
+    from isolation.contract.stack import StackAlert, StackProcess, StackStatus, TenantStatus
 
 NAME_CELLS: Final = 10
 _FIGURES: Final = 6 + 9 + 9 + 8 + 11
@@ -165,17 +165,17 @@ def _alerts(stack: StackStatus) -> Block:
     return Block(min(len(alerts), 2) + 1, min(len(alerts), _MAX_ALERTS) + 1, draw)
 
 
-def ordered(alerts: Sequence[Alert], ours: Collection[str] = ()) -> list[Alert]:
+def ordered(alerts: Sequence[StackAlert], ours: Collection[str] = ()) -> list[StackAlert]:
     """Firing ones first, those about our own tenants before the cluster's, the graver before the others."""
     graver = {"critical": 0, "warning": 1}
 
-    def rank(one: Alert) -> tuple[bool, bool, int, str, str]:
+    def rank(one: StackAlert) -> tuple[bool, bool, int, str, str]:
         return one.state != FIRING, one.subject not in ours, graver.get(one.severity, 2), one.name, one.subject
 
     return sorted(alerts, key=rank)
 
 
-def _alert_row(one: Alert, width: int) -> Text:
+def _alert_row(one: StackAlert, width: int) -> Text:
     style = OVER_STYLE if one.state == FIRING else "yellow"
     return Text.assemble(
         (printable(one.state), style),
@@ -185,7 +185,7 @@ def _alert_row(one: Alert, width: int) -> Text:
     )
 
 
-def alert_text(one: Alert) -> str:
+def alert_text(one: StackAlert) -> str:
     """What it says, in one line."""
     subject = f" {one.subject}" if one.subject else ""
     return printable(f"{one.name}{subject}: {one.summary}" if one.summary else f"{one.name}{subject}")
@@ -201,7 +201,7 @@ def _where(stack: StackStatus, width: int) -> Block:
     return Block(1, len(lines), lambda _, __: lines)
 
 
-def _part(part: ProcessStatus) -> Text:
+def _part(part: StackProcess) -> Text:
     if part.state == UP:
         return Text.assemble(printable(part.name), " ", (part.url, "underline"), "   ")
     return Text.assemble(printable(part.name), " ", (printable(part.remark or part.state), "yellow"), "   ")

@@ -18,13 +18,13 @@ from isolation.contract.codec.cursor import decoded
 from isolation.contract.text import printable
 
 if TYPE_CHECKING:
-    from isolation.contract.backends import Choice
+    from isolation.contract.backends import BackendChoice
 
 VERSION: Final = 1
 _LONGEST: Final = 500
 
 
-def encode_isolation(choice: Choice) -> str:
+def encode_isolation(choice: BackendChoice) -> str:
     """The annotation."""
     backend = choice.backend
     record: dict[str, object] = {"version": VERSION, "backend": backend.name if backend else ""}

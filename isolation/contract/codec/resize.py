@@ -43,7 +43,7 @@ _MAX_PODS: Final = 4096
 """Of one node."""
 
 
-class Condition(StrEnum):
+class ResizeCondition(StrEnum):
     """Kubernetes' conditions of a resize."""
 
     PENDING = "PodResizePending"
@@ -52,8 +52,8 @@ class Condition(StrEnum):
     """It is booked, and not in force yet."""
 
 
-class Reason(StrEnum):
-    """Kubernetes' reasons of `Condition.PENDING`; of the other one, `ERROR` or none."""
+class ResizeReason(StrEnum):
+    """Kubernetes' reasons of `ResizeCondition.PENDING`; of the other one, `ERROR` or none."""
 
     NONE = ""
     DEFERRED = "Deferred"
@@ -68,8 +68,8 @@ class Reason(StrEnum):
 class ResizeStatus:
     """What became of what is wanted."""
 
-    condition: Condition
-    reason: Reason
+    condition: ResizeCondition
+    reason: ResizeReason
     message: str
     wanted: str
     """The annotation that this is about, as it was written."""
@@ -213,12 +213,12 @@ def decode_status(text: str) -> ResizeStatus:
     """The annotation as it was read; CodecError."""
     at = decoded(text)
     condition, reason = at.text_at("type"), at.text_at("reason")
-    if condition not in frozenset(Condition):
+    if condition not in frozenset(ResizeCondition):
         raise at["type"].wrong(f"{show(condition)} is not a condition of a resize")
-    if reason not in frozenset(Reason):
+    if reason not in frozenset(ResizeReason):
         raise at["reason"].wrong(f"{show(reason)} is not a reason of a resize")
     wanted = json.dumps(at["wanted"].value, separators=(",", ":"))
-    return ResizeStatus(Condition(condition), Reason(reason), at.text_at("message"), wanted)
+    return ResizeStatus(ResizeCondition(condition), ResizeReason(reason), at.text_at("message"), wanted)
 
 
 def encode_applied(applied: Mapping[str, Applied]) -> str:

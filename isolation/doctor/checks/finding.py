@@ -23,7 +23,7 @@ _NAMED: Final = 5
 """Names in one sentence; a person who wants all of them asks the cluster."""
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     """How a thing stands."""
 
     OK = "ok"
@@ -41,7 +41,7 @@ class Finding:
 
     check: str
     """`area.subject`, for programs."""
-    state: State
+    state: FindingState
     evidence: str
     fix: str = ""
     """What to do; empty only where all is well."""
@@ -49,22 +49,22 @@ class Finding:
 
 def ok(check: str, evidence: str) -> Finding:
     """As it should be."""
-    return Finding(check, State.OK, clean(evidence))
+    return Finding(check, FindingState.OK, clean(evidence))
 
 
 def warning(check: str, evidence: str, fix: str) -> Finding:
     """Works, but not as one would expect."""
-    return Finding(check, State.WARNING, clean(evidence), clean(fix))
+    return Finding(check, FindingState.WARNING, clean(evidence), clean(fix))
 
 
 def problem(check: str, evidence: str, fix: str) -> Finding:
     """Breaks a promise, or nothing runs."""
-    return Finding(check, State.PROBLEM, clean(evidence), clean(fix))
+    return Finding(check, FindingState.PROBLEM, clean(evidence), clean(fix))
 
 
 def unknown(check: str, evidence: str, fix: str) -> Finding:
     """Not known, and how to find out."""
-    return Finding(check, State.UNKNOWN, clean(evidence), clean(fix))
+    return Finding(check, FindingState.UNKNOWN, clean(evidence), clean(fix))
 
 
 def clean(text: str) -> str:
@@ -88,13 +88,13 @@ def counted(number: int, thing: str) -> str:
 def exit_status(findings: Sequence[Finding]) -> int:
     """1: a problem; 3: none, and something unknown; 0: neither."""
     states = {finding.state for finding in findings}
-    if State.PROBLEM in states:
+    if FindingState.PROBLEM in states:
         return 1
-    return 3 if State.UNKNOWN in states or not findings else 0
+    return 3 if FindingState.UNKNOWN in states or not findings else 0
 
 
 def summary(findings: Sequence[Finding]) -> str:
     """How many of which, in one line."""
-    counts = {state: sum(finding.state is state for finding in findings) for state in State}
+    counts = {state: sum(finding.state is state for finding in findings) for state in FindingState}
     parts = [f"{count} {state.value}" for state, count in counts.items() if count]
     return ", ".join(parts) or "no checks were run"

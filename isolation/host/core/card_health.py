@@ -76,7 +76,7 @@ class HealthTerms:
     """Seconds without an event after which a card counts as healthy if its driver cannot tell; 0: not by time."""
 
 
-class Reason(StrEnum):
+class HealthReason(StrEnum):
     """Why a card gets no new allocations."""
 
     XID = "xid"
@@ -97,7 +97,7 @@ class CardFault:
 
     cards: tuple[str, ...]
     """UUIDs of what is shared on it."""
-    reason: Reason
+    reason: HealthReason
     number: int
     """The XID, or the driver's recovery action."""
     since: float
@@ -111,11 +111,11 @@ class CardFault:
     @property
     def text(self) -> str:
         """For people."""
-        if self.reason is Reason.XID:
+        if self.reason is HealthReason.XID:
             return f"XID {self.number}"
-        if self.reason is Reason.ECC:
+        if self.reason is HealthReason.ECC:
             return "uncorrectable ECC error"
-        if self.reason is Reason.ROW_REMAP:
+        if self.reason is HealthReason.ROW_REMAP:
             return "remapping of a broken memory row failed"
         return f"the driver requests {_ACTIONS.get(self.number, f'recovery action {self.number}')}"
 
@@ -126,7 +126,7 @@ UnhealthyCards = Mapping[str, CardFault]
 
 def critical(event: CardEvent, terms: HealthTerms) -> bool:
     """Whether it makes a card unhealthy."""
-    return event.kind.value == Reason.ECC or event.number not in NEVER | terms.ignored
+    return event.kind.value == HealthReason.ECC or event.number not in NEVER | terms.ignored
 
 
 def remembered(unhealthy: UnhealthyCards, terms: HealthTerms) -> UnhealthyCards:
@@ -134,7 +134,7 @@ def remembered(unhealthy: UnhealthyCards, terms: HealthTerms) -> UnhealthyCards:
     return {
         uuid: known
         for uuid, known in unhealthy.items()
-        if terms.watched and (known.asked or known.reason is not Reason.XID or known.number not in terms.ignored)
+        if terms.watched and (known.asked or known.reason is not HealthReason.XID or known.number not in terms.ignored)
     }
 
 
@@ -150,7 +150,7 @@ def apply_event(
     board = boards.get(event.board)
     if board is None or not critical(event, terms) or (event.number == ACTION_CHANGED and board.action is not None):
         return unhealthy
-    reason, known = Reason(event.kind.value), unhealthy.get(event.board)
+    reason, known = HealthReason(event.kind.value), unhealthy.get(event.board)
     if known is None:
         return {**unhealthy, event.board: CardFault(board.cards, reason, event.number, now, now)}
     return {**unhealthy, event.board: replace(known, reason=reason, number=event.number, last=now)}
@@ -165,9 +165,9 @@ def apply_boards(
     for board in boards:
         known = unhealthy.get(board.uuid)
         if board.action or board.remap_failed:
-            reason = Reason.DRIVER if board.action else Reason.ROW_REMAP
+            reason = HealthReason.DRIVER if board.action else HealthReason.ROW_REMAP
             fault = known if known is not None else CardFault(board.cards, reason, board.action or 0, now, now)
-            number = board.action if board.action and fault.reason is Reason.DRIVER else fault.number
+            number = board.action if board.action and fault.reason is HealthReason.DRIVER else fault.number
             still[board.uuid] = replace(fault, cards=board.cards, number=number, asked=True, gone=False)
         elif known is not None:
             still[board.uuid] = replace(known, cards=board.cards, gone=False)

@@ -65,7 +65,7 @@ class CandidateState:
     """A renewal sent before this moment gives no right: the Lease is too young."""
 
 
-class Step(Enum):
+class LeaseStep(Enum):
     """What to do next about the Lease."""
 
     CREATE = "create"
@@ -88,17 +88,17 @@ def observe(
     return CandidateState(record, now, until, matures)
 
 
-def choose_step(state: CandidateState, me: str, now: float, timing: LeaseTiming) -> Step:
+def choose_step(state: CandidateState, me: str, now: float, timing: LeaseTiming) -> LeaseStep:
     """What a candidate that has just looked does next."""
     record = state.record
     if record is None:
-        return Step.CREATE
+        return LeaseStep.CREATE
     if record.holder == me:
-        return Step.RENEW
+        return LeaseStep.RENEW
     if not record.holder:  # given back: nobody acts on it
-        return Step.TAKE
+        return LeaseStep.TAKE
     wait = record.duration if 0 < record.duration <= _LONGEST_DURATION else timing.duration
-    return Step.TAKE if now >= state.observed + wait else Step.WAIT
+    return LeaseStep.TAKE if now >= state.observed + wait else LeaseStep.WAIT
 
 
 def record_write(

@@ -18,7 +18,7 @@ from isolation.contract.model import MANY_INSTANCES, SHARED_MODES, SHARES_OF_INS
 from isolation.contract.names import ACK, ALLOCATION, CGPU_DISABLE_ENV, SYSTEM_NAMESPACES
 from isolation.contract.nri_api import VOID
 from isolation.contract.quantity import show_bytes
-from isolation.node.nri.model import RefusedError
+from isolation.node.nri.model import NriRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,16 +115,16 @@ def check_share(
     """
     key = container.key
     if record is None or record.promise != container.sandbox.uid:
-        raise RefusedError(
+        raise NriRefusedError(
             f"{key}: the pod has no valid allocation annotation: only the gpushare scheduler may bind pods that "
             f"request {ACK.memory}; delete the pod and let it be scheduled again"
         )
     slices = share_of(container, record)
     if not slices:
-        raise RefusedError(f"{key}: the pod's allocation annotation has no entry for container {container.name}")
+        raise NriRefusedError(f"{key}: the pod's allocation annotation has no entry for container {container.name}")
     if before is None and not node.shares:
         why = "whole cards are offered here too" if node.whole else f"its label {ACK.mode_label} is {node.mode}"
-        raise RefusedError(f"{key}: this node offers no shares: {why}")
+        raise NriRefusedError(f"{key}: this node offers no shares: {why}")
     check_room(key, slices, node.cards, in_force)
     if node.mode is Mode.MPS:
         _check_trust(key, slices, record.trust, in_force)
@@ -140,12 +140,12 @@ def check_room(key: str, slices: Sequence[Slice], cards: Mapping[str, Card], in_
     unknown = [part.uuid for part in slices if part.uuid not in cards]
     if unknown:
         changed = " (its MIG instances were changed; delete the pod)" if unknown[0].startswith("MIG-") else ""
-        raise RefusedError(
+        raise NriRefusedError(
             f"{key}: the pod was placed on card {', '.join(unknown)}, which this node does not have{changed}"
         )
     parts = [part for part in slices if cards[part.uuid].instance is not None]
     if parts and (len(slices) > 1 or parts[0].core):
-        raise RefusedError(f"{key}: {MANY_INSTANCES if len(slices) > 1 else SHARES_OF_INSTANCE}")
+        raise NriRefusedError(f"{key}: {MANY_INSTANCES if len(slices) > 1 else SHARES_OF_INSTANCE}")
     for part in slices:
         _fits(key, part, cards[part.uuid], in_force)
 
@@ -153,10 +153,10 @@ def check_room(key: str, slices: Sequence[Slice], cards: Mapping[str, Card], in_
 def _check_trust(key: str, slices: Sequence[Slice], trust: Trust | None, in_force: Sequence[InForce]) -> None:
     """Under MPS nobody of another group or user on the card; RefusedError. Nothing of whose it is."""
     if trust is None:
-        raise RefusedError(f"{key}: set securityContext.runAsUser: pods of one user alone share an MPS server")
+        raise NriRefusedError(f"{key}: set securityContext.runAsUser: pods of one user alone share an MPS server")
     uuids = {part.uuid for part in slices}
     if any(one.uuid in uuids and one.trust != trust for one in in_force):
-        raise RefusedError(
+        raise NriRefusedError(
             f"{key}: the card is still in use by pods of another group or user, who cannot share its MPS server; the "
             "kubelet will retry"
         )
@@ -166,7 +166,7 @@ def _fits(key: str, part: Slice, card: Card, in_force: Sequence[InForce]) -> Non
     used = sum(one.bytes for one in in_force if one.uuid == part.uuid)
     if used + part.bytes > card.allocatable_bytes:
         # Nothing of whose it is: the pod's owner reads this.
-        raise RefusedError(
+        raise NriRefusedError(
             f"{key}: {show_bytes(part.bytes)} of card {part.uuid} are not free yet: {show_bytes(used)} of "
             f"{show_bytes(card.allocatable_bytes)} are in use by containers of this node; the kubelet will retry"
         )
@@ -198,12 +198,12 @@ def check_other(container: Container, exempt: frozenset[str] | None) -> bool:
     if free:
         return False
     if free is None and (nodes or asks):
-        raise RefusedError(
+        raise NriRefusedError(
             f"{container.key}: it is not known yet whether namespace {container.sandbox.namespace} is exempt: the "
             "node agent has not reached the API server since it started; the kubelet will retry"
         )
     if nodes:
-        raise RefusedError(
+        raise NriRefusedError(
             f"{container.key}: the container asks for {nodes[0]} by a CDI device, but the cards of this node are "
             f"shared: request {ACK.memory} instead, or label the namespace gpushare.dev/exempt=true if it is system "
             "software"

@@ -59,7 +59,7 @@ class Observed:
     """Times in a row that it did not answer."""
 
 
-class Step(StrEnum):
+class MpsStep(StrEnum):
     """What is done next."""
 
     NOTHING = "nothing"
@@ -75,7 +75,7 @@ class Step(StrEnum):
 class Decision:
     """And why, for people."""
 
-    step: Step
+    step: MpsStep
     why: str = ""
     failed: bool = False
     """The server cannot go on, and its clients fail with it."""
@@ -86,24 +86,24 @@ def decide(wish: Wish | None, served: Served | None, now: Observed) -> Decision:
     if served is None:
         return _without(wish, now)
     if fault := _fault(now):
-        return Decision(Step.END, fault, failed=True)
+        return Decision(MpsStep.END, fault, failed=True)
     if wish is None:
-        return Decision(Step.END, "the card is not served by MPS any more")
+        return Decision(MpsStep.END, "the card is not served by MPS any more")
     if wish.uid is not None and wish.uid != served.uid:
-        return Decision(Step.END, f"its containers run as user {wish.uid}, the server serves user {served.uid}")
+        return Decision(MpsStep.END, f"its containers run as user {wish.uid}, the server serves user {served.uid}")
     if wish.bytes > served.bytes or wish.percent > served.percent:
-        return Decision(Step.RAISE)
-    return Decision(Step.NOTHING)
+        return Decision(MpsStep.RAISE)
+    return Decision(MpsStep.NOTHING)
 
 
 def _without(wish: Wish | None, now: Observed) -> Decision:
     if now.alive:
-        return Decision(Step.END, "another process started it")
+        return Decision(MpsStep.END, "another process started it")
     if wish is None or wish.uid is None:
-        return Decision(Step.NOTHING)
+        return Decision(MpsStep.NOTHING)
     if wish.held:
-        return Decision(Step.NOTHING, "waiting until containers of the server before have ended")
-    return Decision(Step.BEGIN)
+        return Decision(MpsStep.NOTHING, "waiting until containers of the server before have ended")
+    return Decision(MpsStep.BEGIN)
 
 
 def _fault(now: Observed) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from isolation.contract import nri_api as api
 from isolation.contract.names import ACK, START_NONCE
 from isolation.node.core.container_check import check_other, record_of, share_of
-from isolation.node.nri.model import Adjustment, RefusedError
+from isolation.node.nri.model import Adjustment, NriRefusedError
 from isolation.node.nri.session import Subscription
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from isolation.node.nri.model import Container, Sandbox
 
 _log: Final = logging.getLogger(__name__)
-PLUGIN: Final = Subscription("gpushare-last-look", "99", (api.Event.CREATE_CONTAINER,))
+PLUGIN: Final = Subscription("gpushare-last-look", "99", (api.NriEvent.CREATE_CONTAINER,))
 
 
 class FinalCheck:
@@ -48,7 +48,7 @@ class FinalCheck:
                 return None
             self.refused += 1
             _log.warning("refused container %s: the node agent did not prepare it", container.key)
-            raise RefusedError(
+            raise NriRefusedError(
                 f"{container.key}: the node agent did not answer: it is restarting, or too slow; the kubelet will retry"
             )
         offer = self._offer()

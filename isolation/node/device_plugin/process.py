@@ -24,7 +24,7 @@ from isolation.node.device_plugin.plugin import Plugin, PluginError
 from isolation.node.device_plugin.register import Registrar
 from isolation.node.guard_device import GuardDevice, GuardDeviceError
 from isolation.node.lock import LockError, alone
-from isolation.node.nri.session import Session
+from isolation.node.nri.session import NriSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ class DevicePlugin:
         self._plugin = Plugin(self._devices, paths.plugins / ENDPOINT, self._guard_device.device)
         self._registrar = Registrar(self._plugin, paths.plugins, ACK.memory, lambda: offer().obstacle)
         self._final_check = FinalCheck(offer, self._guard_device)
-        self._session = Session(paths.nri_socket, self._final_check, plugin=PLUGIN, changed=self._connected)
+        self._session = NriSession(paths.nri_socket, self._final_check, plugin=PLUGIN, changed=self._connected)
         self._opening = threading.Lock()
         self._leaving = False
         self._gate_trouble = ""

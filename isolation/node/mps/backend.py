@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from isolation.contract.host_allocation import Tenant
     from isolation.contract.model import Card, Slice
-    from isolation.node.allocations import Allocation, Allocations
+    from isolation.node.allocations import Allocations, TenantAllocation
     from isolation.node.core.container_check import Given
-    from isolation.node.mps.exchange import Server
+    from isolation.node.mps.exchange import MpsServer
 
 _log: Final = logging.getLogger(__name__)
 LATELY_SECONDS: Final = 3.0
@@ -57,7 +57,7 @@ class MpsBackend(LibraryBackend):
     """Let the keeper know what containers need, the one that is being prepared among them."""
 
     def available(self) -> str:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         if any(card.instance is not None for card in self.cards()):
             return "some cards of this node are divided into MIG instances"
         if not MpsExchange(self.run_dir).keeper_lives():
@@ -65,7 +65,7 @@ class MpsBackend(LibraryBackend):
         return LibraryBackend.available(self)
 
     def edits(self, folder: Path, given: Given) -> Edits:
-        """See `Backend`."""
+        """See `EnforcementBackend`."""
         if len(given.slices) != 1:
             raise UndeliverableError("a process has one MPS server, which has one card: request one card")
         if given.trust is None:
@@ -88,7 +88,7 @@ class MpsBackend(LibraryBackend):
         )
         return LibraryBackend.edits(self, folder, given) + Edits(env, mounts)
 
-    def _server(self, uuid: str, given: Given) -> Server:
+    def _server(self, uuid: str, given: Given) -> MpsServer:
         """One that serves this container; UndeliverableError while there is none."""
         exchange, deadline = MpsExchange(self.run_dir), time.monotonic() + WAIT_SECONDS
         self.tell()
@@ -105,7 +105,7 @@ class MpsBackend(LibraryBackend):
             time.sleep(0.02)
 
 
-class Inventory(Protocol):
+class MpsInventory(Protocol):
     """This node."""
 
     def cards(self) -> Sequence[Card]:
@@ -122,7 +122,7 @@ class MpsClients:
         self,
         run_dir: Path,
         allocations: Allocations,
-        inventory: Inventory,
+        inventory: MpsInventory,
         warn: Callable[[Tenant, str, str], object] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -166,7 +166,7 @@ class MpsClients:
         except (OSError, UnicodeDecodeError):
             return ""
 
-    def needs_restart(self, allocation: Allocation, part: Sequence[Slice]) -> str:
+    def needs_restart(self, allocation: TenantAllocation, part: Sequence[Slice]) -> str:
         """Why these limits do not reach the programs of a client; empty: they do, or it is none."""
         try:
             held, _, limits = read_text(self._alloc / allocation.id / CLIENT).partition("\n")
@@ -192,7 +192,7 @@ class MpsClients:
                 self._exchange.wish(now)
             self._wished = now
 
-    def keep(self, allocation: Allocation) -> None:
+    def keep(self, allocation: TenantAllocation) -> None:
         """End a container whose server is gone: its programs have failed with it, whether they notice or not."""
         held = self.generation(allocation.id)
         if not held:
@@ -229,7 +229,7 @@ class MpsClients:
         for ident in [one for one in self._reported if self._allocations.get(one) is None]:
             del self._reported[ident]
 
-    def _report(self, allocation: Allocation, held: str, why: str) -> None:
+    def _report(self, allocation: TenantAllocation, held: str, why: str) -> None:
         """Once for each container and server."""
         if self._reported.get(allocation.id) == held:
             return
@@ -241,7 +241,7 @@ class MpsClients:
         self._warn(allocation.tenant, MPS_ENDED, note)
 
 
-def _end_of(server: Server | None) -> tuple[str, bool]:
+def _end_of(server: MpsServer | None) -> tuple[str, bool]:
     """Why another server than this one is none any more, and whether its clients failed with it."""
     if server is None or not (server.generation or server.why):
         return "the MPS keeper ended", True
@@ -259,6 +259,6 @@ def _percent(part: Slice) -> int:
     return part.core or FULL_CORE
 
 
-def _serves(server: Server, given: Given) -> bool:
+def _serves(server: MpsServer, given: Given) -> bool:
     enough = server.bytes >= given.slices[0].bytes and server.percent >= percent_of(given)
     return given.trust is not None and server.uid == given.trust.uid and enough

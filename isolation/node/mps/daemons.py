@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from isolation.host.drop_privileges import end_with_parent
 from isolation.host.machine import SIMGPU, MachineError, NvmlMachine
 from isolation.host.process import read_living
-from isolation.node.core.mps import Observed, Served, Step, Wish, decide
+from isolation.node.core.mps import MpsStep, Observed, Served, Wish, decide
 from isolation.node.lock import alone
-from isolation.node.mps.exchange import LOCK, LOG, PIPE, SHARED_MEMORY, MpsExchange, Server, folder_of
+from isolation.node.mps.exchange import LOCK, LOG, PIPE, SHARED_MEMORY, MpsExchange, MpsServer, folder_of
 from isolation.node.regions import mount_tmpfs
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class MpsDaemons:
     shared_bytes: int = SHARED_BYTES
     """0: no memory of its own for a server's clients."""
     _daemons: dict[str, _Daemon] = field(default_factory=dict, init=False)
-    _said: dict[str, Server] | None = field(default=None, init=False)
+    _said: dict[str, MpsServer] | None = field(default=None, init=False)
 
     def cycle(self) -> float:
         """One look at every card; seconds until the next."""
@@ -150,20 +150,20 @@ class MpsDaemons:
     def _keep(self, uuid: str, wish: Wish | None) -> None:
         daemon = self._daemons.setdefault(uuid, _Daemon())
         decision = decide(wish, daemon.served, self._observe(uuid, daemon))
-        if decision.step is Step.END:
+        if decision.step is MpsStep.END:
             _log.error("ending MPS server: card=%s: %s", uuid, decision.why)
             self._end(uuid, decision.why, failed=decision.failed)
             if wish is None:
                 with contextlib.suppress(MpsError):
                     self.modes.set(uuid, _DEFAULT)
-        elif wish is not None and decision.step is Step.BEGIN and time.monotonic() >= daemon.again:
+        elif wish is not None and decision.step is MpsStep.BEGIN and time.monotonic() >= daemon.again:
             try:
                 self._begin(uuid, daemon, wish)
             except (MpsError, OSError) as exc:
                 self._end(uuid, str(exc))
                 daemon.again = time.monotonic() + _AGAIN_SECONDS
                 _log.error("cannot start MPS server: card=%s: %s", uuid, exc)
-        elif wish is not None and decision.step is Step.RAISE:
+        elif wish is not None and decision.step is MpsStep.RAISE:
             self._raise(uuid, daemon, wish)
 
     def _observe(self, uuid: str, daemon: _Daemon) -> Observed:
@@ -280,11 +280,11 @@ class MpsDaemons:
         return env | ({SIMGPU: str(self.hardware)} if self.hardware is not None else {}) | more
 
 
-def _server_of(daemon: _Daemon) -> Server:
+def _server_of(daemon: _Daemon) -> MpsServer:
     served = daemon.served
     if served is None:
-        return Server(why=daemon.why, failed=daemon.failed)
-    return Server(served.generation, served.uid, served.bytes, served.percent)
+        return MpsServer(why=daemon.why, failed=daemon.failed)
+    return MpsServer(served.generation, served.uid, served.bytes, served.percent)
 
 
 def _is_server(pid: int) -> bool:

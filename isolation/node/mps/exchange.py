@@ -39,7 +39,7 @@ NO_KEEPER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class MpsServer:
     """What the keeper says of one card."""
 
     generation: str = ""
@@ -98,7 +98,7 @@ class MpsExchange:
             _log.warning("ignoring unreadable file %s: %s", self._wishes, exc)
             return None
 
-    def serve(self, servers: Mapping[str, Server]) -> None:
+    def serve(self, servers: Mapping[str, MpsServer]) -> None:
         """As the keeper. OSError."""
         document = {
             uuid: {
@@ -113,12 +113,12 @@ class MpsExchange:
         }
         _write(self._servers, document)
 
-    def servers(self) -> dict[str, Server]:
+    def servers(self) -> dict[str, MpsServer]:
         """As the agent; empty where no keeper lives."""
         found = _read(self._servers) if self.keeper_lives() else None
         try:
             return {
-                uuid: Server(
+                uuid: MpsServer(
                     str(one["generation"]),
                     int(one["uid"]),
                     int(one["bytes"]),

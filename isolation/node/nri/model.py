@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from isolation.node.cdi import Mount
 
-RUNS: Final = frozenset({api.State.CREATED, api.State.PAUSED, api.State.RUNNING})
+RUNS: Final = frozenset({api.NriContainerState.CREATED, api.NriContainerState.PAUSED, api.NriContainerState.RUNNING})
 """States in which a container may have processes, or may get some."""
 
 
-class RefusedError(Exception):
+class NriRefusedError(Exception):
     """The runtime is told no; the text stands in the pod's events, and the kubelet tries again."""
 
 
@@ -50,7 +50,7 @@ class Container:
     id: str
     name: str
     sandbox: Sandbox
-    state: int = api.State.UNKNOWN
+    state: int = api.NriContainerState.UNKNOWN
     env: Mapping[str, str] = field(default_factory=dict)
     """Of image, pod and CDI devices that the kubelet asked for."""
     devices: tuple[str, ...] = ()

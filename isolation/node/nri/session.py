@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from isolation.contract import nri_api as api
 from isolation.contract.text import printable
 from isolation.node.nri.connection import Answer, Call, ClosedError, RuntimeConnection
-from isolation.node.nri.model import Container, RefusedError, Sandbox, container_of, sandbox_of
+from isolation.node.nri.model import Container, NriRefusedError, Sandbox, container_of, sandbox_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,14 +52,14 @@ class Subscription:
     name: str
     index: str
     """Two digits; the runtime asks its plugins in this order, and a later one sees what earlier ones have changed."""
-    events: tuple[api.Event, ...]
+    events: tuple[api.NriEvent, ...]
 
 
-AGENT: Final = Subscription("gpushare", "90", tuple(api.Event))
+AGENT: Final = Subscription("gpushare", "90", tuple(api.NriEvent))
 """Late among the plugins: what others have changed is seen. NVIDIA's own has 10."""
 
 
-class Session:
+class NriSession:
     """See the module. `cycle` is called over and over by one thread; the rest may be read from any."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Session:
         began, outcome = time.monotonic(), "ok"
         try:
             connection.answer(call, self._result(call))
-        except RefusedError as exc:
+        except NriRefusedError as exc:
             outcome = "refused"
             connection.refuse(call, printable(str(exc), _LONGEST_TEXT))
         except LateError:
@@ -215,10 +215,10 @@ class Session:
         return api.SynchronizeResponse(more=request.more)
 
     def _event(self, event: int, message: Any) -> None:
-        if event == api.Event.START_CONTAINER:
+        if event == api.NriEvent.START_CONTAINER:
             self._in_time(self._handler.start, _container(message))
-        elif event in {api.Event.STOP_CONTAINER, api.Event.REMOVE_CONTAINER}:
-            self._handler.gone(_container(message), removed=event == api.Event.REMOVE_CONTAINER)
+        elif event in {api.NriEvent.STOP_CONTAINER, api.NriEvent.REMOVE_CONTAINER}:
+            self._handler.gone(_container(message), removed=event == api.NriEvent.REMOVE_CONTAINER)
 
     def _in_time(self, what: Callable[[Container], T], container: Container) -> T:
         """

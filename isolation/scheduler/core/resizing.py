@@ -15,7 +15,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from isolation.contract.codec.cursor import CodecError
-from isolation.contract.codec.resize import Condition, Reason, ResizeStatus, Target, decode_status, target_of
+from isolation.contract.codec.resize import (
+    ResizeCondition,
+    ResizeReason,
+    ResizeStatus,
+    Target,
+    decode_status,
+    target_of,
+)
 from isolation.contract.model import FULL_CORE, Placement, Refusal, Resize, parts_of
 from isolation.contract.names import ACK
 from isolation.contract.quantity import show_bytes
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordChange:
     """What a record is to say."""
 
     booked: Placement
@@ -42,7 +49,7 @@ class Change:
 class ResizeStep:
     """What is to be written."""
 
-    change: Change | None = None
+    change: RecordChange | None = None
     """None: the record stays."""
     status: ResizeStatus | None = None
     """None: nothing is pending."""
@@ -66,7 +73,7 @@ def next_step(pod: Pod, node: Node | None, capacity: Capacity, unit_bytes: int) 
     settled = resize is None or (applied is not None and applied.generation >= resize.generation)
     if resize is not None and settled and _beyond(placement, resize):
         smaller = _amounts(placement, resize.card_bytes, resize.card_core)
-        return ResizeStep(Change(smaller, resize), _waiting(pod, ""))
+        return ResizeStep(RecordChange(smaller, resize), _waiting(pod, ""))
     wanted = pod.wanted_resize
     if not wanted:
         return (
@@ -77,7 +84,7 @@ def next_step(pod: Pod, node: Node | None, capacity: Capacity, unit_bytes: int) 
     now = resize.parts if resize is not None else parts_of(pod.request, placement)
     target = target_of(wanted, pod.request, now, dialect=ACK, unit_bytes=unit_bytes)
     if isinstance(target, Refusal):
-        return ResizeStep(status=ResizeStatus(Condition.PENDING, Reason.INFEASIBLE, target.reason, wanted))
+        return ResizeStep(status=ResizeStatus(ResizeCondition.PENDING, ResizeReason.INFEASIBLE, target.reason, wanted))
     if target.parts(placement.slices) == tuple(now) and _is_booked(pod, placement, target):
         if settled:
             return ResizeStep(done=True)
@@ -89,53 +96,53 @@ def _change(pod: Pod, placement: Placement, node: Node | None, capacity: Capacit
     """Another target than that of the record."""
     refusal = _no_room(pod, placement, node, capacity, target)
     if refusal is not None:
-        return ResizeStep(status=ResizeStatus(Condition.PENDING, *refusal, pod.wanted_resize))
+        return ResizeStep(status=ResizeStatus(ResizeCondition.PENDING, *refusal, pod.wanted_resize))
     held = placement.slices[0]
     each, core = max(held.bytes, target.card_bytes), max(held.core, target.card_core)
     generation = (pod.resize.generation if pod.resize is not None else 0) + 1
     resize = Resize(generation, target.card_bytes, target.card_core, target.parts(placement.slices))
-    change = Change(_amounts(placement, each, core), resize)
-    status = ResizeStatus(Condition.IN_PROGRESS, Reason.NONE, "", pod.wanted_resize)
+    change = RecordChange(_amounts(placement, each, core), resize)
+    status = ResizeStatus(ResizeCondition.IN_PROGRESS, ResizeReason.NONE, "", pod.wanted_resize)
     return ResizeStep(change, status, (each - held.bytes) * len(placement.slices))
 
 
 def _no_room(
     pod: Pod, placement: Placement, node: Node | None, capacity: Capacity, target: Target
-) -> tuple[Reason, str] | None:
+) -> tuple[ResizeReason, str] | None:
     """Why the target cannot be booked; None: it can."""
     if node is None or node.name not in capacity.engine.nodes:
-        return Reason.DEFERRED, f"node {placement.node} is not known, or serves no shares now"
+        return ResizeReason.DEFERRED, f"node {placement.node} is not known, or serves no shares now"
     if node.applied is None:
-        return Reason.DEFERRED, f"the node agent of {node.name} does not support resizing yet; update it"
+        return ResizeReason.DEFERRED, f"the node agent of {node.name} does not support resizing yet; update it"
     if not node.serving:
-        return Reason.DEFERRED, f"the node agent of {node.name} is not ready"
+        return ResizeReason.DEFERRED, f"the node agent of {node.name} is not ready"
     room = dict(zip((c.uuid for c in node.cards), capacity.engine.room(node.name), strict=True))
     cards = {card.uuid: card for card in node.cards}
     more = 0
     for part in placement.slices:
         card = cards.get(part.uuid)
         if card is None:
-            return Reason.DEFERRED, f"card {part.uuid} of the pod is not on node {node.name} any more"
+            return ResizeReason.DEFERRED, f"card {part.uuid} of the pod is not on node {node.name} any more"
         if target.card_bytes > card.allocatable_bytes or target.card_core > FULL_CORE:
             most = show_bytes(card.allocatable_bytes)
             return (
-                Reason.INFEASIBLE,
+                ResizeReason.INFEASIBLE,
                 f"card {part.uuid} offers {most} in all; {show_bytes(target.card_bytes)} are wanted",
             )
         grows, core = target.card_bytes - part.bytes, target.card_core - part.core
         free, free_core = room[part.uuid]
         if grows > max(0, free) and grows > 0:
             said = f"card {part.uuid} has {show_bytes(max(0, free))} free; {show_bytes(grows)} more are wanted"
-            return Reason.DEFERRED, said + _elsewhere(pod, capacity, target)
+            return ResizeReason.DEFERRED, said + _elsewhere(pod, capacity, target)
         if core > max(0, free_core) and core > 0:
             return (
-                Reason.DEFERRED,
+                ResizeReason.DEFERRED,
                 f"card {part.uuid} has {max(0, free_core)} percent of compute free; {core} more are wanted",
             )
         more += max(0, grows)
     models = {cards[part.uuid].model for part in placement.slices}
     over = capacity.quota.explain_refusal(pod.namespace, models, more) if more else ""
-    return (Reason.DEFERRED, over) if over else None
+    return (ResizeReason.DEFERRED, over) if over else None
 
 
 def _elsewhere(pod: Pod, capacity: Capacity, target: Target) -> str:
@@ -158,7 +165,9 @@ def _waiting(pod: Pod, message: str) -> ResizeStatus:
             wanted = decode_status(pod.resize_status).wanted
         except CodecError:
             wanted = "{}"
-    return ResizeStatus(Condition.IN_PROGRESS, Reason.ERROR if message else Reason.NONE, message, wanted)
+    return ResizeStatus(
+        ResizeCondition.IN_PROGRESS, ResizeReason.ERROR if message else ResizeReason.NONE, message, wanted
+    )
 
 
 def _is_booked(pod: Pod, placement: Placement, target: Target) -> bool:

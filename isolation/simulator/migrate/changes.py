@@ -52,7 +52,7 @@ _MAX_DEEP: Final = 24
 """Levels below an object in which a template is looked for: a CronJob's stands on the fourth."""
 
 
-class State(StrEnum):
+class ChangeState(StrEnum):
     """What became of a template."""
 
     TRANSLATED = "translated"
@@ -65,11 +65,11 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TemplateChange:
     """One template of an object, or the object itself where it is a pod."""
 
     title: str
-    state: State
+    state: ChangeState
     dialect: str = ""
     lines: tuple[Line, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Changed:
     """An object: what became of its templates, and what it would be."""
 
     value: object
-    changes: list[Change] = field(default_factory=list)
+    changes: list[TemplateChange] = field(default_factory=list)
 
 
 def change(at: At, offered: Offered) -> Changed:
@@ -116,23 +116,23 @@ def change(at: At, offered: Offered) -> Changed:
         one, value = _change(title, At(_at(at.value, path)), offered, namespace)
         if group not in KUBERNETES:
             one = _foreign(one, whose)
-        elif one.state is State.TRANSLATED:
+        elif one.state is ChangeState.TRANSLATED:
             made.value = _replaced(made.value, path, value)
         made.changes.append(one)
     if not found and whose:
         reason = f"is {whose}'s own: gpushare has neither queues nor groups, and does not read it"
-        made.changes.append(Change(_title(at, ()), State.OTHER, reason=reason))
+        made.changes.append(TemplateChange(_title(at, ()), ChangeState.OTHER, reason=reason))
     return made
 
 
-def _foreign(one: Change, whose: str) -> Change:
+def _foreign(one: TemplateChange, whose: str) -> TemplateChange:
     """What becomes of the pods of an object that another controller reads."""
-    if one.state is State.TRANSLATED and whose == "Volcano":
-        return replace(one, state=State.REFUSED, reason=_GROUP)
-    return replace(one, warnings=(*one.warnings, _STAYS)) if one.state is State.TRANSLATED else one
+    if one.state is ChangeState.TRANSLATED and whose == "Volcano":
+        return replace(one, state=ChangeState.REFUSED, reason=_GROUP)
+    return replace(one, warnings=(*one.warnings, _STAYS)) if one.state is ChangeState.TRANSLATED else one
 
 
-def _change(title: str, template: At, offered: Offered, namespace: str) -> tuple[Change, object]:
+def _change(title: str, template: At, offered: Offered, namespace: str) -> tuple[TemplateChange, object]:
     sizes = offered.card_sizes
     if isinstance(sizes, _Sizes):
         sizes.asked = False
@@ -146,15 +146,15 @@ def _change(title: str, template: At, offered: Offered, namespace: str) -> tuple
         reason = refusal.reason
         if unresolved:
             reason += "; or name the nodes here, by --nodes-file or --node, to see what it is on them"
-        state = State.UNRESOLVED if unresolved else State.REFUSED
-        return Change(title, state, found.dialect, found.lines, found.warnings, reason), template.value
+        state = ChangeState.UNRESOLVED if unresolved else ChangeState.REFUSED
+        return TemplateChange(title, state, found.dialect, found.lines, found.warnings, reason), template.value
     if found.dialect:
         value = {**template.mapping(), "metadata": found.metadata.value, "spec": found.spec.value}
-        return Change(title, State.TRANSLATED, found.dialect, found.lines, found.warnings), value
+        return TemplateChange(title, ChangeState.TRANSLATED, found.dialect, found.lines, found.warnings), value
     return _unchanged(title, template, found.warnings), template.value
 
 
-def _unchanged(title: str, template: At, warnings: tuple[str, ...]) -> Change:
+def _unchanged(title: str, template: At, warnings: tuple[str, ...]) -> TemplateChange:
     """Why nothing is translated, and what its owner may expect that will not be."""
     named: dict[str, object] = {}
     for kind in ("initContainers", "containers"):
@@ -162,13 +162,15 @@ def _unchanged(title: str, template: At, warnings: tuple[str, ...]) -> Change:
             for part in ("requests", "limits"):
                 named |= container["resources"][part].mapping()
     if ACK.memory in named or ACK.compute in named:
-        return Change(title, State.UNCHANGED, warnings=warnings, reason="requests gpushare's own resources")
+        return TemplateChange(
+            title, ChangeState.UNCHANGED, warnings=warnings, reason="requests gpushare's own resources"
+        )
     if ACK.whole not in named:
-        return Change(title, State.UNCHANGED, warnings=warnings, reason="asks for no share of a card")
+        return TemplateChange(title, ChangeState.UNCHANGED, warnings=warnings, reason="asks for no share of a card")
     rules = [key for key in template["metadata"]["annotations"].mapping() if key.partition("/")[0] in _DOMAINS]
     idle = tuple(f"annotation {show(key)[1:-1]} has no effect on whole cards: use a nodeSelector" for key in rules[:8])
     reason = f"{ACK.whole} {show(named[ACK.whole])}: whole cards stay the vendor's, exclusively"
-    return Change(title, State.UNCHANGED, warnings=(*warnings, *idle), reason=reason)
+    return TemplateChange(title, ChangeState.UNCHANGED, warnings=(*warnings, *idle), reason=reason)
 
 
 def _title(at: At, path: Path) -> str:

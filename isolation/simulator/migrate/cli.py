@@ -26,7 +26,7 @@ from isolation.contract.model import Rules
 from isolation.contract.names import CORE_STEPS
 from isolation.contract.quantity import UNITS
 from isolation.placement.card_sizes import measure_cards
-from isolation.simulator.migrate.changes import UNKNOWN, Change, State, change
+from isolation.simulator.migrate.changes import UNKNOWN, ChangeState, TemplateChange, change
 from isolation.simulator.place.fleet import fleet_options, read_fleet
 from isolation.simulator.place.manifests import STDIN, ManifestError, guarded, iterate_objects, read, skip_if_controlled
 from isolation.simulator.place.nodes import NodeSpecError, read_nodes
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from isolation.placement.card_sizes import CardSizes
     from isolation.simulator.place.manifests import Located
 
-_FAILED = frozenset({State.REFUSED, State.UNRESOLVED})
+_FAILED = frozenset({ChangeState.REFUSED, ChangeState.UNRESOLVED})
 _QUOTA = "ResourceQuota"
 _MORE_FILES = click.option(
     "more",
@@ -87,7 +87,7 @@ def manifests(ctx: click.Context, /, **given: Any) -> None:
         raise click.UsageError("FILE is missing; - reads stdin")
     found, sizes = _read(files, given["specs"], given["nodes_files"], unit)
     offered = Offered(frozenset(CORE_STEPS), sizes.of if sizes else UNKNOWN(), UNITS[unit])
-    rows: list[tuple[Located, Change]] = []
+    rows: list[tuple[Located, TemplateChange]] = []
     values: list[object] = []
     notes: list[str] = []
     try:
@@ -113,7 +113,7 @@ def manifests(ctx: click.Context, /, **given: Any) -> None:
     else:
         _echo(rows)
         counts = Counter(entry.state for _, entry in rows)
-        click.echo("; ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no pods")
+        click.echo("; ".join(f"{counts[state]} {state}" for state in ChangeState if counts[state]) or "no pods")
     ctx.exit(1 if any(entry.state in _FAILED for _, entry in rows) else 0)
 
 
@@ -244,15 +244,15 @@ def _quota(one: Located, made: QuotaTranslation) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": _QUOTA, "metadata": name, "spec": {"hard": made.hard, **scopes}}
 
 
-def _echo(rows: Iterable[tuple[Located, Change]], *, err: bool = False) -> None:
+def _echo(rows: Iterable[tuple[Located, TemplateChange]], *, err: bool = False) -> None:
     for one, entry in rows:
         whose = SYSTEMS[entry.dialect].title if entry.dialect in SYSTEMS else ""
         verdict = {
-            State.TRANSLATED: f"translated from {whose}",
-            State.REFUSED: f"cannot be translated: {entry.reason}",
-            State.UNRESOLVED: f"cannot be resolved here: {entry.reason}",
-            State.UNCHANGED: f"unchanged: {entry.reason}",
-            State.OTHER: entry.reason,
+            ChangeState.TRANSLATED: f"translated from {whose}",
+            ChangeState.REFUSED: f"cannot be translated: {entry.reason}",
+            ChangeState.UNRESOLVED: f"cannot be resolved here: {entry.reason}",
+            ChangeState.UNCHANGED: f"unchanged: {entry.reason}",
+            ChangeState.OTHER: entry.reason,
         }[entry.state]
         click.echo(f"{one.source}:{one.line}: {entry.title}: {verdict}", err=err)
         _echo_lines(entry.lines, err=err)
@@ -268,7 +268,7 @@ def _echo_lines(lines: Iterable[Line], *, err: bool = False) -> None:
         click.echo(f"      {line.why}", err=err)
 
 
-def _as_json(one: Located, entry: Change) -> dict[str, Any]:
+def _as_json(one: Located, entry: TemplateChange) -> dict[str, Any]:
     return {
         "file": one.source,
         "line": one.line,

@@ -17,10 +17,10 @@ from isolation.contract.backends import (
     Bypass,
     ComputeLimit,
     Counts,
+    Enforcer,
     Faults,
     Memory,
     Need,
-    Part,
     choose,
     need_of,
 )
@@ -35,13 +35,13 @@ def test_the_kernel_and_the_library_together_are_passed_only_by_who_passes_both(
 
 
 def test_a_way_around_both_that_needs_more_than_another_is_left_out() -> None:
-    twice = ABILITIES[Part.LIBRARY] + ABILITIES[Part.LIBRARY]
-    assert twice == ABILITIES[Part.LIBRARY]
+    twice = ABILITIES[Enforcer.LIBRARY] + ABILITIES[Enforcer.LIBRARY]
+    assert twice == ABILITIES[Enforcer.LIBRARY]
 
 
 def test_without_a_limit_nothing_has_to_be_passed() -> None:
     assert NONE.abilities.memory_bypass == {frozenset()}
-    assert (ABILITIES[Part.LIBRARY] + NONE.abilities) == ABILITIES[Part.LIBRARY]
+    assert (ABILITIES[Enforcer.LIBRARY] + NONE.abilities) == ABILITIES[Enforcer.LIBRARY]
 
 
 ALL_WORK = dict.fromkeys(BACKENDS, "")

@@ -14,7 +14,7 @@ from isolation.contract.quantity import GIB, MIB
 from isolation.doctor import canary
 from isolation.doctor.canary import CanaryResult, check_result, run_canary, run_canary_inside
 from isolation.doctor.canary_pod import canary_manifest
-from isolation.doctor.checks.finding import State
+from isolation.doctor.checks.finding import FindingState
 from isolation.host.machine import NvmlMachine
 from isolation.lib import native
 
@@ -56,19 +56,19 @@ def test_a_library_that_does_nothing_is_found_out(library, monkeypatch, tmp_path
     with boxes("t4") as box:
         found = run_canary(NvmlMachine(box.path))
 
-    assert [("canary.loaded", State.PROBLEM)] == [(one.check, one.state) for one in found]
+    assert [("canary.loaded", FindingState.PROBLEM)] == [(one.check, one.state) for one in found]
     assert library != dummy
 
 
 @pytest.mark.parametrize(
     ("changed", "denied", "expected"),
     [
-        ({}, 1, [State.OK, State.OK]),
-        ({"total": 15 * GIB}, 1, [State.PROBLEM]),
-        ({"over": 0}, 1, [State.OK, State.PROBLEM]),
-        ({}, 0, [State.OK, State.PROBLEM]),
-        ({"inside": 2}, 1, [State.OK, State.UNKNOWN]),
-        ({"missing": "libcuda.so.1"}, 0, [State.PROBLEM]),
+        ({}, 1, [FindingState.OK, FindingState.OK]),
+        ({"total": 15 * GIB}, 1, [FindingState.PROBLEM]),
+        ({"over": 0}, 1, [FindingState.OK, FindingState.PROBLEM]),
+        ({}, 0, [FindingState.OK, FindingState.PROBLEM]),
+        ({"inside": 2}, 1, [FindingState.OK, FindingState.UNKNOWN]),
+        ({"missing": "libcuda.so.1"}, 0, [FindingState.PROBLEM]),
     ],
 )
 def test_each_song_has_its_meaning(changed, denied, expected):
@@ -83,7 +83,7 @@ def test_where_cuda_does_not_start_nothing_is_claimed(said):
     """
     A full card or a missing device says nothing about the library.
     """
-    assert [State.UNKNOWN] == [one.state for one in check_result(CanaryResult(said, 0), GIB)]
+    assert [FindingState.UNKNOWN] == [one.state for one in check_result(CanaryResult(said, 0), GIB)]
 
 
 @pytest.mark.parametrize("text", ["", "x", "9999999", "１"])  # noqa: RUF001 (a digit that is none for us)
@@ -91,7 +91,7 @@ def test_inside_a_container_without_share_nothing_is_claimed(text):
     """
     The variable must be a plain number.
     """
-    assert [State.UNKNOWN] == [one.state for one in run_canary_inside({"ALIYUN_COM_GPU_MEM_CONTAINER": text})]
+    assert [FindingState.UNKNOWN] == [one.state for one in run_canary_inside({"ALIYUN_COM_GPU_MEM_CONTAINER": text})]
 
 
 def test_the_canary_pod_asks_for_one_unit_and_nothing_else():

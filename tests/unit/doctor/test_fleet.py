@@ -18,7 +18,7 @@ from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Secret, Unavailable, Workload
 from isolation.doctor.checks.cluster.findings import check_cluster
 from isolation.doctor.checks.cluster.parse import asks_for_shares, node_facts, workload
-from isolation.doctor.checks.finding import State
+from isolation.doctor.checks.finding import FindingState
 from isolation.host.core.certificate import ends
 
 
@@ -49,13 +49,13 @@ SPEAKS_HAMI = {
 @pytest.mark.parametrize(
     ("words", "state", "fix"),
     [
-        pytest.param(QUOTA, State.UNKNOWN, "namespace default", id="quota"),
-        pytest.param(MAY_NOT, State.UNKNOWN, "administrator credentials", id="no right"),
-        pytest.param(AWAY, State.UNKNOWN, "see cluster.admission", id="our webhook is away"),
-        pytest.param(OTHERS_AWAY, State.UNKNOWN, "namespace default", id="another webhook is away"),
-        pytest.param(OTHERS, State.UNKNOWN, "namespace default", id="another webhook"),
-        pytest.param(OURS, State.OK, "", id="our webhook"),
-        pytest.param(POLICY, State.OK, "", id="our policy"),
+        pytest.param(QUOTA, FindingState.UNKNOWN, "namespace default", id="quota"),
+        pytest.param(MAY_NOT, FindingState.UNKNOWN, "administrator credentials", id="no right"),
+        pytest.param(AWAY, FindingState.UNKNOWN, "see cluster.admission", id="our webhook is away"),
+        pytest.param(OTHERS_AWAY, FindingState.UNKNOWN, "namespace default", id="another webhook is away"),
+        pytest.param(OTHERS, FindingState.UNKNOWN, "namespace default", id="another webhook"),
+        pytest.param(OURS, FindingState.OK, "", id="our webhook"),
+        pytest.param(POLICY, FindingState.OK, "", id="our policy"),
     ],
 )
 def test_who_refused_the_senseless_pod_decides_what_to_do(words, state, fix):
@@ -77,7 +77,7 @@ def test_a_cluster_in_which_all_is_well_is_told_so():
     """
     findings = check_cluster(facts(), NOW)
 
-    assert [] == [one for one in findings if one.state is not State.OK]
+    assert [] == [one for one in findings if one.state is not FindingState.OK]
     assert len({one.check for one in findings}) == len(findings)
 
 
@@ -89,10 +89,10 @@ def webhook_serves(pem):
 @pytest.mark.parametrize(
     ("changed", "check", "expected"),
     [
-        ({"version": "v1.33.9"}, "cluster.server_version", State.PROBLEM),
-        ({"version": "v1.34.0"}, "cluster.server_version", State.OK),
-        ({"provisioning": None}, "cluster.provisioning_requests", State.OK),
-        ({"provisioning": Unavailable("403")}, "cluster.provisioning_requests", State.UNKNOWN),
+        ({"version": "v1.33.9"}, "cluster.server_version", FindingState.PROBLEM),
+        ({"version": "v1.34.0"}, "cluster.server_version", FindingState.OK),
+        ({"provisioning": None}, "cluster.provisioning_requests", FindingState.OK),
+        ({"provisioning": Unavailable("403")}, "cluster.provisioning_requests", FindingState.UNKNOWN),
         (
             {
                 "provisioning": {
@@ -100,156 +100,168 @@ def webhook_serves(pem):
                 }
             },
             "cluster.provisioning_requests",
-            State.WARNING,
+            FindingState.WARNING,
         ),
         (
             {"provisioning": {"spec": {"versions": [{"name": "v1", "served": True}]}}},
             "cluster.provisioning_requests",
-            State.OK,
+            FindingState.OK,
         ),
-        ({"version": "v1.40.0"}, "cluster.server_version", State.OK),
-        ({"version": "weird"}, "cluster.server_version", State.UNKNOWN),
-        ({"version": Unavailable("refused")}, "cluster.server_version", State.UNKNOWN),
-        ({"definition": None}, "cluster.reservations", State.PROBLEM),
+        ({"version": "v1.40.0"}, "cluster.server_version", FindingState.OK),
+        ({"version": "weird"}, "cluster.server_version", FindingState.UNKNOWN),
+        ({"version": Unavailable("refused")}, "cluster.server_version", FindingState.UNKNOWN),
+        ({"definition": None}, "cluster.reservations", FindingState.PROBLEM),
         (
             {"definition": {"spec": {"versions": [{"name": "v2", "served": True}]}}},
             "cluster.reservations",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
-        ({"definition": Unavailable("403")}, "cluster.reservations", State.UNKNOWN),
-        ({"webhooks": ()}, "cluster.webhook", State.PROBLEM),
+        ({"definition": Unavailable("403")}, "cluster.reservations", FindingState.UNKNOWN),
+        ({"webhooks": ()}, "cluster.webhook", FindingState.PROBLEM),
         (
             {"webhooks": ({"metadata": {"name": "gpushare-a"}, "webhooks": [{"failurePolicy": "Ignore"}]},)},
             "cluster.webhook",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
         (
             {"webhooks": ({"metadata": {"name": "gpushare-a"}, "webhooks": [{"failurePolicy": "Fail"}]},)},
             "cluster.webhook",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
         (
             {"webhooks": (WEBHOOK, {"metadata": {"name": "hami"}, "webhooks": [{"x": "aliyun.com/gpu-mem"}]})},
             "cluster.other_webhooks",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
-        ({"webhooks": (SPEAKS_HAMI,)}, "cluster.dialects", State.OK),
+        ({"webhooks": (SPEAKS_HAMI,)}, "cluster.dialects", FindingState.OK),
         (
             {"webhooks": (SPEAKS_HAMI, {"metadata": {"name": "h"}, "webhooks": [{"name": "vgpu.hami.io"}]})},
             "cluster.dialects",
-            State.WARNING,
+            FindingState.WARNING,
         ),
-        ({"webhooks": Unavailable("403")}, "cluster.dialects", State.UNKNOWN),
+        ({"webhooks": Unavailable("403")}, "cluster.dialects", FindingState.UNKNOWN),
         (
             {"workloads": (*facts().workloads, Workload("Deployment", "kube-system/x", (CLASSIC,), 1, 1))},
             "cluster.classic_scheduler",
-            State.WARNING,
+            FindingState.WARNING,
         ),
-        ({"workloads": Unavailable("403")}, "cluster.classic_scheduler", State.UNKNOWN),
+        ({"workloads": Unavailable("403")}, "cluster.classic_scheduler", FindingState.UNKNOWN),
         (
             {"pods": tuple(replace(one, dialect="hami", asks=True, done=False) for one in facts().pods)},
             "cluster.memory_unit",
-            State.WARNING,
+            FindingState.WARNING,
         ),
         (
             {"pods": tuple(replace(one, dialect="qgpu", asks=True, done=False) for one in facts().pods)},
             "cluster.memory_unit",
-            State.OK,
+            FindingState.OK,
         ),
-        ({"pods": Unavailable("403")}, "cluster.memory_unit", State.UNKNOWN),
-        ({"good": Probe()}, "cluster.admission", State.PROBLEM),
+        ({"pods": Unavailable("403")}, "cluster.memory_unit", FindingState.UNKNOWN),
+        ({"good": Probe()}, "cluster.admission", FindingState.PROBLEM),
         (
             {"good": Probe('failed calling webhook "pods.gpushare.dev": x509: certificate has expired')},
             "cluster.admission",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
-        ({"good": Probe("pods is forbidden: User cannot create")}, "cluster.admission", State.UNKNOWN),
-        ({"good": Probe(shared=True, scheduler="volcano")}, "cluster.admission", State.WARNING),
-        ({"bad": Probe()}, "cluster.admission_denies", State.PROBLEM),
-        ({"bad": Probe("exceeded quota")}, "cluster.admission_denies", State.UNKNOWN),
-        ({"bad": Unavailable("away")}, "cluster.admission_denies", State.UNKNOWN),
-        (webhook_serves(certificate(-1)), "cluster.webhook_certificate", State.PROBLEM),
-        (webhook_serves(certificate(3)), "cluster.webhook_certificate", State.WARNING),
-        (webhook_serves(b"nonsense"), "cluster.webhook_certificate", State.PROBLEM),
-        ({"secrets": {}}, "cluster.webhook_certificate", State.UNKNOWN),
-        ({"policies": ()}, "cluster.policies", State.PROBLEM),
-        ({"bindings": ()}, "cluster.policies", State.PROBLEM),
+        ({"good": Probe("pods is forbidden: User cannot create")}, "cluster.admission", FindingState.UNKNOWN),
+        ({"good": Probe(shared=True, scheduler="volcano")}, "cluster.admission", FindingState.WARNING),
+        ({"bad": Probe()}, "cluster.admission_denies", FindingState.PROBLEM),
+        ({"bad": Probe("exceeded quota")}, "cluster.admission_denies", FindingState.UNKNOWN),
+        ({"bad": Unavailable("away")}, "cluster.admission_denies", FindingState.UNKNOWN),
+        (webhook_serves(certificate(-1)), "cluster.webhook_certificate", FindingState.PROBLEM),
+        (webhook_serves(certificate(3)), "cluster.webhook_certificate", FindingState.WARNING),
+        (webhook_serves(b"nonsense"), "cluster.webhook_certificate", FindingState.PROBLEM),
+        ({"secrets": {}}, "cluster.webhook_certificate", FindingState.UNKNOWN),
+        ({"policies": ()}, "cluster.policies", FindingState.PROBLEM),
+        ({"bindings": ()}, "cluster.policies", FindingState.PROBLEM),
         (
             {"bindings": ({"spec": {"policyName": "gpushare-x", "validationActions": ["Audit"]}},)},
             "cluster.policies",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
-        ({"exempt": ("tenant",)}, "cluster.exempt_namespaces", State.WARNING),
-        ({"unisolated": ("tenant",)}, "cluster.unisolated_namespaces", State.WARNING),
-        ({"exempt": ("default",), "good": Probe()}, "cluster.admission", State.UNKNOWN),
-        ({"lease": None}, "cluster.scheduler_leader", State.PROBLEM),
-        ({"lease": {"spec": {}}}, "cluster.scheduler_leader", State.PROBLEM),
+        ({"exempt": ("tenant",)}, "cluster.exempt_namespaces", FindingState.WARNING),
+        ({"unisolated": ("tenant",)}, "cluster.unisolated_namespaces", FindingState.WARNING),
+        ({"exempt": ("default",), "good": Probe()}, "cluster.admission", FindingState.UNKNOWN),
+        ({"lease": None}, "cluster.scheduler_leader", FindingState.PROBLEM),
+        ({"lease": {"spec": {}}}, "cluster.scheduler_leader", FindingState.PROBLEM),
         (
             {"lease": {"spec": {"holderIdentity": "p", "renewTime": "2027-01-15T07:00:00Z"}}},
             "cluster.scheduler_leader",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
-        ({"lease": {"spec": {"holderIdentity": "p", "renewTime": "noon"}}}, "cluster.scheduler_leader", State.UNKNOWN),
-        ({"rights": {}}, "cluster.rights", State.PROBLEM),
-        ({"rights": Unavailable("403")}, "cluster.rights", State.UNKNOWN),
-        ({"rights": {"x may list pods": False}}, "cluster.rights", State.PROBLEM),
-        ({"rights": {"x may list pods": None}}, "cluster.rights", State.UNKNOWN),
-        ({"workloads": ()}, "cluster.components", State.PROBLEM),
+        (
+            {"lease": {"spec": {"holderIdentity": "p", "renewTime": "noon"}}},
+            "cluster.scheduler_leader",
+            FindingState.UNKNOWN,
+        ),
+        ({"rights": {}}, "cluster.rights", FindingState.PROBLEM),
+        ({"rights": Unavailable("403")}, "cluster.rights", FindingState.UNKNOWN),
+        ({"rights": {"x may list pods": False}}, "cluster.rights", FindingState.PROBLEM),
+        ({"rights": {"x may list pods": None}}, "cluster.rights", FindingState.UNKNOWN),
+        ({"workloads": ()}, "cluster.components", FindingState.PROBLEM),
         (
             {"workloads": (Workload("DaemonSet", "kube-system/gpushare", ("a/k8s-gpushare-schd-extender:1",), 1, 1),)},
             "cluster.other_plugins",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
-        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),)}, "cluster.ack", State.PROBLEM),
-        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": ()}, "cluster.ack", State.PROBLEM),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),)}, "cluster.ack", FindingState.PROBLEM),
+        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": ()}, "cluster.ack", FindingState.PROBLEM),
         (
             {"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": (), "webhooks": ()},
             "cluster.ack",
-            State.OK,
+            FindingState.OK,
         ),
-        ({"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": Unavailable("403")}, "cluster.ack", State.UNKNOWN),
-        ({"nodes": (node(mode="cgqu"),)}, "cluster.modes", State.PROBLEM),
-        ({"nodes": (node(mode="mig"),)}, "cluster.modes", State.OK),
-        ({"nodes": (node(mode="mps"),)}, "cluster.modes", State.OK),
-        ({"nodes": (node(**{"gpushare.dev/compute-policy": "burst"}),)}, "cluster.compute_policies", State.OK),
-        ({"nodes": (node(**{"gpushare.dev/compute-policy": "fair"}),)}, "cluster.compute_policies", State.PROBLEM),
+        (
+            {"nodes": (node(**{"ack.aliyun.com": "c1"}),), "workloads": Unavailable("403")},
+            "cluster.ack",
+            FindingState.UNKNOWN,
+        ),
+        ({"nodes": (node(mode="cgqu"),)}, "cluster.modes", FindingState.PROBLEM),
+        ({"nodes": (node(mode="mig"),)}, "cluster.modes", FindingState.OK),
+        ({"nodes": (node(mode="mps"),)}, "cluster.modes", FindingState.OK),
+        ({"nodes": (node(**{"gpushare.dev/compute-policy": "burst"}),)}, "cluster.compute_policies", FindingState.OK),
+        (
+            {"nodes": (node(**{"gpushare.dev/compute-policy": "fair"}),)},
+            "cluster.compute_policies",
+            FindingState.PROBLEM,
+        ),
         (
             {"nodes": (node(**{"tke.cloud.tencent.com/qgpu-schedule-policy": "x"}),)},
             "cluster.compute_policies",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
-        ({"nodes": ()}, "cluster.nodes", State.WARNING),
-        ({"nodes": (node(agent="stopping"),)}, "cluster.agents", State.PROBLEM),
+        ({"nodes": ()}, "cluster.nodes", FindingState.WARNING),
+        ({"nodes": (node(agent="stopping"),)}, "cluster.agents", FindingState.PROBLEM),
         (
             {"nodes": (replace(node(), unhealthy="GPU-a: the MIG instances were changed"),)},
             "cluster.cards",
-            State.WARNING,
+            FindingState.WARNING,
         ),
-        ({"nodes": (node(),)}, "cluster.cards", State.OK),
-        ({"nodes": (node(units=29),)}, "cluster.units", State.WARNING),
-        ({"nodes": (node(**{"gpushare.dev/card-units": "80"}),)}, "cluster.units", State.WARNING),
-        ({"nodes": (node(kubelet="v1.28.1"),)}, "cluster.kubelet_versions", State.PROBLEM),
-        ({"nodes": (node(kubelet="v1.33.1"),)}, "cluster.kubelet_versions", State.WARNING),
-        ({"nodes": (node(kubelet="v1.37.0"),)}, "cluster.kubelet_versions", State.WARNING),
-        ({"nodes": (node(kubelet=""),)}, "cluster.kubelet_versions", State.UNKNOWN),
-        ({"items": [share("a", labelled=False)]}, "cluster.not_admitted", State.PROBLEM),
-        ({"items": [share("a", labelled=False)], "exempt": ("ml",)}, "cluster.not_admitted", State.OK),
-        ({"items": [share("a", annotation="")]}, "cluster.allocations", State.PROBLEM),
-        ({"items": [share("a", annotation="{}")]}, "cluster.allocations", State.PROBLEM),
-        ({"items": [share("a", 8), share("b", 8)]}, "cluster.overcommit", State.PROBLEM),
-        ({"items": [share("a", 8), share("b", 7)]}, "cluster.overcommit", State.OK),
-        ({"items": [share("a", 8), share("b", 8, phase="Failed")]}, "cluster.overcommit", State.OK),
-        ({"items": [share("a", annotation=record("a", 2, "GPU-gone"))]}, "cluster.overcommit", State.WARNING),
-        ({"items": [share("a", on="", scheduler="volcano")]}, "cluster.pending", State.PROBLEM),
-        ({"items": [share("a", on="")]}, "cluster.pending", State.WARNING),
-        ({"pods": Unavailable("403")}, "cluster.pods", State.UNKNOWN),
-        ({"items": [has(share("a"), "1GiB-0", "1GiB-1")]}, "cluster.devices", State.OK),
-        ({"items": [has(share("a"), "1GiB-0", "GPU-b-_-1")]}, "cluster.devices", State.PROBLEM),
-        ({"items": [has(share(name), "1GiB-0") for name in "ab"]}, "cluster.devices", State.WARNING),
+        ({"nodes": (node(),)}, "cluster.cards", FindingState.OK),
+        ({"nodes": (node(units=29),)}, "cluster.units", FindingState.WARNING),
+        ({"nodes": (node(**{"gpushare.dev/card-units": "80"}),)}, "cluster.units", FindingState.WARNING),
+        ({"nodes": (node(kubelet="v1.28.1"),)}, "cluster.kubelet_versions", FindingState.PROBLEM),
+        ({"nodes": (node(kubelet="v1.33.1"),)}, "cluster.kubelet_versions", FindingState.WARNING),
+        ({"nodes": (node(kubelet="v1.37.0"),)}, "cluster.kubelet_versions", FindingState.WARNING),
+        ({"nodes": (node(kubelet=""),)}, "cluster.kubelet_versions", FindingState.UNKNOWN),
+        ({"items": [share("a", labelled=False)]}, "cluster.not_admitted", FindingState.PROBLEM),
+        ({"items": [share("a", labelled=False)], "exempt": ("ml",)}, "cluster.not_admitted", FindingState.OK),
+        ({"items": [share("a", annotation="")]}, "cluster.allocations", FindingState.PROBLEM),
+        ({"items": [share("a", annotation="{}")]}, "cluster.allocations", FindingState.PROBLEM),
+        ({"items": [share("a", 8), share("b", 8)]}, "cluster.overcommit", FindingState.PROBLEM),
+        ({"items": [share("a", 8), share("b", 7)]}, "cluster.overcommit", FindingState.OK),
+        ({"items": [share("a", 8), share("b", 8, phase="Failed")]}, "cluster.overcommit", FindingState.OK),
+        ({"items": [share("a", annotation=record("a", 2, "GPU-gone"))]}, "cluster.overcommit", FindingState.WARNING),
+        ({"items": [share("a", on="", scheduler="volcano")]}, "cluster.pending", FindingState.PROBLEM),
+        ({"items": [share("a", on="")]}, "cluster.pending", FindingState.WARNING),
+        ({"pods": Unavailable("403")}, "cluster.pods", FindingState.UNKNOWN),
+        ({"items": [has(share("a"), "1GiB-0", "1GiB-1")]}, "cluster.devices", FindingState.OK),
+        ({"items": [has(share("a"), "1GiB-0", "GPU-b-_-1")]}, "cluster.devices", FindingState.PROBLEM),
+        ({"items": [has(share(name), "1GiB-0") for name in "ab"]}, "cluster.devices", FindingState.WARNING),
         (
             {"items": [has(share("a"), "1GiB-0"), has(share("b", phase="Failed"), "1GiB-0")]},
             "cluster.devices",
-            State.OK,
+            FindingState.OK,
         ),
     ],
 )
@@ -283,9 +295,9 @@ def test_whatever_is_not_well_has_something_to_do():
 
     findings = check_cluster(ClusterFacts("v1.36.2", **blank), NOW)
 
-    assert {State.OK, State.UNKNOWN} == {one.state for one in findings}
-    assert ["cluster.server_version"] == [one.check for one in findings if one.state is State.OK]
-    assert [] == [one.check for one in findings if one.state is not State.OK and not one.fix]
+    assert {FindingState.OK, FindingState.UNKNOWN} == {one.state for one in findings}
+    assert ["cluster.server_version"] == [one.check for one in findings if one.state is FindingState.OK]
+    assert [] == [one.check for one in findings if one.state is not FindingState.OK and not one.fix]
 
 
 def test_both_kinds_of_cards_on_one_node_are_a_problem():
@@ -299,7 +311,7 @@ def test_both_kinds_of_cards_on_one_node_are_a_problem():
         }
     )
 
-    assert State.PROBLEM == found(nodes=(both,))["cluster.mixed_resources"]
+    assert FindingState.PROBLEM == found(nodes=(both,))["cluster.mixed_resources"]
 
 
 QUARTERS = tuple(replace(card, unit_bytes=GIB // 4) for card in CARDS)
@@ -322,9 +334,9 @@ def test_units_are_those_that_the_agents_count_in():
     full = found(nodes=(fine,), items=[quarter("a", 60)])
     over = found(nodes=(fine,), items=[quarter("a", 60), quarter("b", 1)])
 
-    assert (State.OK, State.OK) == (full["cluster.overcommit"], full["cluster.units"])
-    assert State.PROBLEM == over["cluster.overcommit"]
-    assert State.PROBLEM == found(nodes=(fine, other))["cluster.units"]
+    assert (FindingState.OK, FindingState.OK) == (full["cluster.overcommit"], full["cluster.units"])
+    assert FindingState.PROBLEM == over["cluster.overcommit"]
+    assert FindingState.PROBLEM == found(nodes=(fine, other))["cluster.units"]
 
 
 def test_where_kubelets_do_not_tell_nothing_is_said_of_devices():

@@ -12,7 +12,7 @@ from support.waiting import PATIENCE_SECONDS
 
 from isolation.doctor import cluster_reader
 from isolation.doctor.checks.cluster.findings import check_cluster
-from isolation.doctor.checks.finding import State
+from isolation.doctor.checks.finding import FindingState
 from isolation.kube import paging
 
 VERSION = {"gitVersion": "v1.36.2"}
@@ -97,7 +97,7 @@ def test_whatever_it_answers_there_is_a_report(tmp_path, body):
         "cluster.webhook",
         "cluster.rights",
     )
-    assert State.OK not in {states[check] for check in believed}
+    assert FindingState.OK not in {states[check] for check in believed}
 
 
 def test_a_list_without_end_ends(tmp_path, monkeypatch):
@@ -131,5 +131,5 @@ def test_a_server_that_stops_answering_is_left(tmp_path, monkeypatch):
             return await looked(tmp_path, never)
 
     [one] = check_cluster(asyncio.run(patient()), 0.0)
-    assert ("cluster.server_version", State.UNKNOWN) == (one.check, one.state)
+    assert ("cluster.server_version", FindingState.UNKNOWN) == (one.check, one.state)
     assert "timed out after" in one.evidence

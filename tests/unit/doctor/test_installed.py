@@ -27,7 +27,7 @@ from isolation.doctor.checks.cluster.facts import (
 from isolation.doctor.checks.cluster.findings import check_cluster
 from isolation.doctor.checks.cluster.installation import find_installation
 from isolation.doctor.checks.cluster.parse import secret, workload
-from isolation.doctor.checks.finding import State
+from isolation.doctor.checks.finding import FindingState
 from isolation.doctor.cli import doctor
 
 ours = "gpushare-system/{}".format
@@ -88,7 +88,7 @@ def test_the_overlay_for_ack_lacks_nothing():
 
     findings = check_cluster(facts(nodes=(node(agent="", **{"ack.aliyun.com": "c1"}),), rights=rights, **changed), NOW)
 
-    assert [] == [one for one in findings if one.state is not State.OK]
+    assert [] == [one for one in findings if one.state is not FindingState.OK]
     assert (
         MOVING
         == {pair for permission in PERMISSIONS[AUTOSCALER] for pair in product([permission.resource], permission.verbs)}
@@ -104,33 +104,40 @@ def test_a_right_that_is_missing_on_ack_is_reported_with_its_overlay():
 
     findings = found(nodes=(node(**{"ack.aliyun.com": "c1"}),), rights=rights, **WATCHING)["cluster.rights"]
 
-    assert (State.PROBLEM, "not allowed: gpushare-autoscaler may list pods") == (findings.state, findings.evidence)
+    assert (FindingState.PROBLEM, "not allowed: gpushare-autoscaler may list pods") == (
+        findings.state,
+        findings.evidence,
+    )
     assert "manifests/overlays/ack" in findings.fix
 
 
 @pytest.mark.parametrize(
     ("changed", "check", "expected"),
     [
-        (WATCHING, "cluster.components", State.WARNING),
-        (WATCHING | {"workloads": (SCALER,)}, "cluster.components", State.WARNING),
-        ({"workloads": WHOLE[:1]}, "cluster.components", State.PROBLEM),
-        ({"workloads": WHOLE[:2]}, "cluster.components", State.WARNING),
-        ({"workloads": (*WHOLE, Workload("Deployment", ours("x"), (), 2, 1))}, "cluster.components", State.WARNING),
-        ({"workloads": Unavailable("403")}, "cluster.components", State.UNKNOWN),
-        ({"workloads": WHOLE}, "cluster.versions", State.OK),
+        (WATCHING, "cluster.components", FindingState.WARNING),
+        (WATCHING | {"workloads": (SCALER,)}, "cluster.components", FindingState.WARNING),
+        ({"workloads": WHOLE[:1]}, "cluster.components", FindingState.PROBLEM),
+        ({"workloads": WHOLE[:2]}, "cluster.components", FindingState.WARNING),
+        (
+            {"workloads": (*WHOLE, Workload("Deployment", ours("x"), (), 2, 1))},
+            "cluster.components",
+            FindingState.WARNING,
+        ),
+        ({"workloads": Unavailable("403")}, "cluster.components", FindingState.UNKNOWN),
+        ({"workloads": WHOLE}, "cluster.versions", FindingState.OK),
         (
             {"workloads": (*WHOLE, Workload("Deployment", ours("x"), ("r:5000/a/gpushare-node:0.2.0",), 1, 1))},
             "cluster.versions",
-            State.WARNING,
+            FindingState.WARNING,
         ),
         (
             {"workloads": (*WHOLE, Workload("Deployment", ours("x"), ("kube-scheduler:v1.36.2@sha256:0",), 1, 1))},
             "cluster.versions",
-            State.OK,
+            FindingState.OK,
         ),
-        ({"monitoring": Monitoring(operator=True)}, "cluster.monitoring", State.OK),
-        ({"monitoring": Monitoring(operator=True, scrapes=4, rules=1)}, "cluster.monitoring", State.OK),
-        ({"monitoring": Unavailable("403")}, "cluster.monitoring", State.UNKNOWN),
+        ({"monitoring": Monitoring(operator=True)}, "cluster.monitoring", FindingState.OK),
+        ({"monitoring": Monitoring(operator=True, scrapes=4, rules=1)}, "cluster.monitoring", FindingState.OK),
+        ({"monitoring": Unavailable("403")}, "cluster.monitoring", FindingState.UNKNOWN),
     ],
 )
 def test_each_fault_of_an_installation_is_reported_as_what_it_is(changed, check, expected):
@@ -152,10 +159,10 @@ def test_images_by_their_digests_do_not_tell_a_version():
 @pytest.mark.parametrize(
     ("server", "tag", "expected"),
     [
-        ("v1.36.2", "v1.36.2@sha256:0", State.OK),
-        ("v1.36.2-eks-1", "v1.35.9", State.OK),
-        ("v1.35.2", "v1.36.0", State.WARNING),
-        ("v1.36.2", "v1.34.9", State.WARNING),
+        ("v1.36.2", "v1.36.2@sha256:0", FindingState.OK),
+        ("v1.36.2-eks-1", "v1.35.9", FindingState.OK),
+        ("v1.35.2", "v1.36.0", FindingState.WARNING),
+        ("v1.36.2", "v1.34.9", FindingState.WARNING),
         ("v1.36.2", "latest", None),
         (Unavailable("no route"), "v1.36.2", None),
     ],
@@ -191,17 +198,17 @@ APART = Workload("Deployment", ours(AUTOSCALER), (), 2, 2, ("autoscaler", "--met
 @pytest.mark.parametrize(
     ("services", "scaler", "expected"),
     [
-        ([], SCALER, State.OK),
-        ([], SERVING, State.WARNING),
-        ([entry(CUSTOM)], SERVING, State.OK),
-        ([entry(CUSTOM)], APART, State.OK),
-        ([entry(CUSTOM)], SCALER, State.PROBLEM),
-        ([entry(CUSTOM, available="False")], SERVING, State.PROBLEM),
-        ([entry(CUSTOM, available="")], SERVING, State.UNKNOWN),
-        ([entry(CUSTOM, KEDA)], SCALER, State.OK),
-        ([entry(CUSTOM, KEDA)], SERVING, State.PROBLEM),
-        ([entry(CUSTOM, KEDA, "False")], SCALER, State.WARNING),
-        ([entry("metrics.k8s.io", "kube-system/metrics-server", "False")], SCALER, State.OK),
+        ([], SCALER, FindingState.OK),
+        ([], SERVING, FindingState.WARNING),
+        ([entry(CUSTOM)], SERVING, FindingState.OK),
+        ([entry(CUSTOM)], APART, FindingState.OK),
+        ([entry(CUSTOM)], SCALER, FindingState.PROBLEM),
+        ([entry(CUSTOM, available="False")], SERVING, FindingState.PROBLEM),
+        ([entry(CUSTOM, available="")], SERVING, FindingState.UNKNOWN),
+        ([entry(CUSTOM, KEDA)], SCALER, FindingState.OK),
+        ([entry(CUSTOM, KEDA)], SERVING, FindingState.PROBLEM),
+        ([entry(CUSTOM, KEDA, "False")], SCALER, FindingState.WARNING),
+        ([entry("metrics.k8s.io", "kube-system/metrics-server", "False")], SCALER, FindingState.OK),
     ],
 )
 def test_a_metrics_api_has_one_server_that_answers(services, scaler, expected):
@@ -211,30 +218,34 @@ def test_a_metrics_api_has_one_server_that_answers(services, scaler, expected):
     findings = found(services=tuple(services), workloads=(*WHOLE, scaler))["cluster.metrics_apis"]
 
     assert expected is findings.state
-    assert (expected is State.OK) == (findings.fix == "")
+    assert (expected is FindingState.OK) == (findings.fix == "")
 
 
 @pytest.mark.parametrize(
     ("changed", "check", "expected"),
     [
-        ({}, "cluster.autoscaler", State.OK),
-        ({"lease": None}, "cluster.autoscaler", State.WARNING),
-        ({"lease": Unavailable("403")}, "cluster.autoscaler", State.UNKNOWN),
-        ({"lease": {"spec": HELD["spec"] | {"holderIdentity": ""}}}, "cluster.autoscaler", State.WARNING),
+        ({}, "cluster.autoscaler", FindingState.OK),
+        ({"lease": None}, "cluster.autoscaler", FindingState.WARNING),
+        ({"lease": Unavailable("403")}, "cluster.autoscaler", FindingState.UNKNOWN),
+        ({"lease": {"spec": HELD["spec"] | {"holderIdentity": ""}}}, "cluster.autoscaler", FindingState.WARNING),
         (
             {"lease": {"spec": HELD["spec"] | {"renewTime": "2027-01-15T07:00:00Z"}}},
             "cluster.autoscaler",
-            State.WARNING,
+            FindingState.WARNING,
         ),
-        ({"switch": {"enabled": "true", "dryRun": "true"}}, "cluster.autoscaler_config", State.OK),
-        ({"switch": {"enabled": "yes"}}, "cluster.autoscaler_config", State.WARNING),
-        ({"switch": {"dryrun": "true"}}, "cluster.autoscaler_config", State.WARNING),
-        ({"switch": Unavailable("403")}, "cluster.autoscaler_config", State.UNKNOWN),
-        ({"metrics": PAGE.replace("successful 1", "successful 0")}, "cluster.autoscaler_inhibited", State.WARNING),
-        ({"metrics": PAGE.replace('"} 0', '"} 2')}, "cluster.autoscaler_inhibited", State.WARNING),
-        ({"metrics": PAGE.replace('scale"} 1', 'scale"} 0')}, "cluster.autoscaler_inhibited", State.WARNING),
-        ({"metrics": "<html>"}, "cluster.autoscaler_inhibited", State.UNKNOWN),
-        ({"metrics": Unavailable("503")}, "cluster.autoscaler_inhibited", State.UNKNOWN),
+        ({"switch": {"enabled": "true", "dryRun": "true"}}, "cluster.autoscaler_config", FindingState.OK),
+        ({"switch": {"enabled": "yes"}}, "cluster.autoscaler_config", FindingState.WARNING),
+        ({"switch": {"dryrun": "true"}}, "cluster.autoscaler_config", FindingState.WARNING),
+        ({"switch": Unavailable("403")}, "cluster.autoscaler_config", FindingState.UNKNOWN),
+        (
+            {"metrics": PAGE.replace("successful 1", "successful 0")},
+            "cluster.autoscaler_inhibited",
+            FindingState.WARNING,
+        ),
+        ({"metrics": PAGE.replace('"} 0', '"} 2')}, "cluster.autoscaler_inhibited", FindingState.WARNING),
+        ({"metrics": PAGE.replace('scale"} 1', 'scale"} 0')}, "cluster.autoscaler_inhibited", FindingState.WARNING),
+        ({"metrics": "<html>"}, "cluster.autoscaler_inhibited", FindingState.UNKNOWN),
+        ({"metrics": Unavailable("503")}, "cluster.autoscaler_inhibited", FindingState.UNKNOWN),
     ],
 )
 def test_how_the_autoscaler_stands_is_never_a_problem(changed, check, expected):
@@ -246,7 +257,7 @@ def test_how_the_autoscaler_stands_is_never_a_problem(changed, check, expected):
     findings = {one.check: one for one in look_at_autoscaler(AutoscalerFacts(**(well | changed)), NOW)}
 
     assert expected is findings[check].state
-    assert {State.OK} == {one.state for name, one in findings.items() if name != check}
+    assert {FindingState.OK} == {one.state for name, one in findings.items() if name != check}
 
 
 def test_a_dry_run_is_said_with_what_ends_it():
@@ -276,15 +287,15 @@ GRPC = "gpushare-autoscaler-grpc-tls"
 @pytest.mark.parametrize(
     ("kept", "expected", "fix"),
     [
-        (Secret(certificate(90), certificate(90)), State.OK, ""),
-        (Secret(certificate(90), certificate(-1) + certificate(90)), State.OK, ""),
-        (Secret(certificate(90), certificate(-1)), State.PROBLEM, "certificate.sh grpc"),
-        (Secret(certificate(5), certificate(90)), State.WARNING, "certificate.sh grpc"),
-        (Secret(certificate(5), b"", "gpushare-grpc"), State.WARNING, "describe certificate gpushare-grpc"),
-        (Secret(), State.PROBLEM, "certificate.sh grpc"),
-        (Secret(certificate(90), b"x"), State.PROBLEM, "certificate.sh grpc"),
-        (None, State.PROBLEM, "certificate.sh grpc"),
-        (Unavailable("403"), State.UNKNOWN, "Secrets"),
+        (Secret(certificate(90), certificate(90)), FindingState.OK, ""),
+        (Secret(certificate(90), certificate(-1) + certificate(90)), FindingState.OK, ""),
+        (Secret(certificate(90), certificate(-1)), FindingState.PROBLEM, "certificate.sh grpc"),
+        (Secret(certificate(5), certificate(90)), FindingState.WARNING, "certificate.sh grpc"),
+        (Secret(certificate(5), b"", "gpushare-grpc"), FindingState.WARNING, "describe certificate gpushare-grpc"),
+        (Secret(), FindingState.PROBLEM, "certificate.sh grpc"),
+        (Secret(certificate(90), b"x"), FindingState.PROBLEM, "certificate.sh grpc"),
+        (None, FindingState.PROBLEM, "certificate.sh grpc"),
+        (Unavailable("403"), FindingState.UNKNOWN, "Secrets"),
     ],
 )
 def test_every_certificate_that_is_mounted_is_looked_at(kept, expected, fix):
@@ -306,7 +317,7 @@ def test_a_secret_of_something_else_is_no_bad_certificate():
     """
     secrets = {"gpushare-scheduler-tls": Secret(certificate(90)), "exporter-web": Secret()}
 
-    assert State.OK is found(secrets=secrets)["cluster.certificates"].state
+    assert FindingState.OK is found(secrets=secrets)["cluster.certificates"].state
 
 
 def test_of_a_secret_only_certificates_are_kept():

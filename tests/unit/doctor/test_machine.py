@@ -11,7 +11,7 @@ import pytest
 from isolation.contract.model import Card
 from isolation.contract.quantity import GIB
 from isolation.doctor.bounded_files import Folder, Missing, Unreadable
-from isolation.doctor.checks.finding import State, exit_status, ok, problem, unknown, warning
+from isolation.doctor.checks.finding import FindingState, exit_status, ok, problem, unknown, warning
 from isolation.doctor.checks.machine import cards as machine_cards
 from isolation.doctor.checks.machine import kubelet as machine_kubelet
 from isolation.doctor.checks.machine import runtime as machine_runtime
@@ -64,11 +64,11 @@ def test_what_others_wrote_is_cut_to_one_printable_line():
 @pytest.mark.parametrize(
     ("cards", "expected"),
     [
-        (CardFacts((T4,), "580.65.06"), State.OK),
-        (CardFacts((T4,), "615.71.05"), State.OK),
-        (CardFacts((T4,), "390.157"), State.PROBLEM),
-        (CardFacts((T4,), None), State.UNKNOWN),
-        (CardFacts((T4,), "?"), State.UNKNOWN),
+        (CardFacts((T4,), "580.65.06"), FindingState.OK),
+        (CardFacts((T4,), "615.71.05"), FindingState.OK),
+        (CardFacts((T4,), "390.157"), FindingState.PROBLEM),
+        (CardFacts((T4,), None), FindingState.UNKNOWN),
+        (CardFacts((T4,), "?"), FindingState.UNKNOWN),
     ],
 )
 def test_the_driver_must_be_new_enough_for_the_library(cards, expected):
@@ -81,11 +81,11 @@ def test_the_driver_must_be_new_enough_for_the_library(cards, expected):
 @pytest.mark.parametrize(
     ("cards", "expected"),
     [
-        (CardFacts(why="NVML does not start"), State.PROBLEM),
-        (CardFacts((), "580.1"), State.PROBLEM),
-        (CardFacts((Card("GPU-1", 3, 0, healthy=False),), "580.1"), State.PROBLEM),
-        (CardFacts((Card("GPU-1", 0, GIB // 2),), "580.1"), State.WARNING),
-        (CardFacts((T4, T4), "580.1"), State.OK),
+        (CardFacts(why="NVML does not start"), FindingState.PROBLEM),
+        (CardFacts((), "580.1"), FindingState.PROBLEM),
+        (CardFacts((Card("GPU-1", 3, 0, healthy=False),), "580.1"), FindingState.PROBLEM),
+        (CardFacts((Card("GPU-1", 0, GIB // 2),), "580.1"), FindingState.WARNING),
+        (CardFacts((T4, T4), "580.1"), FindingState.OK),
     ],
 )
 def test_cards_that_are_missing_unhealthy_or_too_small_are_said(cards, expected):
@@ -104,7 +104,7 @@ def test_a_library_that_is_not_built_or_does_not_fit_is_a_problem():
 
     for library in ("libgpushare.so is missing", (GOOD, bad)):
         found = machine_cards.check_cards(MachineFacts(cards, library=library))
-        assert State.PROBLEM == state(found, "machine.library")[0]
+        assert FindingState.PROBLEM == state(found, "machine.library")[0]
 
 
 CRI2 = '[plugins."io.containerd.grpc.v1.cri"]\n'
@@ -115,19 +115,19 @@ SOCKET = frozenset({"/run/containerd/containerd.sock"})
 @pytest.mark.parametrize(
     ("version", "text", "expected"),
     [
-        ("containerd v1.6.20", "", State.PROBLEM),
-        ("containerd v1.7.2", "", State.PROBLEM),
-        ("containerd v1.7.2", CRI2 + "enable_cdi = true", State.PROBLEM),
-        ("containerd v2.0.7", "", State.PROBLEM),
-        ("containerd containerd.io 2.1.9 abc", Missing(), State.OK),
-        ("containerd v2.1.0", CRI3 + "enable_cdi = false", State.PROBLEM),
-        ("containerd v2.1.0", CRI3 + 'cdi_spec_dirs = ["/etc/cdi"]', State.PROBLEM),
-        ("containerd v2.1.0", CRI3 + 'cdi_spec_dirs = ["/etc/cdi", "/run/cdi/"]', State.OK),
-        ("containerd v2.1.0", "plugins = 3", State.OK),
-        ("containerd v2.1.0", "this is no toml", State.UNKNOWN),
-        ("containerd v2.1.0", Unreadable("Permission denied"), State.UNKNOWN),
-        (None, "", State.UNKNOWN),
-        (None, CRI2 + "enable_cdi = true", State.OK),
+        ("containerd v1.6.20", "", FindingState.PROBLEM),
+        ("containerd v1.7.2", "", FindingState.PROBLEM),
+        ("containerd v1.7.2", CRI2 + "enable_cdi = true", FindingState.PROBLEM),
+        ("containerd v2.0.7", "", FindingState.PROBLEM),
+        ("containerd containerd.io 2.1.9 abc", Missing(), FindingState.OK),
+        ("containerd v2.1.0", CRI3 + "enable_cdi = false", FindingState.PROBLEM),
+        ("containerd v2.1.0", CRI3 + 'cdi_spec_dirs = ["/etc/cdi"]', FindingState.PROBLEM),
+        ("containerd v2.1.0", CRI3 + 'cdi_spec_dirs = ["/etc/cdi", "/run/cdi/"]', FindingState.OK),
+        ("containerd v2.1.0", "plugins = 3", FindingState.OK),
+        ("containerd v2.1.0", "this is no toml", FindingState.UNKNOWN),
+        ("containerd v2.1.0", Unreadable("Permission denied"), FindingState.UNKNOWN),
+        (None, "", FindingState.UNKNOWN),
+        (None, CRI2 + "enable_cdi = true", FindingState.OK),
     ],
 )
 def test_cdi_is_on_by_version_or_by_setting(version, text, expected):
@@ -145,18 +145,18 @@ def test_the_last_imported_file_wins():
     """
     runtime = Runtime(CRI3 + "enable_cdi = false", (CRI3 + "enable_cdi = true",), "containerd 2.1.0", sockets=SOCKET)
 
-    assert State.OK == state(machine_runtime.check_runtime(runtime), "machine.runtime")[0]
+    assert FindingState.OK == state(machine_runtime.check_runtime(runtime), "machine.runtime")[0]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (Missing(), State.OK),
-        ("", State.PROBLEM),
-        ("accept-nvidia-visible-devices-envvar-when-unprivileged = true", State.PROBLEM),
-        ("accept-nvidia-visible-devices-envvar-when-unprivileged = false", State.OK),
-        ('accept-nvidia-visible-devices-envvar-when-unprivileged = "false"', State.PROBLEM),
-        ("[[", State.UNKNOWN),
+        (Missing(), FindingState.OK),
+        ("", FindingState.PROBLEM),
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged = true", FindingState.PROBLEM),
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged = false", FindingState.OK),
+        ('accept-nvidia-visible-devices-envvar-when-unprivileged = "false"', FindingState.PROBLEM),
+        ("[[", FindingState.UNKNOWN),
     ],
 )
 def test_an_image_must_not_be_able_to_ask_for_every_card(text, expected):
@@ -175,20 +175,24 @@ TWO = "containerd containerd.io 2.1.9 abc"
 @pytest.mark.parametrize(
     ("given", "expected", "words"),
     [
-        (Runtime(containerd_version=TWO, nri_socket=True), State.OK, "2.1"),
-        (Runtime(NRI + "disable = true", containerd_version=TWO, nri_socket=True), State.PROBLEM, "disable = false"),
-        (Runtime(containerd_version=TWO, nri_socket=False), State.PROBLEM, "--nri-socket"),
-        (Runtime(containerd_version=TWO), State.UNKNOWN, "root"),
-        (Runtime(containerd_version="containerd v1.7.27", nri_socket=False), State.PROBLEM, "disable = false"),
+        (Runtime(containerd_version=TWO, nri_socket=True), FindingState.OK, "2.1"),
+        (
+            Runtime(NRI + "disable = true", containerd_version=TWO, nri_socket=True),
+            FindingState.PROBLEM,
+            "disable = false",
+        ),
+        (Runtime(containerd_version=TWO, nri_socket=False), FindingState.PROBLEM, "--nri-socket"),
+        (Runtime(containerd_version=TWO), FindingState.UNKNOWN, "root"),
+        (Runtime(containerd_version="containerd v1.7.27", nri_socket=False), FindingState.PROBLEM, "disable = false"),
         (
             Runtime(NRI + "disable = false", containerd_version="containerd v1.7.27", nri_socket=True),
-            State.OK,
+            FindingState.OK,
             "1.7 with NRI",
         ),
-        (Runtime(crio_version="crio version 1.34.0", nri_socket=True), State.OK, "CRI-O"),
+        (Runtime(crio_version="crio version 1.34.0", nri_socket=True), FindingState.OK, "CRI-O"),
         (
             Runtime(crio=("[crio.nri]\nenable_nri = false",), crio_version="crio version 1.34.0", nri_socket=False),
-            State.PROBLEM,
+            FindingState.PROBLEM,
             "enable_nri = true",
         ),
     ],
@@ -205,17 +209,19 @@ def test_the_runtime_must_let_the_agent_in_and_is_told_how(given, expected, word
 
 def test_that_a_runtime_is_too_old_is_said_once():
     given = Runtime(NRI + "disable = false", containerd_version="containerd v1.7.27", nri_socket=True)
-    wrong = [one for one in machine_runtime.check_runtime(given) if one.state in {State.PROBLEM, State.WARNING}]
+    wrong = [
+        one for one in machine_runtime.check_runtime(given) if one.state in {FindingState.PROBLEM, FindingState.WARNING}
+    ]
     assert [("machine.runtime", "containerd 1.7 is too old")] == [(one.check, one.evidence) for one in wrong]
 
 
 @pytest.mark.parametrize(
     ("folder", "expected"),
     [
-        (Missing(), State.OK),
-        (Unreadable("Permission denied"), State.UNKNOWN),
-        (Folder(("10-device-injector", "README"), writable=True), State.OK),
-        (Folder(("99-last",), writable=True), State.WARNING),
+        (Missing(), FindingState.OK),
+        (Unreadable("Permission denied"), FindingState.UNKNOWN),
+        (Folder(("10-device-injector", "README"), writable=True), FindingState.OK),
+        (Folder(("99-last",), writable=True), FindingState.WARNING),
     ],
 )
 def test_a_plugin_that_has_the_last_word_is_reported(folder, expected):
@@ -243,14 +249,14 @@ def given_away(*ids, resource="aliyun.com/gpu-mem"):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (Missing(), State.OK),
-        (given_away("1GiB-0", "256MiB-17"), State.OK),
-        (given_away("GPU-1-_-0"), State.PROBLEM),
-        (given_away("GPU-1", resource="nvidia.com/gpu"), State.OK),
-        ('{"Data": {"PodDeviceEntries": null}}', State.OK),
-        ("{", State.UNKNOWN),
-        ('{"Data": {"PodDeviceEntries": [7]}}', State.UNKNOWN),
-        (Unreadable("Permission denied"), State.UNKNOWN),
+        (Missing(), FindingState.OK),
+        (given_away("1GiB-0", "256MiB-17"), FindingState.OK),
+        (given_away("GPU-1-_-0"), FindingState.PROBLEM),
+        (given_away("GPU-1", resource="nvidia.com/gpu"), FindingState.OK),
+        ('{"Data": {"PodDeviceEntries": null}}', FindingState.OK),
+        ("{", FindingState.UNKNOWN),
+        ('{"Data": {"PodDeviceEntries": [7]}}', FindingState.UNKNOWN),
+        (Unreadable("Permission denied"), FindingState.UNKNOWN),
     ],
 )
 def test_devices_of_an_earlier_version_keep_the_agent_from_registering(text, expected):
@@ -270,33 +276,33 @@ def kubelet(config="", names=("kubelet.sock",), running=("kubelet",), *, pod_res
 @pytest.mark.parametrize(
     ("given", "check", "expected"),
     [
-        (kubelet(), "machine.feature_gates", State.OK),
-        (kubelet("featureGates: {DevicePluginCDIDevices: false}"), "machine.feature_gates", State.PROBLEM),
-        (kubelet("featureGates: {KubeletPodResourcesGet: false}"), "machine.feature_gates", State.WARNING),
+        (kubelet(), "machine.feature_gates", FindingState.OK),
+        (kubelet("featureGates: {DevicePluginCDIDevices: false}"), "machine.feature_gates", FindingState.PROBLEM),
+        (kubelet("featureGates: {KubeletPodResourcesGet: false}"), "machine.feature_gates", FindingState.WARNING),
         (
             kubelet(running=("kubelet", "--feature-gates=A=true,DevicePluginCDIDevices=false")),
             "machine.feature_gates",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
-        (kubelet("featureGates: nonsense"), "machine.feature_gates", State.OK),
-        (kubelet("topologyManagerPolicy: single-numa-node"), "machine.topology_manager", State.WARNING),
+        (kubelet("featureGates: nonsense"), "machine.feature_gates", FindingState.OK),
+        (kubelet("topologyManagerPolicy: single-numa-node"), "machine.topology_manager", FindingState.WARNING),
         (
             kubelet(running=("kubelet", "--topology-manager-policy", "restricted")),
             "machine.topology_manager",
-            State.WARNING,
+            FindingState.WARNING,
         ),
-        (kubelet("cpuManagerPolicy: static"), "machine.topology_manager", State.OK),
-        (kubelet("cgroupDriver: systemd"), "machine.cgroup_driver", State.OK),
-        (kubelet("cgroupDriver: [x]"), "machine.cgroup_driver", State.UNKNOWN),
-        (kubelet("- no table"), "machine.kubelet", State.UNKNOWN),
-        (kubelet("a: [&b [1], *b]"), "machine.kubelet", State.UNKNOWN),
-        (kubelet("a: [" * 3000), "machine.kubelet", State.UNKNOWN),
-        (kubelet(Unreadable("Permission denied")), "machine.kubelet", State.UNKNOWN),
-        (kubelet(names=()), "machine.kubelet_sockets", State.PROBLEM),
-        (kubelet(pod_resources=False), "machine.kubelet_sockets", State.PROBLEM),
-        (kubelet(names=("kubelet.sock", "nvidia-gpu.sock")), "machine.other_plugins", State.WARNING),
-        (kubelet(names=("kubelet.sock", "aliyungpushare.sock")), "machine.other_plugins", State.PROBLEM),
-        (kubelet(names=("kubelet.sock", "gpushare-mem.sock")), "machine.other_plugins", State.OK),
+        (kubelet("cpuManagerPolicy: static"), "machine.topology_manager", FindingState.OK),
+        (kubelet("cgroupDriver: systemd"), "machine.cgroup_driver", FindingState.OK),
+        (kubelet("cgroupDriver: [x]"), "machine.cgroup_driver", FindingState.UNKNOWN),
+        (kubelet("- no table"), "machine.kubelet", FindingState.UNKNOWN),
+        (kubelet("a: [&b [1], *b]"), "machine.kubelet", FindingState.UNKNOWN),
+        (kubelet("a: [" * 3000), "machine.kubelet", FindingState.UNKNOWN),
+        (kubelet(Unreadable("Permission denied")), "machine.kubelet", FindingState.UNKNOWN),
+        (kubelet(names=()), "machine.kubelet_sockets", FindingState.PROBLEM),
+        (kubelet(pod_resources=False), "machine.kubelet_sockets", FindingState.PROBLEM),
+        (kubelet(names=("kubelet.sock", "nvidia-gpu.sock")), "machine.other_plugins", FindingState.WARNING),
+        (kubelet(names=("kubelet.sock", "aliyungpushare.sock")), "machine.other_plugins", FindingState.PROBLEM),
+        (kubelet(names=("kubelet.sock", "gpushare-mem.sock")), "machine.other_plugins", FindingState.OK),
     ],
 )
 def test_the_kubelet_is_judged_by_file_and_command_line(given, check, expected):
@@ -314,44 +320,48 @@ def test_a_machine_without_kubelet_is_not_worse_for_it():
 
     found = check_machine(facts)
 
-    assert {State.OK} == {one.state for one in found}
+    assert {FindingState.OK} == {one.state for one in found}
     assert not {"machine.runtime", "machine.kubelet", "machine.cdi"} & {one.check for one in found}
 
 
 @pytest.mark.parametrize(
     ("facts", "check", "expected"),
     [
-        ({"kernel": "6.12.1-amd64\n"}, "machine.kernel", State.OK),
-        ({"kernel": "5.12.0"}, "machine.kernel", State.OK),
-        ({"kernel": "5.10.0-33-amd64"}, "machine.kernel", State.PROBLEM),
-        ({"kernel": "?"}, "machine.kernel", State.UNKNOWN),
-        ({"selinux": "1"}, "machine.selinux", State.WARNING),
-        ({"selinux": "0\n"}, "machine.selinux", State.OK),
-        ({"selinux": Missing()}, "machine.selinux", State.OK),
-        ({"selinux": "2"}, "machine.selinux", State.UNKNOWN),
-        ({"ptrace": "0"}, "machine.ptrace", State.WARNING),
-        ({"ptrace": Unreadable("no")}, "machine.ptrace", State.UNKNOWN),
-        ({"unified": None}, "machine.cgroups", State.UNKNOWN),
-        ({"cdi": {"/etc/cdi": Missing(), "/var/run/cdi": Folder((), writable=True)}}, "machine.cdi", State.OK),
-        ({"cdi": {"/etc/cdi": Folder((), writable=False)}}, "machine.cdi", State.PROBLEM),
-        ({"cdi": {"/etc/cdi": Missing()}}, "machine.cdi", State.WARNING),
-        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.state_dir", State.OK),
-        ({"run_dir": Disk("/r", "tmpfs", 1 << 40, writable=True)}, "machine.state_dir", State.WARNING),
-        ({"run_dir": Disk("/r", "ext4", 1 << 20, writable=True)}, "machine.state_dir", State.PROBLEM),
-        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=False)}, "machine.state_dir", State.PROBLEM),
-        ({"run_dir": Disk("/r", None, None, writable=False)}, "machine.state_dir", State.UNKNOWN),
+        ({"kernel": "6.12.1-amd64\n"}, "machine.kernel", FindingState.OK),
+        ({"kernel": "5.12.0"}, "machine.kernel", FindingState.OK),
+        ({"kernel": "5.10.0-33-amd64"}, "machine.kernel", FindingState.PROBLEM),
+        ({"kernel": "?"}, "machine.kernel", FindingState.UNKNOWN),
+        ({"selinux": "1"}, "machine.selinux", FindingState.WARNING),
+        ({"selinux": "0\n"}, "machine.selinux", FindingState.OK),
+        ({"selinux": Missing()}, "machine.selinux", FindingState.OK),
+        ({"selinux": "2"}, "machine.selinux", FindingState.UNKNOWN),
+        ({"ptrace": "0"}, "machine.ptrace", FindingState.WARNING),
+        ({"ptrace": Unreadable("no")}, "machine.ptrace", FindingState.UNKNOWN),
+        ({"unified": None}, "machine.cgroups", FindingState.UNKNOWN),
+        ({"cdi": {"/etc/cdi": Missing(), "/var/run/cdi": Folder((), writable=True)}}, "machine.cdi", FindingState.OK),
+        ({"cdi": {"/etc/cdi": Folder((), writable=False)}}, "machine.cdi", FindingState.PROBLEM),
+        ({"cdi": {"/etc/cdi": Missing()}}, "machine.cdi", FindingState.WARNING),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.state_dir", FindingState.OK),
+        ({"run_dir": Disk("/r", "tmpfs", 1 << 40, writable=True)}, "machine.state_dir", FindingState.WARNING),
+        ({"run_dir": Disk("/r", "ext4", 1 << 20, writable=True)}, "machine.state_dir", FindingState.PROBLEM),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=False)}, "machine.state_dir", FindingState.PROBLEM),
+        ({"run_dir": Disk("/r", None, None, writable=False)}, "machine.state_dir", FindingState.UNKNOWN),
         (
             {"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, runs_programs=False)},
             "machine.state_dir",
-            State.PROBLEM,
+            FindingState.PROBLEM,
         ),
-        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=True)}, "machine.mount_propagation", State.OK),
+        (
+            {"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=True)},
+            "machine.mount_propagation",
+            FindingState.OK,
+        ),
         (
             {"run_dir": Disk("/r", "ext4", 1 << 40, writable=True, shared=False)},
             "machine.mount_propagation",
-            State.WARNING,
+            FindingState.WARNING,
         ),
-        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.mount_propagation", State.UNKNOWN),
+        ({"run_dir": Disk("/r", "ext4", 1 << 40, writable=True)}, "machine.mount_propagation", FindingState.UNKNOWN),
     ],
 )
 def test_the_system_under_it(facts, check, expected):
@@ -365,7 +375,11 @@ def test_the_system_under_it(facts, check, expected):
 
 @pytest.mark.parametrize(
     ("facts", "expected"),
-    [({"mps": None}, State.UNKNOWN), ({"mps": ("nvidia-cuda-mps-control",)}, State.WARNING), ({"mps": ()}, State.OK)],
+    [
+        ({"mps": None}, FindingState.UNKNOWN),
+        ({"mps": ("nvidia-cuda-mps-control",)}, FindingState.WARNING),
+        ({"mps": ()}, FindingState.OK),
+    ],
 )
 def test_a_daemon_that_joins_programs_is_noticed(facts, expected):
     """
@@ -394,5 +408,5 @@ def test_whatever_is_not_well_has_something_to_do():
 
     found = check_machine(bad)
 
-    assert {State.PROBLEM, State.UNKNOWN} == {one.state for one in found}
+    assert {FindingState.PROBLEM, FindingState.UNKNOWN} == {one.state for one in found}
     assert [] == [one.check for one in found if not one.fix or not one.evidence]

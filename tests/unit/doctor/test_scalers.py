@@ -16,7 +16,7 @@ from isolation.doctor.checks.cluster.facts import AutoscalerFacts, Caller, Scale
 from isolation.doctor.checks.cluster.findings import check_cluster
 from isolation.doctor.checks.cluster.parse import caller, ungoverned
 from isolation.doctor.checks.cluster.scalers import is_cluster_autoscaler
-from isolation.doctor.checks.finding import State
+from isolation.doctor.checks.finding import FindingState
 
 FLAG = "--allowed-scheduler-names=default-scheduler"
 POOLS = encode_pools([PublishedPool("gpu-a", Node("gpu-a", mode=Mode.CGPU), ours=Ours(buys=True, drains=True))])
@@ -55,10 +55,10 @@ def test_the_dangerous_flag_is_found_wherever_it_stands(ca):
     And one without it is fine.
     """
     state, said = find("cluster.cluster_autoscaler", scalers=ScalerFacts((ca,)))
-    assert State.PROBLEM is state
+    assert FindingState.PROBLEM is state
     assert "kube-system/ca" in said
     well = replace(ca, words=("./cluster-autoscaler",), images=("cluster-autoscaler",))
-    assert State.OK is find("cluster.cluster_autoscaler", scalers=ScalerFacts((well,)))[0]
+    assert FindingState.OK is find("cluster.cluster_autoscaler", scalers=ScalerFacts((well,)))[0]
     assert find("cluster.cluster_autoscaler") is None
 
 
@@ -81,11 +81,11 @@ def test_static_pods_are_looked_at_and_pods_of_controllers_are_not():
 @pytest.mark.parametrize(
     ("items", "pools", "state"),
     [
-        ([share("a")], POOLS, State.WARNING),
-        ([protected("a", **{SAFE_TO_EVICT: "false"})], POOLS, State.OK),
-        ([share("a")], None, State.OK),
-        ([share("a")], "{", State.WARNING),
-        ([share("a")], Unavailable("forbidden"), State.UNKNOWN),
+        ([share("a")], POOLS, FindingState.WARNING),
+        ([protected("a", **{SAFE_TO_EVICT: "false"})], POOLS, FindingState.OK),
+        ([share("a")], None, FindingState.OK),
+        ([share("a")], "{", FindingState.WARNING),
+        ([share("a")], Unavailable("forbidden"), FindingState.UNKNOWN),
     ],
 )
 def test_pods_on_nodes_that_we_drain_without_protection_are_named(items, pools, state):
@@ -118,14 +118,14 @@ GOOD = Secret(certificate(890), certificate(890))
 @pytest.mark.parametrize(
     ("kept", "days", "state", "words"),
     [
-        (GOOD, 9, State.OK, "valid until"),
-        (GOOD, 11, State.WARNING, "kube-system/ca-1 started and read the one before"),
-        (Secret(certificate(5), certificate(890)), 1, State.WARNING, "expires on"),
-        (Secret(certificate(-1), certificate(890)), 1, State.PROBLEM, "expired on"),
-        (Secret(certificate(890)), 9, State.WARNING, "is not what is in Secret gpushare-system"),
-        (Secret(b"x"), 1, State.WARNING, "no readable certificate"),
-        (None, 1, State.WARNING, "no readable certificate"),
-        (Unavailable("403"), 1, State.UNKNOWN, "403"),
+        (GOOD, 9, FindingState.OK, "valid until"),
+        (GOOD, 11, FindingState.WARNING, "kube-system/ca-1 started and read the one before"),
+        (Secret(certificate(5), certificate(890)), 1, FindingState.WARNING, "expires on"),
+        (Secret(certificate(-1), certificate(890)), 1, FindingState.PROBLEM, "expired on"),
+        (Secret(certificate(890)), 9, FindingState.WARNING, "is not what is in Secret gpushare-system"),
+        (Secret(b"x"), 1, FindingState.WARNING, "no readable certificate"),
+        (None, 1, FindingState.WARNING, "no readable certificate"),
+        (Unavailable("403"), 1, FindingState.UNKNOWN, "403"),
     ],
 )
 def test_cluster_autoscalers_certificate_is_looked_at_where_it_runs(kept, days, state, words):

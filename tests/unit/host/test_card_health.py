@@ -15,8 +15,8 @@ from isolation.host.core.card_health import (
     FATAL,
     NEVER,
     SETTLE_SECONDS,
+    HealthReason,
     HealthTerms,
-    Reason,
     apply_boards,
     apply_event,
     remembered,
@@ -56,7 +56,7 @@ def test_any_other_xid_makes_its_card_unhealthy_and_no_other(number):
     """
     unhealthy = after(xid(number))
     reasons = {uuid: (one.reason, one.text) for uuid, one in unhealthy.items()}
-    assert {"GPU-1": (Reason.XID, f"XID {number}")} == reasons
+    assert {"GPU-1": (HealthReason.XID, f"XID {number}")} == reasons
 
 
 def test_an_ecc_error_that_was_not_corrected_makes_the_card_unhealthy():
@@ -64,7 +64,7 @@ def test_an_ecc_error_that_was_not_corrected_makes_the_card_unhealthy():
     Whatever XIDs are passed over.
     """
     unhealthy = after(CardEvent("GPU-2", CardEventKind.ECC), terms=HealthTerms(ignored=frozenset(range(200))))
-    assert {"GPU-2": Reason.ECC} == {uuid: one.reason for uuid, one in unhealthy.items()}
+    assert {"GPU-2": HealthReason.ECC} == {uuid: one.reason for uuid, one in unhealthy.items()}
 
 
 def test_xids_that_the_operator_passes_over_do_nothing():
@@ -135,7 +135,7 @@ def test_what_the_driver_wants_done_makes_a_card_unhealthy_without_any_event(act
     For as long as it wants it, and not longer.
     """
     unhealthy, _ = apply_boards({}, [replace(DIVIDED, action=action), replace(ONE, action=0)], TERMS, 100.0)
-    assert [("GPU-3", Reason.DRIVER)] == [(uuid, one.reason) for uuid, one in unhealthy.items()]
+    assert [("GPU-3", HealthReason.DRIVER)] == [(uuid, one.reason) for uuid, one in unhealthy.items()]
     assert unhealthy["GPU-3"].text.startswith("the driver requests ")
     assert (unhealthy, {}) == apply_boards(unhealthy, [replace(DIVIDED, action=action)], TERMS, 1e9)
     done = apply_boards(unhealthy, [replace(DIVIDED, action=0)], TERMS, 101.0)
@@ -208,6 +208,6 @@ def test_a_row_that_cannot_be_remapped_makes_the_card_unhealthy_for_as_long_as_i
     """
     unhealthy, _ = apply_boards({}, [replace(ONE, remap_failed=True)], TERMS, 0.0)
     later, well = apply_boards(unhealthy, [replace(ONE, remap_failed=True)], TERMS, 10_000.0)
-    assert (Reason.ROW_REMAP, {}) == (later["GPU-1"].reason, well)
+    assert (HealthReason.ROW_REMAP, {}) == (later["GPU-1"].reason, well)
     assert "remapping" in later["GPU-1"].text
     assert {} == apply_boards(later, [ONE], TERMS, 20_000.0)[0]

@@ -14,7 +14,7 @@ from support.waiting import soon
 
 from isolation.kube.core import lease
 from isolation.kube.core.errors import UnreachableError
-from isolation.kube.core.lease import NEVER, CandidateState, LeaseRecord, LeaseTiming, Step
+from isolation.kube.core.lease import NEVER, CandidateState, LeaseRecord, LeaseStep, LeaseTiming
 from isolation.kube.election import Election
 
 TERMS = LeaseTiming()
@@ -68,7 +68,10 @@ class Candidates(RuleBasedStateMachine):
     def writes_if_it_may(self, name):
         """What `step` says, sent now."""
         standing = self.standing[name]
-        if standing.observed > NEVER and lease.choose_step(standing, name, self.reads(name), TERMS) is not Step.WAIT:
+        if (
+            standing.observed > NEVER
+            and lease.choose_step(standing, name, self.reads(name), TERMS) is not LeaseStep.WAIT
+        ):
             self.writes.append((name, lease.build_record(standing, name, TERMS), self.reads(name)))
 
     @rule(name=who)
@@ -151,11 +154,11 @@ def test_a_candidate_waits_as_long_as_the_holder_wrote():
     long = lease.observe(CandidateState(), LeaseRecord("1", "b", 30.0), "a", 100.0, TERMS)
     absurd = lease.observe(CandidateState(), LeaseRecord("1", "b", 1e9), "a", 100.0, TERMS)
 
-    assert (Step.WAIT, Step.TAKE) == (
+    assert (LeaseStep.WAIT, LeaseStep.TAKE) == (
         lease.choose_step(long, "a", 129.0, TERMS),
         lease.choose_step(long, "a", 130.0, TERMS),
     )
-    assert Step.TAKE == lease.choose_step(absurd, "a", 100.0 + TERMS.duration, TERMS)
+    assert LeaseStep.TAKE == lease.choose_step(absurd, "a", 100.0 + TERMS.duration, TERMS)
 
 
 def test_a_released_lease_is_taken_at_once_and_the_epoch_grows():
@@ -164,7 +167,7 @@ def test_a_released_lease_is_taken_at_once_and_the_epoch_grows():
     """
     standing = lease.observe(CandidateState(), LeaseRecord("7", "", 1.0, 4), "a", 100.0, TERMS)
 
-    assert Step.TAKE == lease.choose_step(standing, "a", 100.0, TERMS)
+    assert LeaseStep.TAKE == lease.choose_step(standing, "a", 100.0, TERMS)
     assert LeaseRecord("7", "a", TERMS.duration, 5) == lease.build_record(standing, "a", TERMS)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from isolation.contract.host_allocation import HostAllocation, Process, Tenant
 from isolation.contract.model import Slice
-from isolation.contract.nri_api import State
+from isolation.contract.nri_api import NriContainerState
 from isolation.contract.quantity import GIB
 from isolation.node.allocations import Allocations
 from isolation.node.core.container_check import Given
@@ -27,11 +27,11 @@ class Cgroups:
         self.known, self.blind = {}, False
 
     def pids(self, uid, container):
-        """See `Processes`."""
+        """See `ProcessLookup`."""
         return self._of(uid, lambda one: one == container)
 
     def strays(self, uid, known):
-        """See `Processes`."""
+        """See `ProcessLookup`."""
         return self._of(uid, lambda one: one not in known)
 
     def _of(self, uid, chosen):
@@ -50,7 +50,7 @@ def book(cgroups):
     return Allocations(cgroups)
 
 
-def container(ident, state=State.RUNNING, tenant=MAIN):
+def container(ident, state=NriContainerState.RUNNING, tenant=MAIN):
     """As the runtime tells it."""
     return Container(ident, tenant.container, Sandbox("s", tenant.uid, tenant.namespace, tenant.pod), state)
 
@@ -132,11 +132,11 @@ def test_the_runtimes_list_says_who_runs(book, cgroups):
     book.load([hold(), hold(other)])
     cgroups.known = {("uid-1", "c1"): [7], ("uid-2", "side"): [9]}
     stranger = container("x", tenant=replace(MAIN, uid="uid-3"))
-    book.runtime_has([container("c1"), container("c2", State.STOPPED, other), stranger], [])
+    book.runtime_has([container("c1"), container("c2", NriContainerState.STOPPED, other), stranger], [])
     assert ({7}, {"c1"}, 2) == (book.processes(IDENT), book.get(IDENT).runs, len(book))
 
     book.creates(MAIN, Given(PART), "c3")
-    book.runtime_has([container("c1", State.STOPPED), container("c3", State.CREATED)], [])
+    book.runtime_has([container("c1", NriContainerState.STOPPED), container("c3", NriContainerState.CREATED)], [])
     assert ({"c3"}, True) == (book.get(IDENT).runs, "c1" in book.get(IDENT).ended)
     book.runtime_has([], [])
     cgroups.known = {("uid-2", "side"): [9]}

@@ -22,7 +22,7 @@ from isolation.node.core.container_check import (
     offers_shares,
     share_of,
 )
-from isolation.node.nri.model import Container, RefusedError, Sandbox
+from isolation.node.nri.model import Container, NriRefusedError, Sandbox
 
 UID = "11111111-2222-3333-4444-555555555555"
 MAIN = Container("c1", "main", Sandbox("s1", UID, "ml", "train"))
@@ -61,7 +61,7 @@ def changed(**more):
     ],
 )
 def test_a_share_is_refused_with_a_reason(given, said):
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(NriRefusedError) as refused:
         judged(**given)
     assert str(refused.value).startswith("ml/train/main: ")
     assert said in str(refused.value)
@@ -88,7 +88,7 @@ def test_under_mps_a_card_is_one_groups_and_one_users(trust, in_force, said):
     if not said:
         assert judged(record=record, node=changed(mode=Mode.MPS), in_force=in_force).trust == trust
     else:
-        with pytest.raises(RefusedError, match=said):
+        with pytest.raises(NriRefusedError, match=said):
             judged(record=record, node=changed(mode=Mode.MPS), in_force=in_force)
     assert judged(record=record, in_force=in_force).enforced, "in other modes they may be beside each other"
 
@@ -139,13 +139,13 @@ def test_never_more_on_a_card_than_it_has(others, size):
     if used + size * GIB <= 16 * GIB:
         assert part == judged(record=record, in_force=in_force).slices
     else:
-        with pytest.raises(RefusedError):
+        with pytest.raises(NriRefusedError):
             judged(record=record, in_force=in_force)
 
 
 def test_each_of_several_cards_must_fit():
     two = (PART[0], Slice("GPU-2", 1, 4 * GIB))
-    with pytest.raises(RefusedError, match="card GPU-2 are not free"):
+    with pytest.raises(NriRefusedError, match="card GPU-2 are not free"):
         judged(record=Allocation(UID, two, (Part("main", two),)), in_force=[InForce("GPU-2", 13 * GIB)])
 
 
@@ -182,7 +182,7 @@ def test_a_container_without_a_share_is_closed_left_alone_or_refused(env, device
     if isinstance(answer, bool):
         assert answer is check_other(container, exempt)
     else:
-        with pytest.raises(RefusedError, match=f"ml/train/main: .*{answer}"):
+        with pytest.raises(NriRefusedError, match=f"ml/train/main: .*{answer}"):
             check_other(container, exempt)
 
 

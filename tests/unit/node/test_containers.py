@@ -16,7 +16,7 @@ from isolation.contract.codec import decode_allocation
 from isolation.contract.host_allocation import load
 from isolation.contract.model import Card, Mode
 from isolation.contract.names import ALLOCATION, START_NONCE
-from isolation.contract.nri_api import State
+from isolation.contract.nri_api import NriContainerState
 from isolation.contract.quantity import GIB
 from isolation.node import containers
 from isolation.node.allocations import Allocations
@@ -26,7 +26,7 @@ from isolation.node.cdi import Edits
 from isolation.node.containers import ALLOW, REFUSE, Containers, Parts
 from isolation.node.delivery import Delivery
 from isolation.node.guard_device import GuardDevice
-from isolation.node.nri.model import Container, RefusedError, Sandbox
+from isolation.node.nri.model import Container, NriRefusedError, Sandbox
 
 UID, OTHER = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
 ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
@@ -148,7 +148,7 @@ class World:
         made = self.container(sandbox, name, **more)
         adjustment = self.agent.create(made)
         self.living.add((sandbox.uid, made.id))
-        return replace(made, state=State.RUNNING, annotations=adjustment.annotations), adjustment
+        return replace(made, state=NriContainerState.RUNNING, annotations=adjustment.annotations), adjustment
 
     def end(self, container, *, lingers=False):
         """It ends, and is removed."""
@@ -159,7 +159,7 @@ class World:
 
     def refused(self, container):
         """With which words."""
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(NriRefusedError) as refused:
             self.agent.create(container)
         return str(refused.value)
 
@@ -477,7 +477,7 @@ def test_a_container_in_which_one_of_ours_is_hidden_does_not_start(world, place)
     rooted(world, adjustment, *GLIBC)
     (world.folder / place.lstrip("/")).unlink()
     (world.folder / place.lstrip("/")).write_text("another")
-    with pytest.raises(RefusedError, match=f"the image or a volume of the pod hides {place}"):
+    with pytest.raises(NriRefusedError, match=f"the image or a volume of the pod hides {place}"):
         world.agent.start(replace(made, pid=42))
 
 
@@ -490,13 +490,13 @@ def test_an_image_that_would_load_no_library_starts_only_where_that_is_allowed(w
         world.agent.start(replace(made, pid=42))
         assert [False] == [hold.enforced for hold in world.promised().values()]
     else:
-        with pytest.raises(RefusedError, match="limits cannot be enforced: the image has no glibc loader"):
+        with pytest.raises(NriRefusedError, match="limits cannot be enforced: the image has no glibc loader"):
             world.agent.start(replace(made, pid=42))
 
 
 def test_a_container_that_cannot_be_looked_into_does_not_start(world):
     made, _ = world.run(world.pod(main=(0, 4)))
-    with pytest.raises(RefusedError, match="cannot look into the container: No such file"):
+    with pytest.raises(NriRefusedError, match="cannot look into the container: No such file"):
         world.agent.start(replace(made, pid=43))
 
 
@@ -510,14 +510,14 @@ def test_a_runtime_that_starts_in_spite_of_an_error_and_names_no_process(world, 
     world.agent.start(made)
     assert [] == ended
     (world.folder / "etc/ld.so.preload").unlink()
-    with pytest.raises(RefusedError, match=r"hides /etc/ld\.so\.preload"):
+    with pytest.raises(NriRefusedError, match=r"hides /etc/ld\.so\.preload"):
         world.agent.start(made)
     assert [7] == ended
 
 
 def test_who_was_created_while_we_were_away_does_not_start_without_limits(world):
     sandbox = world.pod(main=(0, 4))
-    with pytest.raises(RefusedError, match="created while the node agent was not connected"):
+    with pytest.raises(NriRefusedError, match="created while the node agent was not connected"):
         world.agent.start(world.container(sandbox, env=ALL))
     world.agent.start(world.container(sandbox))  # it sees no card
     world.agent.start(world.container(sandbox, "log", env=ALL))
@@ -531,11 +531,13 @@ def test_who_was_started_while_we_were_away_and_sees_cards_is_ended(world, monke
     monkeypatch.setattr(containers, "end", lambda pids: ended.extend(pids()))
     sandbox = world.pod(main=(0, 4))
     annotations = {START_NONCE: "n"} if prepared else {}
-    running = world.container(sandbox, annotations=annotations, state=State.RUNNING, pid=4711, env=ALL)
+    running = world.container(sandbox, annotations=annotations, state=NriContainerState.RUNNING, pid=4711, env=ALL)
     world.agent.synchronize([sandbox], [running, replace(running, id="log", name="log"), replace(running, state=4)])
     assert ([] if prepared else [4711]) == ended
     world.living.add((UID, running.id))
-    world.agent.synchronize([sandbox], [replace(running, pid=0), replace(running, pid=0, state=State.CREATED)])
+    world.agent.synchronize(
+        [sandbox], [replace(running, pid=0), replace(running, pid=0, state=NriContainerState.CREATED)]
+    )
     assert ([] if prepared else [4711, 7]) == ended
 
 

@@ -13,7 +13,7 @@ import pytest
 from isolation.contract.names import START_NONCE
 from isolation.node.cdi import Mount
 from isolation.node.guard_device import GuardDevice, GuardDeviceError
-from isolation.node.nri.model import RefusedError
+from isolation.node.nri.model import NriRefusedError
 
 CID = "a" * 64
 
@@ -145,7 +145,7 @@ def test_a_mark_is_a_fresh_nonce_and_the_mounts_for_root_alone(gate, places):
 @pytest.mark.parametrize("ident", ["", ".", "..", "../x", "a/b", ".hidden", "a\n", "ä", "a" * 129, "a b"])
 def test_an_id_that_is_no_name_is_refused(gate, places, ident):
     (places.marks.parent / "x").write_text("stays")
-    with pytest.raises(RefusedError, match="invalid id"):
+    with pytest.raises(NriRefusedError, match="invalid id"):
         gate.mark(ident, ())
     gate.forget(ident)
     assert ("stays", []) == ((places.marks.parent / "x").read_text(), names(places.marks))

@@ -14,7 +14,7 @@ from isolation.contract.quantity import GIB
 from isolation.node.device_plugin.exchange import Offer
 from isolation.node.device_plugin.final_check import PLUGIN, FinalCheck
 from isolation.node.guard_device import GuardDevice
-from isolation.node.nri.model import Container, RefusedError, Sandbox
+from isolation.node.nri.model import Container, NriRefusedError, Sandbox
 from isolation.node.nri.session import AGENT
 
 UID = "6f0f5a5e-0000-4000-8000-000000000001"
@@ -53,7 +53,9 @@ def test_a_share_that_the_agent_did_not_prepare_is_refused_and_one_that_it_did_i
     sandbox = record() if by == "the record" else MAIN.sandbox
     container = replace(MAIN, hooks=hooks, sandbox=sandbox)
     for times in (1, 2):
-        with pytest.raises(RefusedError, match=r"ml/train/main: the node agent did not answer.*the kubelet will retry"):
+        with pytest.raises(
+            NriRefusedError, match=r"ml/train/main: the node agent did not answer.*the kubelet will retry"
+        ):
             world.last.create(container)
         assert times == world.last.refused
     assert world.last.create(replace(container, annotations=NONCE, env=CUDA)) is None
@@ -97,5 +99,5 @@ def test_system_software_and_nodes_without_shares_are_left_alone(world, namespac
 
 
 def test_device_nodes_are_refused(world):
-    with pytest.raises(RefusedError, match="asks for /dev/nvidia0 by a CDI device"):
+    with pytest.raises(NriRefusedError, match="asks for /dev/nvidia0 by a CDI device"):
         world.last.create(replace(MAIN, devices=("/dev/nvidia0",)))

@@ -15,12 +15,12 @@ from isolation.node.allocations import Allocations
 from isolation.node.cdi import Edits, Mount
 from isolation.node.containers import Containers, Parts
 from isolation.node.core.container_check import Given
-from isolation.node.core.mps import Observed, Served, Step, Wish, decide
+from isolation.node.core.mps import MpsStep, Observed, Served, Wish, decide
 from isolation.node.delivery import CLIENT
 from isolation.node.inventory import NodeInventory, Terms
 from isolation.node.lock import _locked, _opened
 from isolation.node.mps.backend import MpsClients
-from isolation.node.mps.exchange import LOCK, MpsExchange, Server, folder_of
+from isolation.node.mps.exchange import LOCK, MpsExchange, MpsServer, folder_of
 from isolation.node.nri.model import Adjustment
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -32,24 +32,24 @@ WISH = Wish(1000, 2 * GIB, 50)
 @pytest.mark.parametrize(
     ("wish", "served", "now", "step", "why"),
     [
-        (WISH, SERVED, WELL, Step.NOTHING, ""),
-        (Wish(), SERVED, WELL, Step.NOTHING, ""),
-        (Wish(1000, 3 * GIB, 50), SERVED, WELL, Step.RAISE, ""),
-        (Wish(1000, 1 * GIB, 60), SERVED, WELL, Step.RAISE, ""),
-        (Wish(1000, 1 * GIB, 10), SERVED, WELL, Step.NOTHING, ""),
-        (WISH, SERVED, Observed(alive=True, server=True), Step.NOTHING, ""),
-        (WISH, SERVED, Observed(alive=True, server=True, unanswered=2), Step.NOTHING, ""),
-        (WISH, SERVED, Observed(alive=True, server=True, unanswered=3), Step.END, "does not answer"),
-        (WISH, SERVED, Observed(alive=True, server=True, status="FAULT"), Step.END, "a client's fault"),
-        (WISH, SERVED, Observed(alive=True), Step.END, "server died"),
-        (WISH, SERVED, Observed(), Step.END, "daemon died"),
-        (Wish(0, 1 * GIB, 10), SERVED, WELL, Step.END, "as user 0, the server serves user 1000"),
-        (None, SERVED, WELL, Step.END, "not served by MPS any more"),
-        (WISH, None, Observed(), Step.BEGIN, ""),
-        (Wish(1000, GIB, 10, frozenset({"g0"})), None, Observed(), Step.NOTHING, "waiting until containers"),
-        (Wish(), None, Observed(), Step.NOTHING, ""),
-        (None, None, Observed(), Step.NOTHING, ""),
-        (WISH, None, Observed(alive=True), Step.END, "another process"),
+        (WISH, SERVED, WELL, MpsStep.NOTHING, ""),
+        (Wish(), SERVED, WELL, MpsStep.NOTHING, ""),
+        (Wish(1000, 3 * GIB, 50), SERVED, WELL, MpsStep.RAISE, ""),
+        (Wish(1000, 1 * GIB, 60), SERVED, WELL, MpsStep.RAISE, ""),
+        (Wish(1000, 1 * GIB, 10), SERVED, WELL, MpsStep.NOTHING, ""),
+        (WISH, SERVED, Observed(alive=True, server=True), MpsStep.NOTHING, ""),
+        (WISH, SERVED, Observed(alive=True, server=True, unanswered=2), MpsStep.NOTHING, ""),
+        (WISH, SERVED, Observed(alive=True, server=True, unanswered=3), MpsStep.END, "does not answer"),
+        (WISH, SERVED, Observed(alive=True, server=True, status="FAULT"), MpsStep.END, "a client's fault"),
+        (WISH, SERVED, Observed(alive=True), MpsStep.END, "server died"),
+        (WISH, SERVED, Observed(), MpsStep.END, "daemon died"),
+        (Wish(0, 1 * GIB, 10), SERVED, WELL, MpsStep.END, "as user 0, the server serves user 1000"),
+        (None, SERVED, WELL, MpsStep.END, "not served by MPS any more"),
+        (WISH, None, Observed(), MpsStep.BEGIN, ""),
+        (Wish(1000, GIB, 10, frozenset({"g0"})), None, Observed(), MpsStep.NOTHING, "waiting until containers"),
+        (Wish(), None, Observed(), MpsStep.NOTHING, ""),
+        (None, None, Observed(), MpsStep.NOTHING, ""),
+        (WISH, None, Observed(alive=True), MpsStep.END, "another process"),
     ],
 )
 def test_a_daemon_is_as_it_should_be_or_ended_and_begun_anew(wish, served, now, step, why):
@@ -60,11 +60,11 @@ def test_a_daemon_is_as_it_should_be_or_ended_and_begun_anew(wish, served, now, 
 
 def test_the_keepers_word_counts_only_while_it_lives(tmp_path):
     exchange = MpsExchange(tmp_path)
-    exchange.serve({"GPU-1": Server("g1", 1000, GIB, 50, "")})
+    exchange.serve({"GPU-1": MpsServer("g1", 1000, GIB, 50, "")})
     assert exchange.servers() == {}
     with _opened(tmp_path / LOCK) as fd:
         assert _locked(fd)
-        assert exchange.servers() == {"GPU-1": Server("g1", 1000, GIB, 50, "")}
+        assert exchange.servers() == {"GPU-1": MpsServer("g1", 1000, GIB, 50, "")}
 
 
 def test_wishes_are_read_as_they_were_written_and_what_cannot_be_read_is_none(tmp_path):
@@ -156,7 +156,7 @@ def test_a_container_ends_with_the_server_that_it_was_given_and_no_other_does(tm
 
     with _opened(tmp_path / LOCK) as fd:
         assert _locked(fd)
-        MpsExchange(tmp_path).serve({"GPU-1": Server("g2", 1000, GIB, 100)})
+        MpsExchange(tmp_path).serve({"GPU-1": MpsServer("g2", 1000, GIB, 100)})
         assert keep() == ["a.main"]
     assert keep() == ["a.main", "b.main"], "the keeper is gone, and its daemons with it"
 

@@ -20,11 +20,11 @@ from isolation.node.delivery import CLIENT
 from isolation.node.events import MAX_WAITING, PodEvents
 from isolation.node.lock import _locked, _opened
 from isolation.node.mps.backend import LATELY_SECONDS, MpsClients
-from isolation.node.mps.exchange import LOCK, MpsExchange, Server
+from isolation.node.mps.exchange import LOCK, MpsExchange, MpsServer
 
 GIB = 1 << 30
-DIED = Server(why="the MPS daemon died", failed=True)
-SERVES = Server("g1", 1000, GIB, 100)
+DIED = MpsServer(why="the MPS daemon died", failed=True)
+SERVES = MpsServer("g1", 1000, GIB, 100)
 
 
 class World:
@@ -79,7 +79,7 @@ def test_a_container_that_is_ended_for_its_server_is_reported_once_with_the_reas
     assert "the MPS daemon died" in note
     assert world.clients.failed == 1
     world.client_of("g2")
-    with world.keeper(Server(why="the MPS server died", failed=True)):
+    with world.keeper(MpsServer(why="the MPS server died", failed=True)):
         world.keep()
     assert [note for _, _, note in world.said[1:] if "server died" in note] == [world.said[-1][2]]
     assert world.clients.failed == 2
@@ -109,8 +109,8 @@ def test_a_program_that_ended_of_it_before_anybody_noticed_is_reported_too(world
     [
         (SERVES, 1.0),
         (DIED, LATELY_SECONDS + 0.1),
-        (Server(why="its containers run as user 7, the server serves user 1000"), 1.0),
-        (Server("g2", 7, GIB, 100), 1.0),
+        (MpsServer(why="its containers run as user 7, the server serves user 1000"), 1.0),
+        (MpsServer("g2", 7, GIB, 100), 1.0),
     ],
     ids=["serves", "long before", "of another user now", "replaced"],
 )

@@ -19,8 +19,8 @@ from isolation.contract import nri_api as api
 from isolation.node.cdi import Mount
 from isolation.node.nri import session as module
 from isolation.node.nri.model import Adjustment, Sandbox
-from isolation.node.nri.model import RefusedError as Refusal
-from isolation.node.nri.session import Session
+from isolation.node.nri.model import NriRefusedError as Refusal
+from isolation.node.nri.session import NriSession
 
 UID = "11111111-2222-3333-4444-555555555555"
 
@@ -63,7 +63,7 @@ class World:
     def __init__(self, folder):
         self.runtime, self.handler = NriRuntime(folder / "nri" / "nri.sock"), Handler()
         self.outcomes = Counter()
-        self.session = Session(self.runtime.path, self.handler, lambda *took: self.outcomes.update([took[::2]]))
+        self.session = NriSession(self.runtime.path, self.handler, lambda *took: self.outcomes.update([took[::2]]))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -111,8 +111,8 @@ def test_it_registers_and_is_in_force_once_it_knows_what_is_there(world, configu
     world.start().in_force()
 
     assert [("gpushare", "90")] == runtime.registered
-    subscribed = {event for event in api.Event if runtime.events >> (event - 1) & 1}
-    assert (set(api.Event), len(api.Event)) == (subscribed, runtime.events.bit_count())
+    subscribed = {event for event in api.NriEvent if runtime.events >> (event - 1) & 1}
+    assert (set(api.NriEvent), len(api.NriEvent)) == (subscribed, runtime.events.bit_count())
     assert runtime.failure_policy.fail_request
     assert ("", 1, "containerd v2.1.9") == (world.session.trouble, world.session.times, world.session.runtime)
     [(sandboxes, [found])] = world.handler.shown

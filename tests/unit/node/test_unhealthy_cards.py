@@ -16,7 +16,7 @@ from isolation.contract.model import Card, Mode
 from isolation.contract.names import UNHEALTHY_CARDS
 from isolation.contract.quantity import GIB
 from isolation.host.card_events import Board, CardEvent, CardEventKind
-from isolation.host.core.card_health import HealthTerms, Reason
+from isolation.host.core.card_health import HealthReason, HealthTerms
 from isolation.host.machine import MachineError
 from isolation.kube.background import Background
 from isolation.node.inventory import NodeInventory, Terms
@@ -91,7 +91,7 @@ def test_a_restart_of_the_agent_makes_no_card_well_and_a_reboot_does(watch):
     """
     watch(Driver(xid(79), CardEvent("GPU-2", CardEventKind.ECC))).turn(0.0)
     made = watch(Driver())
-    assert ({"GPU-1": Reason.XID}, {}) == (made.reasons(), watch(Driver(), boot="c").reasons())
+    assert ({"GPU-1": HealthReason.XID}, {}) == (made.reasons(), watch(Driver(), boot="c").reasons())
     made.turn(599.0)
     assert ["GPU-1"] == list(made.unhealthy())
     made.turn(605.0)

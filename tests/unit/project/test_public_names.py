@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.kube.config.reader import _POOL_KEYS as POOL_KEYS
 from dashboards.rules.catalogue import GROUPS
 from dashboards.rules.rule import Alert
@@ -68,7 +68,7 @@ def public():  # noqa: C901, PLR0912 (a list of closed lists)
     for group in GROUPS:
         for rule in group.rules:
             yield ("alert", rule.name) if isinstance(rule, Alert) else ("record", rule.name)
-    for one in fields(Limits):
+    for one in fields(ScalingLimits):
         yield "limit", one.name
     for name in POOL_KEYS:
         yield "pool key", name

@@ -22,8 +22,8 @@ from isolation.contract.names import ALLOCATION, PROVISIONING_CLASS
 from isolation.contract.provisioning_request import (
     PROVISIONING_PATH,
     PodSet,
+    ProvisioningCondition,
     ProvisioningRequest,
-    State,
     provisioning_request_of,
     request_of_template,
     with_conditions,
@@ -492,9 +492,9 @@ def test_a_time_is_rounded_up_so_that_no_booking_is_shorter_than_it_says():
     Kubernetes keeps whole seconds.
     """
     asked = ProvisioningRequest("ml", "g", "g", 1.0, ())
-    (made,) = with_conditions(asked, [(State.PROVISIONED, True, "R", "m")], 1000.25)
+    (made,) = with_conditions(asked, [(ProvisioningCondition.PROVISIONED, True, "R", "m")], 1000.25)
     assert dt.datetime.fromtimestamp(1001, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") == made["lastTransitionTime"]
-    assert 1001.0 == replace(asked, conditions=(made,)).since(State.PROVISIONED)
+    assert 1001.0 == replace(asked, conditions=(made,)).since(ProvisioningCondition.PROVISIONED)
 
 
 def test_what_a_quota_counts_of_a_pod_with_several_cards_is_what_is_reserved_for_it():

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from isolation.contract.codec import CodecError, decode_allocation, encode_allocation
 from isolation.contract.codec.resize import (
     RESERVED,
-    Condition,
-    Reason,
+    ResizeCondition,
+    ResizeReason,
     ResizeStatus,
     decode_applied,
     decode_status,
@@ -86,7 +86,7 @@ def test_growth_books_at_once_and_is_over_when_the_node_says_so():
     one = wanting(pod("a", 4), 10)
     cache = cache_of(one, pod("b", 6))
     step = cache.resize_step("a")
-    assert (Condition.IN_PROGRESS, 6 * GIB) == (step.status.condition, step.grows_bytes)
+    assert (ResizeCondition.IN_PROGRESS, 6 * GIB) == (step.status.condition, step.grows_bytes)
     cache.book_resize("a", 1, step.change.booked)
     assert cache.resize_step("a") is None, "a write is under way"
     beside = cache.assume(replace(pod("c", 14), placement=None), "n", NOW)
@@ -95,7 +95,7 @@ def test_growth_books_at_once_and_is_over_when_the_node_says_so():
     after = written(one, step)
     for fresh in (cache, cache_of(after, pod("b", 6))):
         fresh.set_pod(after)
-        assert Condition.IN_PROGRESS is fresh.resize_step("a").status.condition
+        assert ResizeCondition.IN_PROGRESS is fresh.resize_step("a").status.condition
         fresh.set_node(node({"a": Applied(1)}))
         done = fresh.resize_step("a")
         assert (True, None, None) == (done.done, done.status, done.change)
@@ -114,7 +114,7 @@ def test_a_pod_that_shrinks_stays_booked_until_its_node_says_that_less_is_in_for
     cache.set_node(node({"a": Applied(0, "container main uses 6 GiB")}, cards=1))
     assert isinstance(cache.assume(big, "n", NOW), Refusal)
     waits = cache.resize_step("a").status
-    assert (Reason.ERROR, "container main uses 6 GiB") == (waits.reason, waits.message)
+    assert (ResizeReason.ERROR, "container main uses 6 GiB") == (waits.reason, waits.message)
 
     cache.set_node(node({"a": Applied(1)}, cards=1))
     last = cache.resize_step("a")
@@ -127,15 +127,15 @@ def test_a_pod_that_shrinks_stays_booked_until_its_node_says_that_less_is_in_for
 @pytest.mark.parametrize(
     ("units", "reason", "text"),
     [
-        (17, Reason.INFEASIBLE, "offers 16 GiB in all"),
-        (11, Reason.DEFERRED, "there is room on GPU-1"),
-        (0, Reason.INFEASIBLE, "must be 1 or a multiple"),
+        (17, ResizeReason.INFEASIBLE, "offers 16 GiB in all"),
+        (11, ResizeReason.DEFERRED, "there is room on GPU-1"),
+        (0, ResizeReason.INFEASIBLE, "must be 1 or a multiple"),
     ],
 )
 def test_what_cannot_be_is_said_with_the_reason(units, reason, text):
     """More than the card has, more than is free (and where there is room), no amount at all."""
     status = cache_of(wanting(pod("a", 4), units), pod("b", 6)).resize_step("a").status
-    assert (Condition.PENDING, reason) == (status.condition, status.reason)
+    assert (ResizeCondition.PENDING, reason) == (status.condition, status.reason)
     assert text in status.message
 
 
@@ -143,7 +143,7 @@ def test_growth_waits_for_an_agent_that_understands_and_for_the_quota():
     """An older agent would change limits and leave the kubelet's count as it was."""
     one = wanting(pod("a", 4), 8)
     old = cache_of(one, at=replace(node(), applied=None)).resize_step("a").status
-    assert (Reason.DEFERRED, True) == (old.reason, "update it" in old.message)
+    assert (ResizeReason.DEFERRED, True) == (old.reason, "update it" in old.message)
     cache = cache_of(one)
     cache.set_quota("default", {"T4": 7})
     assert "exceeds the quota" in cache.resize_step("a").status.message
@@ -160,7 +160,7 @@ def test_an_older_event_never_takes_a_record_back():
     assert ["GPU-1"] == [part.uuid for part in beside.placement.slices], "of GPU-0 8 of 16 GiB are booked"
     cache.set_pod(written(one, step))
     cache.set_pod(one)
-    assert Condition.IN_PROGRESS is cache.resize_step("a").status.condition
+    assert ResizeCondition.IN_PROGRESS is cache.resize_step("a").status.condition
 
 
 @given(st.lists(st.tuples(st.sampled_from(("a", "b", "c")), st.integers(1, 20), st.booleans()), max_size=40))
@@ -220,7 +220,9 @@ def test_nonsense_is_refused_with_a_reason(wanted):
 
 def test_statuses_and_what_nodes_say_are_read_back():
     """Also what no program of ours has written."""
-    status = ResizeStatus(Condition.PENDING, Reason.DEFERRED, "no room", '{"main":{"aliyun.com/gpu-mem":8}}')
+    status = ResizeStatus(
+        ResizeCondition.PENDING, ResizeReason.DEFERRED, "no room", '{"main":{"aliyun.com/gpu-mem":8}}'
+    )
     assert status == decode_status(encode_status(status))
     said = {"a": Applied(2), "b": Applied(0, "in use")}
     assert said == decode_applied(encode_applied(said))
@@ -296,4 +298,4 @@ def test_a_reservation_that_is_no_amount_is_refused(reserved):
     """Of two cards it is a multiple of two."""
     text = json.dumps({"main": {ACK.memory: 4}, RESERVED: reserved})
     status = cache_of(replace(pod("a", 8, cards=(0, 1)), wanted_resize=text)).resize_step("a").status
-    assert Reason.INFEASIBLE is status.reason
+    assert ResizeReason.INFEASIBLE is status.reason

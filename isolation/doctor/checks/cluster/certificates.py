@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.names import AUTOSCALER, AUTOSCALER_CLIENT, KUBE_TOKEN, SCHEDULER, SYSTEM_NAMESPACE
 from isolation.doctor.checks.cluster.facts import Secret, Unavailable
-from isolation.doctor.checks.finding import Finding, State, named, ok, problem, unknown, warning
+from isolation.doctor.checks.finding import Finding, FindingState, named, ok, problem, unknown, warning
 from isolation.host.core.certificate import begins, ends
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ PARTS: Final = {
 _SOON: Final = 14 * 86_400.0
 _LATEST: Final = 253_402_300_799
 """The last second of the year 9999."""
-_WORST: Final = (State.PROBLEM, State.WARNING, State.UNKNOWN, State.OK)
+_WORST: Final = (FindingState.PROBLEM, FindingState.WARNING, FindingState.UNKNOWN, FindingState.OK)
 _PAGE: Final = "docs/cluster-autoscaler.md"
 _RENEW: Final = f"run sh manifests/certificate.sh grpc, copy the Secret and restart cluster-autoscaler ({_PAGE})"
 _ASK: Final = "use credentials that may read Secrets there, or check with `openssl x509 -enddate`"
@@ -55,7 +55,7 @@ def check_certificates(
     rest = [_check_secret(check, name, secrets[name], mounted, now) for name in sorted(set(secrets) - {WEBHOOK})]
     if rest:
         rest.sort(key=lambda one: _WORST.index(one.state))
-        if rest[0].state is State.OK:
+        if rest[0].state is FindingState.OK:
             rest = [ok(check, "; ".join(one.evidence for one in rest))]
         found.append(rest[0])
     return found

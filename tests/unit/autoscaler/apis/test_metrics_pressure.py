@@ -11,7 +11,7 @@ from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
 from autoscaler.apis.metrics.core.readings import PendingPod
-from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.lifecycle import MachineState, PoolMachine
 from isolation.contract.quantity import GIB
 
 
@@ -48,7 +48,7 @@ def test_a_node_that_cannot_be_used_has_nothing_left():
     Its cards are there, and no pod may go to them.
     """
     one = in_pool("one", "a")
-    (room,) = summarize_pools(seen([pool("a")], [], [one], machines=[Machine("one", "a", MachineState.DRAINING)]))
+    (room,) = summarize_pools(seen([pool("a")], [], [one], machines=[PoolMachine("one", "a", MachineState.DRAINING)]))
     assert (0, 0.0) == (room.largest_free_bytes, room.idle_cards)
 
 

@@ -12,8 +12,8 @@ from support.pools_builder import pod, pool, seen
 
 from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, ProviderGroups
 from autoscaler.core.decide import decide
-from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.limits import Limits
+from autoscaler.core.lifecycle import MachineState, PoolMachine
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.observation import Nomination
 from autoscaler.core.plan import CancelScaleUp, ScaleUp
 from autoscaler.core.reconcile import reconcile
@@ -144,7 +144,7 @@ def test_orders_that_nobody_needs_are_found(ordered, min_nodes, homes, expected)
     """
     Never below the pool's smallest size.
     """
-    machines = [Machine(f"p/{number}", "p", MachineState.REQUESTED, float(number)) for number in range(2)]
+    machines = [PoolMachine(f"p/{number}", "p", MachineState.REQUESTED, float(number)) for number in range(2)]
     pods = [pod(ask(5)) for _ in homes]
     found = replace(
         seen([pool(min_nodes=min_nodes)], pods, machines=machines, at=10.0),
@@ -152,6 +152,6 @@ def test_orders_that_nobody_needs_are_found(ordered, min_nodes, homes, expected)
         nominations={one.uid: Nomination(name, (0,)) for one, name in zip(pods, homes, strict=True)},
     )
 
-    plan, _ = decide(found, Limits(), AutoscalerState())
+    plan, _ = decide(found, ScalingLimits(), AutoscalerState())
 
     assert expected == [step.node for step in plan.steps if isinstance(step, CancelScaleUp)]

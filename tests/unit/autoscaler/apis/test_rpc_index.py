@@ -38,7 +38,7 @@ class Fleet:
     name = "fleet"
 
     def __init__(self, size):
-        self.nodes = tuple(base.Instance(f"fleet://n{at}", f"n{at}") for at in range(size))
+        self.nodes = tuple(base.ProviderInstance(f"fleet://n{at}", f"n{at}") for at in range(size))
 
     async def pools(self):
         """The one."""

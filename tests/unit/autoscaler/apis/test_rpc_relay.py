@@ -29,7 +29,7 @@ class Shelf:
     name = "shelf"
 
     def __init__(self, target=0, nodes=(), **rest):
-        self.state = base.PoolState("a", target, tuple(base.Instance(f"shelf://{n}", n) for n in nodes), **rest)
+        self.state = base.PoolState("a", target, tuple(base.ProviderInstance(f"shelf://{n}", n) for n in nodes), **rest)
         self.bought_by_another = 0
         self.fails = None
         self.asked = []
@@ -233,7 +233,7 @@ def test_states_of_machines_are_reported():
     """
     Coming, running, leaving, and failed with the provider's word for it.
     """
-    nodes = tuple(base.Instance(f"i-{state}", "", state, "why") for state in base.InstanceState)
+    nodes = tuple(base.ProviderInstance(f"i-{state}", "", state, "why") for state in base.InstanceState)
     shelf = Shelf(4)
     shelf.state = replace(shelf.state, nodes=nodes)
 
@@ -267,7 +267,7 @@ def test_a_removed_machine_is_leaving_before_the_next_look():
     ("error", "code"),
     [
         (base.OutOfStockError("none"), CODE.RESOURCE_EXHAUSTED),
-        (base.UnreachableError("silent"), CODE.UNAVAILABLE),
+        (base.ProviderUnreachableError("silent"), CODE.UNAVAILABLE),
         (base.DeniedError("no right"), CODE.FAILED_PRECONDITION),
         (base.ChangedError("busy"), CODE.FAILED_PRECONDITION),
     ],

@@ -11,22 +11,22 @@ from support.pools_builder import pod, pool, seen
 
 from autoscaler.core.decide import decide
 from autoscaler.core.disruption_budget import count_removals_left
-from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.limits import Limits
+from autoscaler.core.lifecycle import MachineState, PoolMachine
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.plan import Drain, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.scale_up import FleetGrowth
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.state import ControllerState, decode, encode
 
 NOW = 100_000.0
-LIMITS = Limits(min_replicas=1)
+LIMITS = ScalingLimits(min_replicas=1)
 
 
 def bought(limits, pools, standing=0, waiting=6):
     """Which pools grow for pods that fill a node each, and the plan."""
     nodes = [node(f"n{at}", 1, 15, pool=pools[0].name) for at in range(standing)]
     full = [pod(ask(15), f"w{at}", created=NOW) for at in range(waiting)]
-    machines = [Machine(one.name, one.pool, MachineState.DELETING, NOW) for one in nodes]
+    machines = [PoolMachine(one.name, one.pool, MachineState.DELETING, NOW) for one in nodes]
     plan, memory = decide(seen(pools, full, nodes, machines=machines, at=NOW), limits, AutoscalerState())
     return [step.pool for step in plan.steps if isinstance(step, ScaleUp)], plan, memory
 
@@ -76,7 +76,7 @@ def test_a_pools_smallest_size_is_bought_within_the_fleets_limits():
 
 def emptied(count, removals=(), limits=LIMITS, state=MachineState.DRAINING):
     """What is decided about so many machines that may go, and what is remembered of it."""
-    machines = [Machine(f"n{at}", "p", state, NOW - 10_000) for at in range(count)]
+    machines = [PoolMachine(f"n{at}", "p", state, NOW - 10_000) for at in range(count)]
     nodes = [node(machine.name, 1, 15, pool="p") for machine in machines]
     memory = AutoscalerState(removals=removals, unneeded=dict.fromkeys((one.name for one in nodes), 0.0))
     plan, after = decide(seen([pool()], [], nodes, machines=machines, at=NOW), limits, memory)

@@ -12,13 +12,13 @@ from support.builders import ask, node
 from support.pools_builder import nodes_by_hand, on_card, pod, pool, seen
 
 from autoscaler.core.bin_packing import Bin
-from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.limits import Limits
+from autoscaler.core.lifecycle import MachineState, PoolMachine
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.scale_up import compute_demand
 from isolation.contract.model import Mode, Request, Requirement, Rules, Taint, Toleration, Why
 from isolation.contract.quantity import gib
 
-LIMITS = Limits()
+LIMITS = ScalingLimits()
 
 
 def bought(found) -> list[str]:
@@ -80,7 +80,7 @@ def test_machine_that_is_coming_counts_as_room(state):
     Nothing is bought twice: three pods, one of them beyond what the coming node takes, buy one.
     """
     waiting = [pod(ask(10)) for _ in range(3)]
-    machines = [Machine("p-1", "p", state)]
+    machines = [PoolMachine("p-1", "p", state)]
 
     found = compute_demand(seen([pool(cards=2)], waiting, machines=machines), LIMITS)
 
@@ -94,7 +94,7 @@ def test_node_being_drained_is_kept_before_one_is_bought():
     """
     going = node("going", 1, 15, cordoned=True)
     waiting = pod(ask(5))
-    machines = [Machine("going", "p", MachineState.DRAINING)]
+    machines = [PoolMachine("going", "p", MachineState.DRAINING)]
 
     found = compute_demand(seen([pool()], [waiting], [going], machines=machines), LIMITS)
 
@@ -229,7 +229,7 @@ def test_every_pod_is_answered_exactly_once(sizes, largest):
     Served, coming, hopeless or capped: nobody is forgotten and nobody counted twice.
     """
     waiting = [pod(ask(each, wanted)) for each, wanted in sizes]
-    machines = [Machine("p-1", "p", MachineState.BOOTING)] if largest else []
+    machines = [PoolMachine("p-1", "p", MachineState.BOOTING)] if largest else []
 
     found = compute_demand(seen([pool(cards=2, max_nodes=largest)], waiting, machines=machines), LIMITS)
     answers = [

@@ -11,11 +11,11 @@ from support.builders import ask, node
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.disruption_budget import Budget
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.scale_down import find_removals, find_unneeded
 from isolation.contract.quantity import gib
 
-LIMITS = Limits()
+LIMITS = ScalingLimits()
 NOW = 10_000.0
 
 

@@ -10,7 +10,7 @@ from support.builders import ask
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.flapping import FlapDetector
-from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.lifecycle import MachineState, PoolMachine
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Plan, RemoveNode, ScaleUp
 
 HOUR = 3600.0
@@ -21,7 +21,7 @@ OWNER = "ReplicaSet/default/web"
 def reading(at, *names, state=MachineState.READY, pods=()):
     """A pool with these nodes, all in one state."""
     nodes = [OURS.node(name) for name in names]
-    return seen([OURS], list(pods), nodes, machines=[Machine(name, OURS.name, state) for name in names], at=at)
+    return seen([OURS], list(pods), nodes, machines=[PoolMachine(name, OURS.name, state) for name in names], at=at)
 
 
 def add(flaps, at, step, within=HOUR, *, seen_then=None):

@@ -13,8 +13,8 @@ from support.builders import ask, node
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.fragmentation import find_fragmented
-from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.observation import Reservation
+from autoscaler.core.lifecycle import MachineState, PoolMachine
+from autoscaler.core.observation import SuccessorReservation
 from isolation.contract.model import Refusal, Request
 
 FULL = node("p-1", 4, 15, pool="p")
@@ -67,8 +67,8 @@ def test_nodes_that_take_no_pods_and_homes_that_are_kept_count_as_taken():
     """
     waiting, moving, other = pod(ask(2)), pod(ask(14)), node("p-2", 1, 15, pool="p")
     reading = seen([pool("p", 4)], [*RUNNING, waiting], [FULL, other])
-    drained = replace(reading, machines=reading.machines | {"p-2": Machine("p-2", "p", MachineState.DRAINING)})
-    home = Reservation(moving.uid, moving.request, on_card(other, 0, 14))
+    drained = replace(reading, machines=reading.machines | {"p-2": PoolMachine("p-2", "p", MachineState.DRAINING)})
+    home = SuccessorReservation(moving.uid, moving.request, on_card(other, 0, 14))
     reading.engine.hold(home.hold, home.request, home.placement)
     kept = replace(reading, reserved={moving.uid: home})
 

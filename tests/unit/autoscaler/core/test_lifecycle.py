@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from autoscaler.core.lifecycle import COMING, TRANSITIONS, IllegalTransition, Machine, MachineState, overdue
-from autoscaler.core.limits import Limits, LimitsError
+from autoscaler.core.lifecycle import COMING, TRANSITIONS, IllegalTransition, MachineState, PoolMachine, overdue
+from autoscaler.core.limits import LimitsError, ScalingLimits
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(MachineState, MachineState)))
@@ -16,10 +16,10 @@ def test_table_is_the_law(before, after):
     """
     Every pair of states: what the table has goes, what it has not is refused.
     """
-    machine = Machine("m", "p", before, 1.0)
+    machine = PoolMachine("m", "p", before, 1.0)
 
     if after in TRANSITIONS[before]:
-        assert Machine("m", "p", after, 2.0) == machine.to(after, 2.0)
+        assert PoolMachine("m", "p", after, 2.0) == machine.to(after, 2.0)
     else:
         with pytest.raises(IllegalTransition, match=f"illegal transition from {before} to {after}"):
             machine.to(after, 2.0)
@@ -63,11 +63,11 @@ def test_machine_that_stays_too_long_is_given_up(state, limit, expected):
     """
     In time it is left alone; at the limit the verdict falls, and it is a legal move.
     """
-    machine = Machine("m", "p", state, 100.0)
+    machine = PoolMachine("m", "p", state, 100.0)
 
     assert (None, expected) == (
-        overdue(machine, Limits(), 100 + limit - 1),
-        overdue(machine, Limits(), 100.0 + limit),
+        overdue(machine, ScalingLimits(), 100 + limit - 1),
+        overdue(machine, ScalingLimits(), 100.0 + limit),
     )
     assert expected in TRANSITIONS[state]
 
@@ -76,7 +76,7 @@ def test_settled_machines_are_never_overdue():
     """
     READY lasts for ever.
     """
-    assert overdue(Machine("m", "p", MachineState.READY), Limits(), 1e9) is None
+    assert overdue(PoolMachine("m", "p", MachineState.READY), ScalingLimits(), 1e9) is None
 
 
 def test_limits_name_everything_that_is_wrong_at_once():
@@ -87,4 +87,6 @@ def test_limits_name_everything_that_is_wrong_at_once():
         LimitsError,
         match=r"action_validation_delay_seconds is -1.*scale_down_unneeded_seconds is nan.*scan_interval_seconds",
     ):
-        Limits(action_validation_delay_seconds=-1, scan_interval_seconds=0, scale_down_unneeded_seconds=float("nan"))
+        ScalingLimits(
+            action_validation_delay_seconds=-1, scan_interval_seconds=0, scale_down_unneeded_seconds=float("nan")
+        )

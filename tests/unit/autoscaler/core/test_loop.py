@@ -11,14 +11,14 @@ from support.builders import ask, node
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.decide import decide
-from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.limits import Limits
-from autoscaler.core.observation import Reservation
+from autoscaler.core.lifecycle import MachineState, PoolMachine
+from autoscaler.core.limits import ScalingLimits
+from autoscaler.core.observation import SuccessorReservation
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Plan, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 
-LIMITS = Limits(min_pod_age_seconds=0, min_replicas=1, make_room_max_moves_per_pod=0)
+LIMITS = ScalingLimits(min_pod_age_seconds=0, min_replicas=1, make_room_max_moves_per_pod=0)
 NOW = 10_000.0
 PATIENT = AutoscalerState(unneeded={"light": 0.0})
 
@@ -60,9 +60,9 @@ def draining(*, reserved=True, pods_on_light=1, since=NOW):
     """The same, with the light node on its way out."""
     busy, light, _, pods = light_and_busy(pods_on_light=pods_on_light)
     going = replace(light, cordoned=True)
-    machines = [Machine("busy", "p", MachineState.READY), Machine("light", "p", MachineState.DRAINING, since)]
+    machines = [PoolMachine("busy", "p", MachineState.READY), PoolMachine("light", "p", MachineState.DRAINING, since)]
     after = seen([pool()], pods, [busy, going], machines=machines, at=NOW)
-    homes = {p.uid: Reservation(p.uid, p.request, on_card(busy, 0, 1)) for p in pods[1:]} if reserved else {}
+    homes = {p.uid: SuccessorReservation(p.uid, p.request, on_card(busy, 0, 1)) for p in pods[1:]} if reserved else {}
     return replace(after, reserved=homes), pods[1:]
 
 
@@ -134,7 +134,7 @@ def test_machine_that_does_not_come_is_given_up_and_its_pool_rests():
     """
     The pool is not asked again until its time has passed, and longer each time.
     """
-    machines = [Machine("p-1", "p", MachineState.BOOTING, 0.0)]
+    machines = [PoolMachine("p-1", "p", MachineState.BOOTING, 0.0)]
     stuck = seen([pool()], [pod(ask(5))], machines=machines, at=LIMITS.max_node_provision_seconds)
 
     plan, memory = decide(stuck, LIMITS, AutoscalerState())

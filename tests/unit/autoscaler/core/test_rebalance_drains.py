@@ -13,9 +13,9 @@ from support.moves_harness import FULL, LIMITS, NOW, steps_of, waiting_for_six
 from support.pools_builder import on_card, pod, pool, seen
 
 from autoscaler.core.disruption_budget import Budget
-from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.limits import Limits, LimitsError
-from autoscaler.core.observation import Reservation
+from autoscaler.core.lifecycle import MachineState, PoolMachine
+from autoscaler.core.limits import LimitsError, ScalingLimits
+from autoscaler.core.observation import SuccessorReservation
 from autoscaler.core.plan import Drain, Evict, Move, Plan, RemoveNode
 from autoscaler.core.rebalance.cost import DisruptionCost, disruption_seconds
 from autoscaler.core.scale_down import find_removals, find_unneeded
@@ -50,7 +50,7 @@ def test_daemons_neither_keep_a_node_nor_move():
     patient = AutoscalerState(unneeded={"light": 0.0})
 
     (drain,) = steps_of(observation, memory=patient)
-    machines = {**observation.machines, "light": Machine("light", "p", MachineState.DRAINING, NOW - 300)}
+    machines = {**observation.machines, "light": PoolMachine("light", "p", MachineState.DRAINING, NOW - 300)}
     left = replace(observation, machines=machines, on={**observation.on, "light": {daemon.uid: daemon}})
 
     assert ("light", (mover.uid,)) == (drain.node, tuple(home.pod for home in drain.reservations))
@@ -65,7 +65,7 @@ def test_a_node_whose_pod_is_on_the_move_already_is_not_drained_yet():
     left, right = node("left", 1, 15, pool="p"), node("right", 1, 15, pool="p")
     mover = pod(ask(2, owner="R/a"), on=on_card(left, 0, 2))
     observation = seen([pool(min_nodes=1)], [mover, pod(ask(8, owner="R/b"), on=on_card(right, 0, 8))], [left, right])
-    home = Reservation(mover.uid, mover.request, on_card(right, 0, 2), NOW)
+    home = SuccessorReservation(mover.uid, mover.request, on_card(right, 0, 2), NOW)
     observation = replace(observation, at=NOW, reserved={mover.uid: home})
     observation.engine.hold(home.hold, home.request, home.placement)
 
@@ -93,7 +93,7 @@ def test_a_node_just_bought_is_left_alone():
     Whatever its load.
     """
     empty = node("empty", 1, 15, pool="p")
-    fresh = seen([pool()], [], [empty], machines=[Machine("empty", "p", MachineState.READY, NOW - 3599)], at=NOW)
+    fresh = seen([pool()], [], [empty], machines=[PoolMachine("empty", "p", MachineState.READY, NOW - 3599)], at=NOW)
 
     assert frozenset() == find_unneeded(fresh, LIMITS)
     assert {"empty"} == find_unneeded(replace(fresh, at=NOW + 1), LIMITS)
@@ -129,7 +129,7 @@ def test_limits_that_contradict_each_other_are_refused():
     All at once.
     """
     with pytest.raises(LimitsError, match=r"defragment_stop_ratio.*hot_card_target_ratio"):
-        Limits(
+        ScalingLimits(
             defragment_stop_ratio=0.5,
             defragment_start_ratio=0.1,
             hot_card_target_ratio=0.95,

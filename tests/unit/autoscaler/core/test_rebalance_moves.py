@@ -10,8 +10,8 @@ from support.builders import ask
 from support.moves_harness import FULL, LIMITS, NOW, steps_of, two_nodes, waiting_for_six
 from support.pools_builder import pod, pool, seen
 
-from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.observation import Reservation
+from autoscaler.core.lifecycle import MachineState, PoolMachine
+from autoscaler.core.observation import SuccessorReservation
 from autoscaler.core.plan import Evict, Move, Plan, ScaleUp
 from autoscaler.core.state import AutoscalerState, Backoff
 from isolation.contract.model import Placement
@@ -69,7 +69,7 @@ def protected(case):
         case "not worth it":
             limits = replace(LIMITS, disruption_cost_ratio=1e-6)
         case "on its way already":
-            home = Reservation("gone", mover.request, Placement("right"))
+            home = SuccessorReservation("gone", mover.request, Placement("right"))
             observation = replace(observation, reserved={"gone": home})
     return observation, limits, memory
 
@@ -155,7 +155,7 @@ def test_a_move_does_not_outlive_its_reason():
     (move,) = plan = steps_of(observation)
     taken = observation.engine.fork()
     taken.hold("other", ask(4), move.reservation.placement)
-    machines = {**observation.machines, "right": Machine("right", "p", MachineState.DRAINING)}
+    machines = {**observation.machines, "right": PoolMachine("right", "p", MachineState.DRAINING)}
     others = (
         replace(observation, pending=()),
         replace(observation, engine=taken),

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from autoscaler.core.rightsizing.codec import HistoryError, decode, encode
 from autoscaler.core.rightsizing.histogram import DAY, Histogram
 from autoscaler.core.rightsizing.history import MAX_LIVES, MAX_RUNNING, ProgramHistory, ProgramKey, UsageReading
-from autoscaler.core.rightsizing.programs import PodUse, advance, recommend_all
+from autoscaler.core.rightsizing.programs import MeasuredContainer, advance, recommend_all
 from autoscaler.core.rightsizing.recommend import (
     Abstained,
     Abstention,
     Bounds,
-    Policy,
+    EvidencePolicy,
     Recommendation,
     recommend,
     recommend_running,
@@ -25,7 +25,7 @@ from isolation.contract.quantity import GIB
 
 HOUR = 3600.0
 STEP = 900.0
-POLICY = Policy()
+POLICY = EvidencePolicy()
 KEY = ProgramKey("team", "Deployment/web", "main", "T4", "abc")
 
 
@@ -259,7 +259,7 @@ def test_lives_end_with_their_pods_and_workloads_are_found_behind_their_controll
         phase=Phase.RUNNING,
         labels={"pod-template-hash": "abc"},
     )
-    use = PodUse(pod, "main", "GPU-1", "T4", 16 * GIB, 4 * GIB)
+    use = MeasuredContainer(pod, "main", "GPU-1", "T4", 16 * GIB, 4 * GIB)
     histories = advance({}, [use], {"u1": pod}, 60.0)
 
     assert set(histories) == {KEY}

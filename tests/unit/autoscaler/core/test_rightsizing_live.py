@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.core.decide import decide
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.observation import observe_cluster
 from autoscaler.core.plan import Drain, Move
 from autoscaler.core.pools import Pool
@@ -16,11 +16,18 @@ from autoscaler.core.rightsizing.histogram import DAY
 from autoscaler.core.rightsizing.history import ProgramHistory, ProgramKey, UsageReading
 from autoscaler.core.rightsizing.live import LiveReading, PodWish, find_live, find_successors
 from autoscaler.core.rightsizing.programs import life_of
-from autoscaler.core.rightsizing.recommend import Policy
+from autoscaler.core.rightsizing.recommend import EvidencePolicy
 from autoscaler.core.rightsizing.trial import Trial, TrialState
 from autoscaler.core.state import AutoscalerState
 from isolation.contract.codec.recommendations import ProgramRecommendation, Recommended
-from isolation.contract.codec.resize import RESERVED, Condition, Reason, ResizeStatus, encode_status, encode_wanted
+from isolation.contract.codec.resize import (
+    RESERVED,
+    ResizeCondition,
+    ResizeReason,
+    ResizeStatus,
+    encode_status,
+    encode_wanted,
+)
 from isolation.contract.model import (
     Ask,
     Card,
@@ -70,7 +77,7 @@ def history(*uuids, used=3, container="main"):
 
 def found(one, wish=LIVE, uuids=("n/0",), denied=None):
     """What is known of it, by container."""
-    reading = LiveReading({KEY: history(*uuids)}, denied or {}, NOW, Policy())
+    reading = LiveReading({KEY: history(*uuids)}, denied or {}, NOW, EvidencePolicy())
     return {live.container: live for live in find_live({"u": one}, {"u": wish}, reading).values()}
 
 
@@ -144,13 +151,13 @@ def test_who_has_no_room_for_what_it_gave_up_is_moved_to_where_there_is():
     )
     parts = (Part("main", (Slice("a/0", 0, 4 * GIB),)),)
     small = Placement("a", (Slice("a/0", 0, 4 * GIB),))
-    status = encode_status(ResizeStatus(Condition.PENDING, Reason.DEFERRED, "no room", "{}"))
+    status = encode_status(ResizeStatus(ResizeCondition.PENDING, ResizeReason.DEFERRED, "no room", "{}"))
     late = pod(12, node="a", resize=Resize(3, 4 * GIB, 0, parts), resize_status=status, wanted_resize="{}")
     late = replace(late, placement=small)
     neighbour = pod(10, node="a", uid="v")
-    limits = Limits(min_replicas=1)
+    limits = ScalingLimits(min_replicas=1)
     seen = observe_cluster(Cluster(nodes, (late, neighbour)), [Pool("p", nodes[0], 0, 5)], at=NOW)
-    seen = replace(seen, live=find_live(dict(seen.pods), {"u": LIVE}, LiveReading({}, {}, NOW, Policy())))
+    seen = replace(seen, live=find_live(dict(seen.pods), {"u": LIVE}, LiveReading({}, {}, NOW, EvidencePolicy())))
     trial = Trial("u", "main", "o", 12 * GIB, 4 * GIB, 12 * GIB, 0.0, 9.0)
     state = AutoscalerState(trials=TrialState(waiting={trial.key: trial}))
 
@@ -176,7 +183,7 @@ def test_a_node_can_go_when_its_pod_will_need_less_elsewhere():
         for name in "ab"
     )
     moving, other = pod(12, node="a"), pod(10, node="b", uid="v")
-    limits = Limits(
+    limits = ScalingLimits(
         scale_down_unneeded_seconds=0.0,
         min_node_age_seconds=0.0,
         scale_down_utilization_threshold=1.0,

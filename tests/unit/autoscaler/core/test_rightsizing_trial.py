@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.rightsizing.histogram import DAY
 from autoscaler.core.rightsizing.trial import (
     HOUR,
@@ -21,7 +21,7 @@ from autoscaler.core.rightsizing.trial import (
 )
 from isolation.contract.quantity import GIB
 
-LIMITS = Limits(max_resizes_per_hour=10)
+LIMITS = ScalingLimits(max_resizes_per_hour=10)
 POD = LivePod("u1", "main", "team/Deployment/web", 16 * GIB, 6 * GIB, 20 * GIB, 16 * GIB, denied=0, peak_bytes=5 * GIB)
 POD = replace(POD, used_bytes=4 * GIB)
 SIDE = replace(POD, container="side", promised_bytes=4 * GIB, asked_bytes=4 * GIB, recommended_bytes=1 * GIB)

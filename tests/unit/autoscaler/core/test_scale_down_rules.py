@@ -11,7 +11,7 @@ import pytest
 from support.autoscaler_harness import START, Api, Machines, a_node, a_pod, run
 
 from autoscaler.core.drain_rules import DrainRules
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.plan import Drain, RemoveNode
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.scale_down import explain_needed
@@ -20,7 +20,7 @@ from autoscaler.kube.cluster import KubeCluster
 from isolation.contract.codec.pod import safe_to_evict, time_of
 from isolation.contract.names import EVICT, MIRROR, SAFE_TO_EVICT, SAFE_TO_EVICT_LOCAL_VOLUMES, USER_SAFE_TO_EVICT
 
-LIMITS = Limits(action_validation_delay_seconds=0.0, min_node_age_seconds=0.0)
+LIMITS = ScalingLimits(action_validation_delay_seconds=0.0, min_node_age_seconds=0.0)
 PAGE = Path(__file__).parents[4] / "docs" / "autoscaler.md"
 EVICTED, KEEPS, GOES, WAITS = "evicted", "keeps the node", "goes with the node", "waited for"
 SYSTEM = {"namespace": "kube-system"}

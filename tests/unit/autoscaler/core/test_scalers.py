@@ -12,8 +12,8 @@ from support.builders import ask, node
 from support.pools_builder import pod, pool, seen
 
 from autoscaler.core.decide import decide
-from autoscaler.core.lifecycle import Machine, MachineState
-from autoscaler.core.limits import Limits
+from autoscaler.core.lifecycle import MachineState, PoolMachine
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.plan import CancelDrain, RemoveFailedNode, ScaleUp
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
@@ -23,7 +23,7 @@ from autoscaler.kube.core.config import ConfigError
 from isolation.contract.cluster_autoscaler_annotations import Ours, Scaler
 
 POOL = "pools: [{{name: a, provider: scale, settings: {{name: a}}, {}}}]"
-LIMITS = Limits(action_validation_delay_seconds=0.0, min_node_age_seconds=0.0)
+LIMITS = ScalingLimits(action_validation_delay_seconds=0.0, min_node_age_seconds=0.0)
 BOTH = Ours(buys=True, drains=True)
 
 
@@ -56,7 +56,7 @@ def test_a_mistake_is_said_with_what_may_stand_there(said, answer):
 
 def bought(*pools, pods=()):
     """Pools of which one turn buys, and why others are not."""
-    plan, memory = decide(seen(list(pools), list(pods), []), Limits(), AutoscalerState())
+    plan, memory = decide(seen(list(pools), list(pods), []), ScalingLimits(), AutoscalerState())
     return [step.pool for step in plan.steps if isinstance(step, ScaleUp)], memory.demand
 
 
@@ -89,9 +89,9 @@ def test_a_failed_machine_is_given_up_by_who_ordered_or_drains_it(has_node, buys
     Without a node it is an order.
     """
     here = replace(pool(), buys=buys, drains=drains)
-    found = seen([here], [], [], machines=[Machine("m", "p", MachineState.FAILED)])
+    found = seen([here], [], [], machines=[PoolMachine("m", "p", MachineState.FAILED)])
     found = replace(found, with_node=frozenset({"m"} if has_node else ()))
-    plan, _ = decide(found, Limits(), AutoscalerState())
+    plan, _ = decide(found, ScalingLimits(), AutoscalerState())
     assert given_up == any(isinstance(step, RemoveFailedNode) for step in plan.steps)
 
 
@@ -148,5 +148,5 @@ def test_empty_nodes_of_both_kinds_of_pools():
     """
     pools = [pool("p"), replace(pool("q"), drains=False)]
     found = seen(pools, [], [node("mine", pool="p"), node("yours", pool="q")], at=1e5)
-    _, memory = decide(found, Limits(), AutoscalerState())
+    _, memory = decide(found, ScalingLimits(), AutoscalerState())
     assert ["mine"] == list(memory.unneeded)

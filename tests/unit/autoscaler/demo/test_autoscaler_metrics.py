@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.demo.scenario import load_demo
 from autoscaler.demo.stack.addresses import choose_ports
-from autoscaler.demo.stack.autoscaler_metrics import LoopMetrics, MetricsServer
+from autoscaler.demo.stack.autoscaler_metrics import LoopMetrics, LoopMetricsServer
 from isolation.contract import metrics
 from isolation.contract.metrics import autoscaler as catalogue
 
@@ -109,7 +109,7 @@ def test_the_page_is_served_while_it_stands():
     port = choose_ports(0).autoscaler
     pages = iter(range(10))
 
-    with MetricsServer(port, lambda: b"%d\n" % next(pages)):
+    with LoopMetricsServer(port, lambda: b"%d\n" % next(pages)):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         answers = []
         for path in ("/metrics", "/metrics", "/healthz", "/", "/metrics/../x"):
@@ -128,7 +128,7 @@ def test_a_client_that_says_nothing_does_not_keep_the_end_waiting():
     """Connections end with the server, whoever holds the other end."""
     port = choose_ports(0).autoscaler
 
-    with MetricsServer(port, lambda: b""):
+    with LoopMetricsServer(port, lambda: b""):
         silent = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         silent.connect()
     silent.close()

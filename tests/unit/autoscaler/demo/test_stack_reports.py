@@ -19,7 +19,7 @@ from autoscaler.demo.stack.reports import MAX_ALERTS, read_alerts, read_page
 from exporter.http.pages import Exposition
 from exporter.pipeline.families import card_families, container_families
 from isolation.contract.quantity import GIB
-from isolation.contract.stack import FIRING, PENDING, UP, Alert, ProcessStatus, StackStatus, TenantStatus
+from isolation.contract.stack import FIRING, PENDING, UP, StackAlert, StackProcess, StackStatus, TenantStatus
 
 WHERE = Addresses("http://127.0.0.1:1", "http://127.0.0.1:2", None, None, "http://127.0.0.1:3")
 
@@ -109,7 +109,7 @@ ACTIVE = {
 
 def test_alerts_of_both_kinds():
     """Alertmanager's own list is of firing ones; Prometheus names the state, and only the asked one is taken."""
-    firing = Alert(
+    firing = StackAlert(
         "GpushareContainerMemoryOverLimit",
         "warning",
         FIRING,
@@ -125,7 +125,7 @@ def test_alerts_of_both_kinds():
     answer = json.dumps({"status": "success", "data": {"alerts": [waiting, {**waiting, "state": "firing"}]}})
 
     assert (firing,) == read_alerts(json.dumps([ACTIVE]).encode())
-    pending = Alert("A", "", PENDING, "p", "", "2026-01-01T00:00:00Z", node="n")
+    pending = StackAlert("A", "", PENDING, "p", "", "2026-01-01T00:00:00Z", node="n")
     assert (pending,) == read_alerts(answer.encode(), PENDING)
     assert (replace(pending, state=FIRING),) == read_alerts(answer.encode())
 
@@ -152,7 +152,7 @@ def test_alerts_and_their_words_are_bounded():
 
 def tenant(name, gib):
     """A tenant that runs."""
-    return TenantStatus(name, "does things", gib * GIB, None, True, ProcessStatus(name, UP))
+    return TenantStatus(name, "does things", gib * GIB, None, True, StackProcess(name, UP))
 
 
 def test_the_last_word_names_who_is_over_and_what_fires():

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.drain_rules import DrainRules
-from autoscaler.core.limits import BOUNDS, Limits
+from autoscaler.core.limits import BOUNDS, ScalingLimits
 from autoscaler.kube.config.file import ConfigFile
 from autoscaler.kube.config.reader import read_config
 from autoscaler.kube.core.config import Config, ConfigError
@@ -167,7 +167,7 @@ def test_what_is_no_configuration_is_said(text, part):
     assert any(part in line for line in wrong(text)), wrong(text)
 
 
-@pytest.mark.parametrize("key", [each.name for each in fields(Limits)])
+@pytest.mark.parametrize("key", [each.name for each in fields(ScalingLimits)])
 @pytest.mark.parametrize("number", ["-1", ".nan", ".inf", "1.0e+15", "1000000000000000"])
 def test_no_limit_is_a_number_that_is_none(key, number):
     """
@@ -203,9 +203,9 @@ def test_the_page_tells_each_limit_its_default_and_its_bounds():
     """
     page = (Path(__file__).parents[4] / "docs" / "autoscaler.md").read_text()
     told = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", page, re.MULTILINE)
-    usual = Limits()
+    usual = ScalingLimits()
 
-    assert {each.name: (getattr(usual, each.name), *BOUNDS[each.name]) for each in fields(Limits)} == {
+    assert {each.name: (getattr(usual, each.name), *BOUNDS[each.name]) for each in fields(ScalingLimits)} == {
         name: tuple(map(float, numbers)) for name, *numbers in told
     }
 

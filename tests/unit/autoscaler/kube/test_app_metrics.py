@@ -15,7 +15,7 @@ from support.pools_builder import pod, pool, seen
 from autoscaler.apis.metrics.core.pressure import list_pending, summarize_pools
 from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.plan import CancelDrain, Drain, Evict, Move, Plan, RemoveFailedNode, RemoveNode, ScaleUp
 from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.core.telemetry_rows import TelemetryReading, rows_of
@@ -71,7 +71,7 @@ def everything(telemetry):
         Evict("u", "n", "o", "x"),
         *undone,
     )
-    telemetry.decided(reading, Plan(reading.at, done), Limits())
+    telemetry.decided(reading, Plan(reading.at, done), ScalingLimits())
     for step in done:
         telemetry.stepped(step, "done", reading)
     telemetry.reconciled("done")
@@ -124,9 +124,9 @@ def test_one_reading_as_gauges():
     Sizes by state with their zeros, what each waiting pod was reported, back-off left, what is lost.
     """
     turn = seen_with(waiting=(8, 8, 20))
-    _, memory = decide(turn, Limits(), AutoscalerState(backoffs={POOL: Backoff(turn.at + 40, 300.0)}))
+    _, memory = decide(turn, ScalingLimits(), AutoscalerState(backoffs={POOL: Backoff(turn.at + 40, 300.0)}))
     picture = MetricsSnapshot(0.0, {}, summarize_pools(turn), list_pending(turn))
-    rows = rows_of(TelemetryReading(turn, memory, Limits(), picture, targets={POOL: 3}, left=7))
+    rows = rows_of(TelemetryReading(turn, memory, ScalingLimits(), picture, targets={POOL: 3}, left=7))
     by_name = {spec.name: values for spec, values in rows.items()}
 
     assert 1.0 == by_name["gpushare_pool_nodes"][POOL, "ready"]
@@ -147,7 +147,7 @@ def test_a_fresh_node_that_is_emptied_is_a_flap_as_long_as_the_limits_say(tempo,
     """
     Counted for the alarm that it is, once, and not in a demonstration whose hour is shorter.
     """
-    telemetry, limits = Telemetry(), Limits().scaled(tempo)
+    telemetry, limits = Telemetry(), ScalingLimits().scaled(tempo)
     drain = Drain("ready-0", (), "x")
     telemetry.decided(seen([pool(POOL, 2)], [], at=990.0), Plan(990.0), limits)
     telemetry.decided(seen_with(), Plan(1000.0), limits)
@@ -162,7 +162,7 @@ def test_buying_and_giving_back_in_one_pool_is_no_flap():
     """
     Pods come and go: a pool follows them, both ways within the hour.
     """
-    telemetry, limits = Telemetry(), Limits()
+    telemetry, limits = Telemetry(), ScalingLimits()
     for at, step in (
         (1000.0, RemoveNode("ready-0", "empty")),
         (1600.0, ScaleUp(POOL, (), "x")),
@@ -179,7 +179,7 @@ def test_what_was_not_done_is_no_flap():
     """
     Withheld, refused or only said.
     """
-    telemetry, limits, drain = Telemetry(), Limits(), Drain("ready-0", (), "x")
+    telemetry, limits, drain = Telemetry(), ScalingLimits(), Drain("ready-0", (), "x")
     telemetry.decided(seen([pool(POOL, 2)], [], at=990.0), Plan(990.0), limits)
     late = seen_with()
     telemetry.decided(late, Plan(late.at, (drain,)), limits)

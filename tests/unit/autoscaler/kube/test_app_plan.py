@@ -11,7 +11,7 @@ from support.pools_builder import pod, pool, seen
 
 from autoscaler.apis.metrics.core.readings import MetricsSnapshot
 from autoscaler.core.decide import decide
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.core.telemetry_rows import TelemetryReading
 from autoscaler.kube.plan_view import Beside, as_json, make_prospect, show
@@ -20,8 +20,8 @@ from autoscaler.kube.plan_view import Beside, as_json, make_prospect, show
 def prospect(*pods, memory=None, unanswered=None, **beside):
     """Of a pool of two cards of 15 GiB a node, from zero."""
     turn = seen([pool("gpu-a", 2)], list(pods), at=1000.0)
-    plan, after = decide(turn, Limits(), memory or AutoscalerState())
-    reading = TelemetryReading(turn, after, Limits(), MetricsSnapshot(), unanswered=unanswered or {})
+    plan, after = decide(turn, ScalingLimits(), memory or AutoscalerState())
+    reading = TelemetryReading(turn, after, ScalingLimits(), MetricsSnapshot(), unanswered=unanswered or {})
     return make_prospect(reading, plan.steps, Beside(**beside))
 
 

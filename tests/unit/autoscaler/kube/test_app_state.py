@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.lifecycle import MachineState, PoolMachine
 from autoscaler.core.observation import Nomination
 from autoscaler.core.rightsizing.trial import Trial, TrialState
 from autoscaler.core.state import AutoscalerState, Backoff
@@ -81,7 +81,7 @@ def test_what_is_written_is_read_back(memory, epoch):
     """
     Everything that outlives a turn, but the last answer to waiting pods, which the next turn gives again.
     """
-    machine = Machine("n", "p", MachineState.BOOTING, 17.0)
+    machine = PoolMachine("n", "p", MachineState.BOOTING, 17.0)
     found = decode(encode(ControllerState(memory, {"n": machine}, epoch=epoch)), NOW)
 
     assert (memory, epoch, {"n": machine}) == (found.memory, found.epoch, dict(found.machines))
@@ -94,7 +94,7 @@ def test_times_of_a_clock_that_was_ahead_are_now():
     ahead = AutoscalerState(
         unneeded={"n": NOW + 9e5}, last_add=NOW + 9e5, moves=(NOW + 9e5,), backoffs={"p": Backoff(NOW + 9e5, 300.0)}
     )
-    found = decode(encode(ControllerState(ahead, {"n": Machine("n", "p", MachineState.BOOTING, NOW + 9e5)})), NOW)
+    found = decode(encode(ControllerState(ahead, {"n": PoolMachine("n", "p", MachineState.BOOTING, NOW + 9e5)})), NOW)
 
     assert ({"n": NOW}, NOW, (NOW,)) == (found.memory.unneeded, found.memory.last_add, found.memory.moves)
     assert {"p": Backoff(NOW + 300, 300.0)} == found.memory.backoffs
@@ -136,7 +136,7 @@ def test_a_fleet_too_large_for_a_config_map_keeps_what_matters_most():
     Who cannot deliver and who was moved is kept in any case; who waits for which machine is found again.
     """
     homes = {f"{i:06}-{'x' * 300}": Nomination("late", (0,)) for i in range(4_000)}
-    late = {"late": Machine("late", "p", MachineState.BOOTING, 2.0)}
+    late = {"late": PoolMachine("late", "p", MachineState.BOOTING, 2.0)}
     text = encode(ControllerState(AutoscalerState(moves=(5.0,)), late, homes))
     found = decode(text, NOW)
 
@@ -231,7 +231,7 @@ def test_what_was_written_over_and_what_was_lost_keep_it_still_for_a_while():
     A conflict is read again and both count; what cannot be believed is replaced, with no drain for a while; a server
     that does not answer is asked again, and nothing is done meanwhile.
     """
-    late = {"late": Machine("late", "p", MachineState.BOOTING, 2.0)}
+    late = {"late": PoolMachine("late", "p", MachineState.BOOTING, 2.0)}
 
     async def story():
         maps, clock = Maps(), [0.0]

@@ -13,7 +13,7 @@ from support.pools_builder import on_card, pod, pool, seen
 from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.core.decide import decide
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.plan import Evict, ScaleUp
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState, Backoff
@@ -26,7 +26,7 @@ from isolation.contract.codec.cursor import At
 from isolation.contract.model import Refusal, Why
 from isolation.kube.core.errors import UnreachableError
 
-LIMITS = Limits(action_validation_delay_seconds=0.0)
+LIMITS = ScalingLimits(action_validation_delay_seconds=0.0)
 POOL = pool("gpu-a", 2)
 
 

@@ -16,7 +16,7 @@ from autoscaler.providers.base import (
     ChangedError,
     DeniedError,
     OutOfStockError,
-    UnreachableError,
+    ProviderUnreachableError,
 )
 
 
@@ -39,7 +39,7 @@ def test_a_pool_that_will_not_sell_rests_and_is_asked_again_later():
 
 
 @pytest.mark.parametrize(
-    "trouble", [ChangedError("somebody else"), UnreachableError("no answer")], ids=["changed", "lost"]
+    "trouble", [ChangedError("somebody else"), ProviderUnreachableError("no answer")], ids=["changed", "lost"]
 )
 def test_a_purchase_of_unknown_outcome_is_looked_at_again(trouble):
     """

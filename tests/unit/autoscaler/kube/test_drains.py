@@ -11,7 +11,7 @@ from autoscaler.core.plan import CancelDrain, Drain, RemoveFailedNode, RemoveNod
 from autoscaler.core.reconcile import reconcile
 from autoscaler.core.state import AutoscalerState
 from autoscaler.kube.core.conditions import ConditionKind
-from autoscaler.providers.base import DeniedError, UnreachableError
+from autoscaler.providers.base import DeniedError, ProviderUnreachableError
 from isolation.contract.names import DRAIN, MIRROR, MOVED
 from isolation.contract.reservation import RESERVATIONS_PATH
 from isolation.kube.core.errors import RefusedError
@@ -199,7 +199,7 @@ def test_a_failed_machine_with_a_node_is_tainted_first():
 
 
 @pytest.mark.parametrize(
-    ("trouble", "kept"), [(UnreachableError("no answer"), False), (DeniedError("not this one"), True)]
+    ("trouble", "kept"), [(ProviderUnreachableError("no answer"), False), (DeniedError("not this one"), True)]
 )
 def test_a_node_whose_removal_may_have_been_ordered_takes_no_pod_any_more(trouble, kept):
     """

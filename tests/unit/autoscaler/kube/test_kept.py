@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.lifecycle import MachineState, PoolMachine
 from autoscaler.core.observation import Nomination
 from autoscaler.kube.observe.nominations import match_reservations
 from autoscaler.kube.state import VERSION, ControllerState, decode, encode
@@ -27,8 +27,8 @@ def test_what_is_kept_reads_back():
     """
     Through JSON; who stands and is well is not kept, its node says how old it is.
     """
-    coming = Machine("a/0", "a", MachineState.REQUESTED, 12.5)
-    machines = {"a/0": coming, "n1": Machine("n1", "a", MachineState.READY, 1.0)}
+    coming = PoolMachine("a/0", "a", MachineState.REQUESTED, 12.5)
+    machines = {"a/0": coming, "n1": PoolMachine("n1", "a", MachineState.READY, 1.0)}
     state = ControllerState(machines=machines, homes={"p": Nomination("a/0", (0, 1))}, profiles={"a": TEMPLATE})
 
     read = decode(encode(state), NOW)

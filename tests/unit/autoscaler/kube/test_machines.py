@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.core.lifecycle import Machine, MachineState
+from autoscaler.core.lifecycle import MachineState, PoolMachine
 from autoscaler.kube.annotations import DrainRecord, NodeNote, read_drain
 from autoscaler.kube.observe.machines import MachineInputs, join_machines
-from autoscaler.providers.base import Instance, InstanceState, PoolState
+from autoscaler.providers.base import InstanceState, PoolState, ProviderInstance
 from isolation.contract.model import Card, Mode, Node, Taint
 from isolation.contract.names import DRAIN
 
@@ -32,7 +32,7 @@ def look(state, nodes=(), before=(), notes=None, busy=("n1",)):
 
 def running(*names):
     """Instances that are nodes."""
-    return tuple(Instance(f"id-{name}", name) for name in names)
+    return tuple(ProviderInstance(f"id-{name}", name) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_a_node_is_what_it_says_of_itself(seen, expected):
     ("before", "busy", "expected"),
     [
         pytest.param((), (), MachineState.NO_DEVICES, id="young, and nobody knows it"),
-        pytest.param((Machine("n1", "a", MachineState.BOOTING),), (), MachineState.NO_DEVICES, id="was coming"),
-        pytest.param((Machine("n1", "a", MachineState.READY),), (), MachineState.DELETING, id="was usable"),
+        pytest.param((PoolMachine("n1", "a", MachineState.BOOTING),), (), MachineState.NO_DEVICES, id="was coming"),
+        pytest.param((PoolMachine("n1", "a", MachineState.READY),), (), MachineState.DELETING, id="was usable"),
         pytest.param((), ("n1",), MachineState.DELETING, id="has pods"),
     ],
 )
@@ -86,7 +86,9 @@ def test_a_machine_that_changes_its_name_while_it_boots_is_the_same_machine():
     """
     From its object's name to its provider's: who waits for it goes on waiting for it.
     """
-    fleet = look(PoolState("a", 1, running("n1")), before=[Machine("default/a-m1", "a", MachineState.BOOTING, 50.0)])
+    fleet = look(
+        PoolState("a", 1, running("n1")), before=[PoolMachine("default/a-m1", "a", MachineState.BOOTING, 50.0)]
+    )
 
     assert {"default/a-m1": "n1"} == fleet.renamed
 
@@ -105,7 +107,10 @@ def test_what_was_asked_for_and_left_no_trace_yet_keeps_its_name_and_age():
     """
     Three are missing: two were asked for before and stay who they are, the third is somebody else's purchase.
     """
-    before = [Machine("a/0", "a", MachineState.REQUESTED, 10.0), Machine("a/1", "a", MachineState.REQUESTED, 20.0)]
+    before = [
+        PoolMachine("a/0", "a", MachineState.REQUESTED, 10.0),
+        PoolMachine("a/1", "a", MachineState.REQUESTED, 20.0),
+    ]
 
     fleet = look(PoolState("a", 3), before=before)
 
@@ -118,9 +123,12 @@ def test_who_waited_longest_becomes_the_first_machine_that_appears():
     """
     One of two has a name now: it is the older request, so that pods which wait for it go on waiting for it.
     """
-    before = [Machine("a/0", "a", MachineState.REQUESTED, 10.0), Machine("a/1", "a", MachineState.REQUESTED, 20.0)]
+    before = [
+        PoolMachine("a/0", "a", MachineState.REQUESTED, 10.0),
+        PoolMachine("a/1", "a", MachineState.REQUESTED, 20.0),
+    ]
 
-    fleet = look(PoolState("a", 2, (Instance("id-x", "", InstanceState.COMING),)), before=before)
+    fleet = look(PoolState("a", 2, (ProviderInstance("id-x", "", InstanceState.COMING),)), before=before)
 
     assert {"a/0": "id-x"} == fleet.renamed
     assert {"id-x": MachineState.BOOTING, "a/1": MachineState.REQUESTED} == {
@@ -132,10 +140,10 @@ def test_a_machine_that_has_become_a_node_is_known_under_both_names():
     """
     By the node's provider ID where the provider does not tell.
     """
-    before = [Machine("id-n1", "a", MachineState.BOOTING, 50.0)]
+    before = [PoolMachine("id-n1", "a", MachineState.BOOTING, 50.0)]
     notes = {"n1": NodeNote(provider_id="id-n1", created=900.0)}
 
-    fleet = look(PoolState("a", 1, (Instance("id-n1"),)), [node()], before, notes)
+    fleet = look(PoolState("a", 1, (ProviderInstance("id-n1"),)), [node()], before, notes)
 
     assert {"id-n1": "n1"} == fleet.renamed
     assert {"n1": MachineState.READY} == {one.name: one.state for one in fleet.machines.values()}
@@ -145,7 +153,10 @@ def test_without_stock_what_is_missing_has_failed():
     """
     With the provider's words; a machine that boots all the same is none of it.
     """
-    nodes = (Instance("id-b", "", InstanceState.COMING, "booting"), Instance("id-s", "", InstanceState.COMING, "none"))
+    nodes = (
+        ProviderInstance("id-b", "", InstanceState.COMING, "booting"),
+        ProviderInstance("id-s", "", InstanceState.COMING, "none"),
+    )
 
     fleet = look(PoolState("a", 3, nodes, short="none"))
 
@@ -172,7 +183,7 @@ def test_a_pool_whose_provider_cannot_tell_keeps_its_machines():
     """
     before = {
         one.name: one
-        for one in (Machine("a/0", "a", MachineState.REQUESTED, 10.0), Machine("n1", "a", MachineState.READY))
+        for one in (PoolMachine("a/0", "a", MachineState.REQUESTED, 10.0), PoolMachine("n1", "a", MachineState.READY))
     }
     standing = MachineInputs(1000.0, {"n1": node()}, {}, before)
 

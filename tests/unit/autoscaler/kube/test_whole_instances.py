@@ -11,7 +11,7 @@ from support.builders import ask, node
 from support.pools_builder import pod, seen
 
 from autoscaler.apis.rpc.core.templates import build_template
-from autoscaler.core.limits import Limits
+from autoscaler.core.limits import ScalingLimits
 from autoscaler.core.pools import Pool
 from autoscaler.core.scale_up import compute_demand
 from autoscaler.kube.observe.capacity import build_engine
@@ -21,7 +21,7 @@ from isolation.contract.model import CardRules, Instance, Mode, Placement, Reque
 from isolation.contract.names import CARDS
 from isolation.placement.engine import Engine
 
-LIMITS = Limits()
+LIMITS = ScalingLimits()
 
 
 def divided(name, *profiles, mode=Mode.CGPU):

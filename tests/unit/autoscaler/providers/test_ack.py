@@ -14,7 +14,13 @@ from aiohttp import web
 
 from autoscaler.providers import ack
 from autoscaler.providers.ack import AckProvider, AckSettings
-from autoscaler.providers.base import ChangedError, DeniedError, InstanceState, OutOfStockError, UnreachableError
+from autoscaler.providers.base import (
+    ChangedError,
+    DeniedError,
+    InstanceState,
+    OutOfStockError,
+    ProviderUnreachableError,
+)
 
 pytest.importorskip("alibabacloud_cs20151215", reason="the SDK is not installed: gpushare-k8s[ack]")
 
@@ -257,9 +263,9 @@ def test_a_pool_that_is_not_ours_to_change_now_is_left_alone(about, error, remed
         (403, "Forbidden.RAM", DeniedError),
         (404, "ErrorNodePoolNotFound", DeniedError),
         (400, "OperationDenied.NoStock", OutOfStockError),
-        (429, "Throttling.User", UnreachableError),
-        (400, "Throttling.User", UnreachableError),
-        (503, "ServiceUnavailable", UnreachableError),
+        (429, "Throttling.User", ProviderUnreachableError),
+        (400, "Throttling.User", ProviderUnreachableError),
+        (503, "ServiceUnavailable", ProviderUnreachableError),
     ],
 )
 def test_the_services_errors_are_distinguished(status, code, expected):
@@ -281,7 +287,7 @@ def test_a_service_that_does_not_answer_has_a_deadline(monkeypatch):
     cloud = NodePools(1)
     cloud.slow = 3600.0
 
-    with pytest.raises(UnreachableError):
+    with pytest.raises(ProviderUnreachableError):
         run_story(cloud, lambda provider: provider.grow("a", 1))
 
 
@@ -297,7 +303,7 @@ def test_nobody_there_is_unreachable():
         protocol="http",
     )
 
-    with pytest.raises(UnreachableError):
+    with pytest.raises(ProviderUnreachableError):
         asyncio.run(AckProvider(api, {"a": AckSettings("cn-hangzhou", CLUSTER, POOL)}).pools())
 
 

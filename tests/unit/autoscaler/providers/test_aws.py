@@ -13,7 +13,13 @@ import pytest
 
 from autoscaler.providers import aws, base
 from autoscaler.providers.aws import AwsProvider, AwsSettings
-from autoscaler.providers.base import ChangedError, DeniedError, InstanceState, OutOfStockError, UnreachableError
+from autoscaler.providers.base import (
+    ChangedError,
+    DeniedError,
+    InstanceState,
+    OutOfStockError,
+    ProviderUnreachableError,
+)
 
 NO_STOCK = (
     "We currently do not have sufficient g4dn.xlarge capacity in the Availability Zone you requested (eu-central-1a). "
@@ -298,12 +304,12 @@ def test_what_is_done_of_several_is_said_though_the_rest_fails(cloud):
 @pytest.mark.parametrize(
     ("code", "status", "expected"),
     [
-        ("Throttling", 400, UnreachableError),
-        ("InternalFailure", 500, UnreachableError),
+        ("Throttling", 400, ProviderUnreachableError),
+        ("InternalFailure", 500, ProviderUnreachableError),
         ("ResourceContention", 500, ChangedError),
         ("ScalingActivityInProgress", 400, ChangedError),
         ("AccessDenied", 403, DeniedError),
-        ("InsufficientInstanceCapacity", 500, UnreachableError),
+        ("InsufficientInstanceCapacity", 500, ProviderUnreachableError),
         ("InsufficientInstanceCapacity", 400, OutOfStockError),
     ],
     ids=str,
@@ -334,7 +340,7 @@ def test_a_service_that_does_not_answer_has_a_deadline(monkeypatch):
     provider = AwsProvider(groups, {"a": AwsSettings("r", "a")})
     monkeypatch.setattr(aws, "WRITE_SECONDS", 0.1)
 
-    with pytest.raises(UnreachableError, match="timed out after"):
+    with pytest.raises(ProviderUnreachableError, match="timed out after"):
         asyncio.run(provider.grow("a", 1))
     over.set()
 

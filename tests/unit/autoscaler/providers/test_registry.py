@@ -9,7 +9,14 @@ import json
 import pytest
 
 from autoscaler.providers import aws
-from autoscaler.providers.base import DeniedError, Instance, InstanceState, MissingError, PoolState, UnreachableError
+from autoscaler.providers.base import (
+    DeniedError,
+    InstanceState,
+    MissingError,
+    PoolState,
+    ProviderInstance,
+    ProviderUnreachableError,
+)
 from autoscaler.providers.core.node_description import aws_template, capi_template
 from autoscaler.providers.core.stock import is_out_of_stock, shorten_error
 from autoscaler.providers.naming import NodeNames
@@ -148,12 +155,12 @@ def test_what_is_unknown_is_neither_empty_nor_gone():
     """
     An unreachable provider's pools are named with the reason; a pool that it forgot, too.
     """
-    down = Shelf(error=UnreachableError("no answer"))
+    down = Shelf(error=ProviderUnreachableError("no answer"))
     up = Shelf(PoolState("b", 1))
     reading = asyncio.run(Providers({"a": down, "b": up, "c": up}).read())
 
     assert ["b"] == list(reading.states)
-    assert UnreachableError is type(reading.failed["a"])
+    assert ProviderUnreachableError is type(reading.failed["a"])
     assert DeniedError is type(reading.failed["c"])
 
 
@@ -169,7 +176,11 @@ def test_nodes_are_named_by_their_provider_id():
     """
     The cloud knows machines, the cluster knows nodes: asked and answered in the cluster's words.
     """
-    cloud = Shelf(PoolState("a", 2, (Instance("aws:///z/i-1"), Instance("aws:///z/i-2", state=InstanceState.COMING))))
+    cloud = Shelf(
+        PoolState(
+            "a", 2, (ProviderInstance("aws:///z/i-1"), ProviderInstance("aws:///z/i-2", state=InstanceState.COMING))
+        )
+    )
     providers = Providers({"a": cloud}, Names({"aws:///z/i-1": "node-1"}))
 
     async def story():
@@ -186,8 +197,8 @@ def test_a_machine_whose_node_is_unknown_is_not_taken_for_one_without():
     """
     It would be given up as one that never came: the pool is unknown at all.
     """
-    cloud = Shelf(PoolState("a", 1, (Instance("i-1"),)))
-    reading = asyncio.run(Providers({"a": cloud}, Names(UnreachableError("no list"))).read())
+    cloud = Shelf(PoolState("a", 1, (ProviderInstance("i-1"),)))
+    reading = asyncio.run(Providers({"a": cloud}, Names(ProviderUnreachableError("no list"))).read())
 
     assert {} == reading.states
     assert ["a"] == list(reading.failed)

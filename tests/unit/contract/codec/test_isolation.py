@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from isolation.contract.backends import BACKENDS, Choice
+from isolation.contract.backends import BACKENDS, BackendChoice
 from isolation.contract.codec import CodecError, decode_isolation, encode_isolation, node_of
 from isolation.contract.model import Request
 from isolation.contract.names import ACK, ISOLATION
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.nodes import check_nodes
 from isolation.doctor.checks.cluster.parse import node_facts
-from isolation.doctor.checks.finding import State
+from isolation.doctor.checks.finding import FindingState
 from isolation.scheduler.admission.core.node_sizes import explain_misfit, measure_nodes
 
-NOTHING = Choice(None, "backend kernel cannot be used here: driver 595.45 is older than 615")
+NOTHING = BackendChoice(None, "backend kernel cannot be used here: driver 595.45 is older than 615")
 
 
 def node(choice, mode="cgpu"):
@@ -31,7 +31,7 @@ def node(choice, mode="cgpu"):
 @pytest.mark.parametrize("name", sorted(BACKENDS))
 def test_what_an_agent_chose_is_read_back_with_its_sentence(name):
     backend = BACKENDS[name]
-    assert decode_isolation(encode_isolation(Choice(backend))) == (name, backend.sentence)
+    assert decode_isolation(encode_isolation(BackendChoice(backend))) == (name, backend.sentence)
 
 
 def test_why_nothing_can_be_held_is_read_back():
@@ -47,7 +47,7 @@ def test_what_is_no_such_annotation_is_refused(text):
 
 
 def test_a_node_that_can_hold_nothing_serves_nothing():
-    held = node_of(node(Choice(BACKENDS["kernel"])))
+    held = node_of(node(BackendChoice(BACKENDS["kernel"])))
     unheld = node_of(node(NOTHING))
     assert (held.serving, held.unheld) == (True, "")
     assert (unheld.serving, unheld.unheld) == (False, NOTHING.reason)
@@ -57,7 +57,7 @@ def test_a_node_that_can_hold_nothing_serves_nothing():
 
 def test_admission_refuses_what_no_node_can_hold_and_says_why():
     request = Request(cards=1, card_bytes=4 * GIB)
-    two = [node_of(node(NOTHING)), node_of(node(Choice(BACKENDS["library"])))]
+    two = [node_of(node(NOTHING)), node_of(node(BackendChoice(BACKENDS["library"])))]
     assert explain_misfit(request, measure_nodes(two), ACK, GIB) is None
     said = explain_misfit(request, measure_nodes(two[:1]), ACK, GIB)
     assert said is not None
@@ -67,9 +67,13 @@ def test_admission_refuses_what_no_node_can_hold_and_says_why():
 @pytest.mark.parametrize(
     ("choice", "state", "said"),
     [
-        (Choice(BACKENDS["kernel"]), State.OK, "kernel and library: memory hard, counting all device memory"),
-        (NOTHING, State.PROBLEM, "older than 615"),
-        (None, State.OK, "no node agent says"),
+        (
+            BackendChoice(BACKENDS["kernel"]),
+            FindingState.OK,
+            "kernel and library: memory hard, counting all device memory",
+        ),
+        (NOTHING, FindingState.PROBLEM, "older than 615"),
+        (None, FindingState.OK, "no node agent says"),
     ],
 )
 def test_the_doctor_says_in_a_sentence_what_holds(choice, state, said):

@@ -26,8 +26,8 @@ from isolation.contract.stack import (
     PENDING,
     STARTING,
     UP,
-    Alert,
-    ProcessStatus,
+    StackAlert,
+    StackProcess,
     StackStatus,
     TenantStatus,
 )
@@ -37,12 +37,12 @@ NOTES = (("clock", "x60"), ("metrics", "http://127.0.0.1:9448/metrics"))
 
 def tenant(name, gib, does="keeps its promise", **more):
     """A tenant as it was sent on."""
-    return TenantStatus(name, does, gib * GIB, None, True, ProcessStatus(name, **{"state": UP, **more}))
+    return TenantStatus(name, does, gib * GIB, None, True, StackProcess(name, **{"state": UP, **more}))
 
 
 def alert(name="GpushareContainerMemoryOverLimit", state=FIRING, severity="warning", subject="stray"):
     """One alert."""
-    return Alert(name, severity, state, subject, f"{subject} uses more than promised", "2026-01-01T00:00:00Z")
+    return StackAlert(name, severity, state, subject, f"{subject} uses more than promised", "2026-01-01T00:00:00Z")
 
 
 def machine(**more):
@@ -63,9 +63,9 @@ def machine(**more):
         tenant("late", 3, state=STARTING),
     )
     parts = (
-        ProcessStatus("exporter", UP, "http://127.0.0.1:9445/metrics"),
-        ProcessStatus("prometheus", UP, "http://127.0.0.1:9449"),
-        ProcessStatus("alertmanager", STARTING, "http://127.0.0.1:9450"),
+        StackProcess("exporter", UP, "http://127.0.0.1:9445/metrics"),
+        StackProcess("prometheus", UP, "http://127.0.0.1:9449"),
+        StackProcess("alertmanager", STARTING, "http://127.0.0.1:9450"),
     )
     alerts = (alert("GpusharePromisedMemoryUnused", PENDING, subject="serve"), alert(), alert("X", severity="critical"))
     fields = {"tenants": tenants, "processes": parts, "node": node("box", cards=cards, uses=uses), "alerts": alerts}
@@ -144,7 +144,7 @@ def test_without_unicode():
 
 def test_names_cannot_move_the_cursor():
     """Neither a label nor a summary from elsewhere brings control characters to the terminal."""
-    bad = Alert("A\x1b[2J", "w\r", "firing\x07", "s\n", "\x9b1m", "")
+    bad = StackAlert("A\x1b[2J", "w\r", "firing\x07", "s\n", "\x9b1m", "")
     lines = draw_overview(small_fleet(), (160, 50), NOTES, machine(alerts=(bad,), remarks=("\x1b]0;x\x07",)))
     stripped = "".join(line.plain for line in lines)
 
