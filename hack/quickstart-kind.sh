@@ -303,7 +303,11 @@ purchase() {
   show kubectl label node "$spare" gpushare.dev/pool=demo ack.node.gpu.schedule=core_mem --overwrite
   show kubectl uncordon "$spare"
   show kubectl -n "$ours" patch nodepool demo --subresource=status --type=merge -p '{"status":{"replicas":1}}'
-  show kubectl rollout status deployment/gpushare-more --timeout="${wait}s"
+  show kubectl rollout status deployment/gpushare-more --timeout="${wait}s" || {
+    gpushare explain "$pending" || true
+    kubectl get events --field-selector "involvedObject.kind=Node,involvedObject.name=$spare" --sort-by=.lastTimestamp | tail -n 5
+    fail "the pods do not run on the new node $spare: see above, and kubectl describe node $spare"
+  }
   both() { ! gpushare top --once | grep -q '?'; }
   until_true 60 both || true
   show gpushare top --once
@@ -323,12 +327,13 @@ delete() {
   kubectl version >/dev/null 2>&1 || fail "there is no kind cluster $cluster, and the API server of your kubectl context does not answer"
   made=$(kubectl get namespace "$system" --ignore-not-found -o jsonpath="{$jsonpath}")
   if [ "$made" = installation ]; then
+    left=$(kubectl get pods -A -l 'gpushare.dev/shared=true,app notin (gpushare-demo, gpushare-more)' \
+      -o jsonpath='{range .items[*]}{.metadata.namespace}/{.metadata.name} {end}')
+    [ -z "$left" ] || fail "pods of yours have shares: ${left% }; delete them first, without an agent they cannot restart"
     # Pods with shares first, while there is an agent that takes their shares back.
     kubectl delete -k hack/quickstart/more --ignore-not-found
     kubectl delete -k manifests/overlays/demo/tenants --ignore-not-found
     kubectl wait pods -l 'app in (gpushare-demo, gpushare-more)' --for=delete --timeout="${wait}s"
-    left=$(kubectl get pods -A -l gpushare.dev/shared=true -o jsonpath='{range .items[*]}{.metadata.namespace}/{.metadata.name} {end}')
-    [ -z "$left" ] || fail "pods of yours have shares: ${left% }; delete them first, without an agent they cannot restart"
     kubectl delete -f hack/quickstart/prometheus.yaml --ignore-not-found
     kubectl delete -k hack/quickstart --ignore-not-found
   else

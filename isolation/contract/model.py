@@ -15,6 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from isolation.contract.names import DRAIN
 from isolation.contract.quantity import GIB
 
 if TYPE_CHECKING:
@@ -335,6 +336,11 @@ class Node:
     """By pod UID, what is in force of records that were changed; None: its agent says nothing of that."""
     unheld: str = ""
     """Why nothing there can hold what its mode promises, by its agent; empty: something does."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the autoscaler empties it, or has given it up."""
+        return any(taint.key == DRAIN for taint in self.taints)
 
 
 @dataclass(frozen=True, slots=True)

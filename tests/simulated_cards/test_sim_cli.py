@@ -60,7 +60,7 @@ def test_json_to_stdout_is_the_whole_of_stdout_and_has_the_documented_keys(files
     """
     The table goes to stderr then; every run and every policy is there, in the order asked.
     """
-    done = gpushare_sim(*files, "--policy", "best-fit,potential", "--seeds", "7-8,3", "--json", "-")
+    done = gpushare_sim(*files, "--policy", "best-fit,potential", "--seeds", "7-8,3", "--json")
 
     document = json.loads(done.stdout)
     assert 0 == done.exit_code

@@ -170,7 +170,8 @@ def _node(fleet: ObservedMachines, now: MachineInputs, node: Node, pool: str, sh
     registered = _registered(node, shape)
     why = _why_lost(node, note) if registered else "its cards are no longer registered"
     if why and _rising(now, node, note, registered=registered):
-        now.put(fleet, PoolMachine(node.name, pool, MachineState.NO_DEVICES, note.created))
+        # Not since its creation: an older node may have joined the pool a moment ago
+        now.put(fleet, PoolMachine(node.name, pool, MachineState.NO_DEVICES, now.at))
     elif why:
         fleet.lost[node.name] = why
         fleet.count[pool] = fleet.count.get(pool, 0) + 1

@@ -33,7 +33,17 @@ def fleet_pods(view: StoreView) -> list[FleetPod]:
 
 
 def _node(node: Node) -> FleetNode:
-    return FleetNode(node.name, node.mode, node.cards, node.ready, node.cordoned, node.serving, node.pool, node.address)
+    return FleetNode(
+        node.name,
+        node.mode,
+        node.cards,
+        node.ready,
+        node.cordoned,
+        node.serving,
+        node.pool,
+        node.address,
+        node.draining,
+    )
 
 
 def _pod(pod: Pod, nodes: Mapping[str, Node]) -> FleetPod:

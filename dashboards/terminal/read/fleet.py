@@ -38,6 +38,8 @@ class FleetNode:
     serving: bool = True
     pool: str = ""
     address: str = ""
+    draining: bool = False
+    """The autoscaler empties it."""
 
     @property
     def state(self) -> str:
@@ -46,6 +48,8 @@ class FleetNode:
             return "not ready"
         if self.cordoned:
             return "cordoned"
+        if self.draining:
+            return "draining"
         return "" if self.serving else "no agent"
 
 

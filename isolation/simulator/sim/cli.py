@@ -121,8 +121,15 @@ class Seeds(click.ParamType[tuple[int, ...]]):
     help="GPU requests of all pods that arrive, as a multiple of all cards.",
 )
 @click.option("--seeds", type=Seeds(), show_default="42-51", help="Random seeds, one run each: 42-51 or 42,43.")
-@options.output(text="Output format. json: runs and summary; same as --json -.", alias=False)
-@click.option("--json", "json_out", metavar="OUT", help="Write runs and summary as JSON; - writes to stdout.")
+@options.output(text="Output format. json: runs and summary; same as --json.", alias=False)
+@click.option(
+    "--json",
+    "json_out",
+    is_flag=False,
+    flag_value="-",
+    metavar="[OUT]",
+    help="Write runs and summary as JSON to the file OUT; without OUT, or with -, to stdout.",
+)
 @click.option(
     "--details", is_flag=True, help="With --json, add failure reasons, fragmentation and allocation curve of each run."
 )

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from support.doctor_facts import CARDS, NOW, WEBHOOK, certificate, facts, has, node, record, share
 
 from isolation.contract.codec import encode_allocation
-from isolation.contract.model import Ask, Placement, Request, Slice
+from isolation.contract.model import Ask, Placement, Request, Slice, Taint
+from isolation.contract.names import DRAIN
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Secret, Unavailable, Workload
 from isolation.doctor.checks.cluster.findings import check_cluster
@@ -44,6 +45,18 @@ SPEAKS_HAMI = {
     **WEBHOOK,
     "webhooks": [{**WEBHOOK["webhooks"][0], "matchConditions": [{"expression": "'nvidia.com/gpumem' in c.x"}]}],
 }
+
+
+def test_nodes_that_the_autoscaler_empties_are_named():
+    """It is no fault, and their cards get no new pods all the same."""
+    known = node()
+    draining = replace(known, node=replace(known.node, taints=(Taint(DRAIN),)))
+    [finding] = [one for one in check_cluster(facts(nodes=(draining,)), NOW) if one.check == "cluster.cards"]
+
+    assert (FindingState.OK, True) == (
+        finding.state,
+        finding.evidence.startswith(f"the autoscaler empties {known.name}"),
+    )
 
 
 @pytest.mark.parametrize(

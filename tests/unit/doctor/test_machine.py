@@ -300,6 +300,7 @@ def kubelet(config="", names=("kubelet.sock",), running=("kubelet",), *, pod_res
         (kubelet(Unreadable("Permission denied")), "machine.kubelet", FindingState.UNKNOWN),
         (kubelet(names=()), "machine.kubelet_sockets", FindingState.PROBLEM),
         (kubelet(pod_resources=False), "machine.kubelet_sockets", FindingState.PROBLEM),
+        (Kubelet(("kubelet",), ""), "machine.other_plugins", FindingState.UNKNOWN),
         (kubelet(names=("kubelet.sock", "nvidia-gpu.sock")), "machine.other_plugins", FindingState.WARNING),
         (kubelet(names=("kubelet.sock", "aliyungpushare.sock")), "machine.other_plugins", FindingState.PROBLEM),
         (kubelet(names=("kubelet.sock", "gpushare-mem.sock")), "machine.other_plugins", FindingState.OK),

@@ -136,6 +136,9 @@ def _check_cards(shared: Iterable[ClusterNode]) -> Finding:
         rest = f" (and cards of {len(unhealthy) - 1} more nodes)" if len(unhealthy) > 1 else ""
         fix = "drain the node if its MIG instances were changed; else see runbook GpushareNodeAgentCardsUnhealthy"
         return warning(check, f"cards get no new pods on {evidence}{rest}", fix)
+    draining = [one for one in shared if one.node is not None and one.node.draining]
+    if draining:
+        return ok(check, f"the autoscaler empties {_some(draining)}; all other cards get new pods")
     return ok(check, "all cards get new pods")
 
 

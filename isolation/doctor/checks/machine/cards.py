@@ -37,7 +37,7 @@ def check_cards(facts: MachineFacts) -> list[Finding]:
 def _check_present(cards: CardFacts) -> Finding:
     check = "machine.cards"
     if cards.why:
-        return problem(check, cards.why, "install the NVIDIA driver, or use simulated cards with --simgpu FILE")
+        return problem(check, cards.why, "if the driver is there, see its messages in `dmesg | grep NVRM`")
     if not cards.cards:
         return problem(check, "the driver reports no card", "check `nvidia-smi -L` and `dmesg | grep NVRM`")
     unhealthy = [card.index for card in cards.cards if not card.healthy]

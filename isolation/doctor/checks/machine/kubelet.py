@@ -155,6 +155,9 @@ def _check_sockets(kubelet: Kubelet) -> Finding:
 
 def _check_other_plugins(kubelet: Kubelet, *, whole_cards: bool) -> Finding:
     check = "machine.other_plugins"
+    if isinstance(kubelet.plugins, Missing):
+        fix = "start the kubelet, or set --kubelet-dir if it runs with another --root-dir"
+        return unknown(check, "there is no folder of device plugins", fix)
     if not isinstance(kubelet.plugins, Folder):
         return unknown(check, "cannot list other device plugins", "run as root")
     vendors = [name for name in kubelet.plugins.names if name.endswith(".sock") and "nvidia" in name.lower()]

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.core.lifecycle import MachineState, PoolMachine
+from autoscaler.core.limits import ScalingLimits
+from autoscaler.core.scale_down import find_failed_machines
 from autoscaler.kube.annotations import DrainRecord, NodeNote, read_drain
 from autoscaler.kube.observe.machines import MachineInputs, join_machines
 from autoscaler.providers.base import InstanceState, PoolState, ProviderInstance
@@ -57,6 +59,20 @@ def test_a_node_is_what_it_says_of_itself(seen, expected):
 
     assert expected is fleet.machines["n1"].state
     assert (expected is MachineState.DELETING) is ("n1" in fleet.lost)
+
+
+def test_an_old_node_that_has_just_joined_a_pool_has_its_time_to_register_cards():
+    """
+    Its creation was long ago: what counts is since when it is seen there, whoever is asked again.
+    """
+    notes = {"n1": NodeNote(uid="n1", created=-86_400.0)}
+    first = look(PoolState("a", 1, running("n1")), [node(cards=())], notes=notes, busy=()).machines["n1"]
+    again = look(PoolState("a", 1, running("n1")), [node(cards=())], [first], notes, busy=()).machines["n1"]
+
+    assert (MachineState.NO_DEVICES, 1000.0) == (first.state, first.since)
+    assert first == again
+    assert [] == list(find_failed_machines({"n1": first}, ScalingLimits(), 1299.0, ()))
+    assert ["n1"] == [step.node for step in find_failed_machines({"n1": first}, ScalingLimits(), 1301.0, ())]
 
 
 @pytest.mark.parametrize(

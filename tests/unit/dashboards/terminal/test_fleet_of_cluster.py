@@ -13,7 +13,7 @@ from support.views_harness import node_json, pod_json
 from dashboards.terminal.read.api_server import read_into
 from dashboards.terminal.read.cluster import fleet_nodes, fleet_pods
 from isolation.contract.model import Mode
-from isolation.contract.names import ACK, AGENT, ALLOCATION, CARDS, POOL
+from isolation.contract.names import ACK, AGENT, ALLOCATION, CARDS, DRAIN, POOL
 from isolation.contract.quantity import GIB
 from isolation.kube.store import Store
 
@@ -142,6 +142,7 @@ NOT_READY = {"status": node_json("n-5", 1)["status"] | {"conditions": [{"type": 
         (node_json("n-1", 4, 15), Mode.CGPU, ["GPU-n-1-0", "GPU-n-1-1", "GPU-n-1-2", "GPU-n-1-3"], ""),
         (without_annotations(node_json("n-2", 2, 15)), Mode.CGPU, ["n-2/0", "n-2/1"], ""),
         (node_json("n-4", 1) | {"spec": {"unschedulable": True}}, Mode.CGPU, ["GPU-n-4-0"], "cordoned"),
+        (node_json("n-3", 1) | {"spec": {"taints": [{"key": DRAIN}]}}, Mode.CGPU, ["GPU-n-3-0"], "draining"),
         (node_json("n-5", 1) | NOT_READY, Mode.CGPU, ["GPU-n-5-0"], "not ready"),
         (annotated(node_json("n-6", 1), AGENT, "stopping"), Mode.CGPU, ["GPU-n-6-0"], "no agent"),
         (annotated(node_json("n-7", 2, 15), CARDS, '{"version": 9}'), Mode.CGPU, ["n-7/0", "n-7/1"], ""),
