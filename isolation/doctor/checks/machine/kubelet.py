@@ -195,7 +195,7 @@ def _check_devices(text: Text) -> Finding:
     if old:
         fix = "drain the node, stop the kubelet, remove device-plugins/kubelet_internal_checkpoint, start the kubelet"
         return problem(check, f"containers have devices of another release of gpushare: {named(old)}", fix)
-    return ok(check, f"{len(ids)} of our devices are given to containers")
+    return ok(check, f"the kubelet's checkpoint names {len(ids)} of our devices, all of this release")
 
 
 def _shares(name: str) -> bool:
