@@ -36,7 +36,7 @@ PLACES: Final = ("machine", "cluster", "inside")
 @click.option("--kubeconfig", type=_FILE, metavar="PATH", help="Cluster checks: kubeconfig file.")
 @click.option("--context", metavar="NAME", help="Cluster checks: context of the kubeconfig.")
 @click.option(
-    "--simgpu", type=_FILE, metavar="PATH", help="Machine checks: file with simulated cards (see gpushare simgpu)."
+    "--simgpu", type=_FILE, metavar="PATH", help="Machine checks: simulated cards, made by gpushare simgpu create."
 )
 @click.option(
     "--root",

@@ -35,14 +35,14 @@ _OLD: Final = "system.slice/containerd.service"
 
 
 class KernelCgroups:
-    """Fulfils `allocations.Processes`."""
+    """Fulfils `allocations.ProcessLookup`."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
         self._trees: tuple[Path, ...] = ()
 
     def pids(self, uid: str, container: str) -> frozenset[int] | None:
-        """See `allocations.Processes`."""
+        """See `allocations.ProcessLookup`."""
         return self._pids(uid, lambda group: container in group.name)
 
     def group(self, uid: str, container: str) -> Path | None:
@@ -51,7 +51,7 @@ class KernelCgroups:
         return next((one for one in groups if container in one.name and (one / "cgroup.controllers").is_file()), None)
 
     def strays(self, uid: str, known: Collection[str]) -> frozenset[int] | None:
-        """See `allocations.Processes`."""
+        """See `allocations.ProcessLookup`."""
         return self._pids(uid, lambda group: not any(one in group.name for one in known))
 
     def _pids(self, uid: str, chosen: Callable[[Path], bool]) -> frozenset[int] | None:
