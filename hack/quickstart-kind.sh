@@ -357,7 +357,7 @@ delete() {
     kubectl patch node "$one" --subresource=status --type=merge -p "{\"status\":{\"capacity\":$names,\"allocatable\":$names}}" >/dev/null
   done
   echo "in the nodes' status aliyun.com/gpu-mem stays, allocatable 0, until the Node object is deleted: the kubelet keeps the name"
-  echo "on the nodes /var/lib/gpushare stays, with the simulated cards, and /var/run/cdi/gpushare-*.json (docs/upgrade.md)"
+  echo "on the nodes /var/lib/gpushare stays, with the simulated cards, and /var/run/cdi/gpushare-*.json if an agent was killed (docs/upgrade.md)"
 }
 
 # A function, so that the file may change while it runs.
