@@ -8,13 +8,16 @@ Decides their spelling, once; kubectl's where kubectl has the option. What a com
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from isolation.contract.quantity import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+F = TypeVar("F", bound="Callable[..., Any]")
 FOR_PROGRAMS = "Output format. json: for programs."
 
 
@@ -36,6 +39,13 @@ class WholeNumber(click.IntRange):
     def __init__(self, least: int, most: int, unit: str = "") -> None:
         super().__init__(least, most)
         self.name = f"whole number of {unit}" if unit else "whole number"
+
+
+def memory_unit(text: str) -> Callable[[F], F]:
+    """`--memory-unit`, as `unit`: one of `contract.quantity.UNITS`."""
+    return click.option(
+        "--memory-unit", "unit", type=click.Choice(list(UNITS)), default="1GiB", show_default=True, help=text
+    )
 
 
 def output(*more: str, text: str = FOR_PROGRAMS, alias: bool = True) -> Callable[[Callable[..., Any]], Any]:

@@ -73,14 +73,7 @@ class NoSuchPodFailure(click.ClickException):
 @click.option(
     "--timeout", type=click.FloatRange(1, 86400), default=60.0, show_default=True, help="With --wait: seconds."
 )
-@click.option(
-    "--memory-unit",
-    "unit",
-    type=click.Choice(sorted(UNITS)),
-    default="1GiB",
-    show_default=True,
-    help="Card memory of one unit of aliyun.com/gpu-mem. Must be the same in the whole cluster.",
-)
+@options.memory_unit("Card memory of one unit of aliyun.com/gpu-mem. Must be the same in the whole cluster.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Kubeconfig file.")
 @click.option("--context", metavar="NAME", help="Kubeconfig context. Default: current-context.")
 def resize(**given: Any) -> None:

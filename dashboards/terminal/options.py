@@ -21,6 +21,7 @@ from dashboards.terminal.read.source import LOCAL, SourceSelection
 from dashboards.terminal.table import NARROWEST, TextOutput
 from isolation.contract.quantity import UNITS
 from isolation.kube.options import NumberType
+from isolation.options import memory_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,14 +84,7 @@ _READING: Final = (
         metavar="SECONDS",
         help="Time limit for all reads together.",
     ),
-    click.option(
-        "--memory-unit",
-        "unit",
-        type=click.Choice(list(UNITS)),
-        default="1GiB",
-        show_default=True,
-        help="Size of a gpu-mem unit.",
-    ),
+    memory_unit("Size of a gpu-mem unit."),
     click.option("--no-color", "plain", is_flag=True, help="Disable colours, as NO_COLOR does."),
 )
 

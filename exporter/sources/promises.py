@@ -35,7 +35,7 @@ from exporter.pipeline.snapshot import HoldSample, PromiseSample
 from exporter.sources.errors import SourceError
 from exporter.sources.regions import RegionReader
 from isolation.contract import abi
-from isolation.contract.host_allocation import MAX_CHARS, HostAllocationError, load
+from isolation.contract.host_allocation import MAX_CHARS, HostAllocationError, load, store_beside
 from isolation.host import liveness, process
 from isolation.host.core.compute_rates import card_limit
 from isolation.host.files import read_whole
@@ -73,7 +73,7 @@ def default_stores(simgpu: Path | None = None, book: Path | None = None) -> tupl
     """The allocation stores of this machine, or of a simulated one; `book` instead of them, where one was chosen."""
     if book is not None:
         return (book,)
-    return (simgpu.with_name(f"{simgpu.name}.allocations"),) if simgpu is not None else (COMMON_STORE, USER_STORE)
+    return (store_beside(simgpu),) if simgpu is not None else (COMMON_STORE, USER_STORE)
 
 
 @dataclass(slots=True)

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from isolation.contract.abi import CARDS
 from isolation.contract.model import FULL_CORE, MAX_UID, MAX_WEIGHT, Compute, ComputePolicy, Slice, Trust
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FORMAT: Final = 1
 MAX_CHARS: Final = 1 << 20
@@ -24,6 +27,11 @@ MAX_PIDS: Final = 1 << 22
 """PID_MAX_LIMIT: linux/include/linux/threads.h."""
 POLICIES: Final = frozenset(policy.value for policy in ComputePolicy)
 _NO_POLICY: Final = ComputePolicy.NONE.value
+
+
+def store_beside(hardware: Path) -> Path:
+    """The folder with the allocations of `gpushare run` on simulated cards, which lies next to their hardware file."""
+    return hardware.with_name(f"{hardware.name}.allocations")
 
 
 class HostAllocationError(ValueError):

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from isolation.contract.abi import LOCK_OFFSET, SLOTS
 from isolation.contract.host_allocation import MAX_PIDS, Process
+from isolation.file_locks import NOT_THERE, locked
 from isolation.host import cgroup, process
 from isolation.host.files import open_regular, read_text
 
@@ -41,8 +42,7 @@ MAX_MEMBERS: Final = 4096
 MEMBERS_BYTES: Final = 1 << 17
 _OFD_GETLK: Final = 36  # F_OFD_GETLK: linux/include/uapi/asm-generic/fcntl.h
 _FLOCK: Final = struct.Struct("@hhqqi4x")
-_NO_FOLDER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-_NO_REGION: Final = _NO_FOLDER | {errno.EINVAL, errno.ENXIO}
+_NO_REGION: Final = NOT_THERE | {errno.EINVAL, errno.ENXIO}
 """With what `open_regular` says of a special file: the library maps and locks regular ones only."""
 
 
@@ -89,29 +89,6 @@ class Liveness:
 def lives(entry: HostAllocation, folder: Path, boot: str) -> bool:
     """The same for one allocation on this machine, with all that its folder says. Nothing outlives a boot."""
     return entry.boot == boot and Liveness().lives(entry, folder, folder / REGION, members(folder))
-
-
-def locked(path: str | Path, flags: int = os.O_DIRECTORY, *, unknown: bool = True) -> bool:
-    """
-    Whether a process holds the flock of an allocation's folder (or of a file); what is gone is not held.
-
-    `unknown`: the answer where that cannot be told, for lack of rights for example. It is yes for allocations: to
-    call a living one dead gives its memory to a second tenant.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags)
-    except OSError as exc:
-        return unknown and exc.errno not in _NO_FOLDER
-    try:
-        # shared, so that those who ask at the same moment do not take each other for the holder
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return unknown
-    finally:
-        os.close(fd)
-    return False
 
 
 def slots_locked(region: str | Path, *, unknown: bool = True) -> bool:

@@ -17,7 +17,7 @@ import click
 
 from isolation import logs
 from isolation.contract.names import SYSTEM_NAMESPACE
-from isolation.contract.quantity import UNITS
+from isolation.options import memory_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,14 +99,7 @@ def process_options(*, metrics: str, lease: str) -> Callable[[Callable[..., Any]
             hidden=True,
             help="Port for /metrics and health probes on all interfaces: the older spelling of --listen 0.0.0.0:PORT.",
         ),
-        click.option(
-            "--memory-unit",
-            "unit",
-            type=click.Choice(sorted(UNITS)),
-            default="1GiB",
-            show_default=True,
-            help="Card memory of one unit of aliyun.com/gpu-mem. Must be the same in the whole cluster.",
-        ),
+        memory_unit("Card memory of one unit of aliyun.com/gpu-mem. Must be the same in the whole cluster."),
         click.option(
             "--namespace",
             envvar="POD_NAMESPACE",

@@ -21,6 +21,7 @@ import click
 
 from isolation import options
 from isolation.contract.abi import Policy
+from isolation.contract.host_allocation import store_beside
 from isolation.contract.model import CardChoice
 from isolation.host import liveness
 from isolation.host.feed import Feeder
@@ -175,7 +176,7 @@ def _open_store(path: Path | None, simulated: Path | None) -> AllocationStore:
     if path is not None:
         return AllocationStore(path.resolve())
     if simulated is not None:
-        return AllocationStore(simulated.with_name(f"{simulated.name}.allocations"))
+        return AllocationStore(store_beside(simulated))
     home = default_directory()
     return AllocationStore(home, (FALLBACK_DIRECTORY,) if home == SYSTEM_DIRECTORY else ())
 

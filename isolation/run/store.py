@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from isolation.contract.host_allocation import HostAllocation, HostAllocationError, dump, load
+from isolation.file_locks import locked
 from isolation.host import cgroup, liveness, process
 from isolation.host.files import read_text
 
@@ -165,7 +166,7 @@ class AllocationStore:
     def _sweep(self) -> None:
         """Remove drafts and removals whose process has ended."""
         for path in self.home.iterdir():
-            if path.name.startswith((_DRAFT, _REMOVED)) and not liveness.locked(path):
+            if path.name.startswith((_DRAFT, _REMOVED)) and not locked(path):
                 _remove_remains(path)
 
     @staticmethod

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from isolation.host import liveness
+from isolation.file_locks import locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,4 +82,4 @@ def _is_active(path: Path) -> bool:
 
 def _is_locked(path: Path) -> bool:
     """Whether its run lives; a ticket that cannot be opened delays no run."""
-    return liveness.locked(path, os.O_NONBLOCK, unknown=False)
+    return locked(path, os.O_NONBLOCK, unknown=False)

@@ -8,9 +8,7 @@ libraries they load (`create --driver` puts links there).
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from isolation import options
+from isolation.contract.host_allocation import store_beside
+from isolation.file_locks import locked
 from isolation.simgpu.hardware import (
     DRIVER,
     LIBRARIES,
@@ -92,25 +92,10 @@ def _refuse_to_replace(path: Path) -> None:
     if users:
         shown = ", ".join(str(pid) for pid in sorted(users)[:5])
         raise SimulatorError(f"{path} is in use by {len(users)} processes ({shown}); stop them, or use --force")
-    store = path.resolve().with_name(f"{path.name}.allocations")
-    if promised := [folder.name for folder in (store.iterdir() if store.is_dir() else ()) if _is_locked(folder)]:
+    store = store_beside(path.resolve())
+    if promised := [folder.name for folder in (store.iterdir() if store.is_dir() else ()) if locked(folder)]:
         shown = ", ".join(sorted(promised)[:5])
         raise SimulatorError(f"`gpushare run` has promised cards of {path} ({shown}); end these runs, or use --force")
-
-
-def _is_locked(folder: Path) -> bool:
-    """Whether a process of this allocation of `gpushare run` lives: each inherits a lock on its folder."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -205,7 +205,7 @@ def test_full_disk_is_reported_in_a_sentence():
 
 
 def test_busy_port_is_reported_with_the_way_out():
-    """A port that somebody has ends the command with status 1, as it does other servers, before anything runs."""
+    """A port that is in use ends the command with status 1, as it does other servers, before anything runs."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

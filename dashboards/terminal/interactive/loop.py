@@ -97,7 +97,7 @@ class Browser:
 
 
 def browse(source: SourceSelection, output: TextOutput, begin: StartOptions) -> None:
-    """Until q or Ctrl-C. Raises CannotReadError where not even the first reading succeeds."""
+    """Until q or Ctrl-C. Raises UnreadableSourceError where not even the first reading succeeds."""
     with Terminal() as terminal:
         browser = Browser(source, output, begin, terminal.wake)
         while not browser.state.done:

@@ -16,14 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 from dashboards.terminal.read.breaches import BreachError, BreachRow, parse_breaches
 from dashboards.terminal.read.http import FetchError, fetch
 from dashboards.terminal.read.processes import Processes, parse_processes
 from dashboards.terminal.read.usage import FAMILIES, LIVELY, Usage, build_fleet, build_usage
 from isolation.contract.exposition import ExpositionError, parse_page, parse_query_answer
 from isolation.contract.text import printable
+from isolation.options import CannotReadError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from dashboards.terminal.read.fleet import Fleet
 
 LOCAL: Final = "http://127.0.0.1:9445"
-CANNOT_READ: Final = 3
+CANNOT_READ: Final = CannotReadError.exit_code
 NOT_FOUND: Final = 4
 _LONGEST_WHY: Final = 600
 _REFUSED: Final = MappingProxyType(
@@ -46,10 +45,8 @@ _BY: Final = "__name__, node, uuid, card, namespace, pod, container, mode"
 """Whoever scraped it, and how often: a series that is there twice counts once."""
 
 
-class UnreadableSourceError(click.ClickException):
+class UnreadableSourceError(CannotReadError):
     """The source does not answer, or denies access."""
-
-    exit_code = CANNOT_READ
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message)[:_LONGEST_WHY])
@@ -124,7 +121,7 @@ def _cluster_is_known() -> bool:
 def read(
     source: SourceSelection, namespace: str = "", node: str = "", *, used: bool = True, breaches: bool = False
 ) -> Reading:
-    """One reading; CannotReadError. `used`: exporters are asked too, those of `node` alone where it is given."""
+    """One reading; UnreadableSourceError. `used`: exporters are asked too, those of `node` alone where it is given."""
     if source.on_one_machine:
         return _read_local(source, breaches=breaches)
     gather: Any = import_module("dashboards.terminal.read.api_server")
@@ -164,7 +161,7 @@ def read_processes(source: SourceSelection, node: str) -> Processes:
 
 def ask_api_server(source: SourceSelection, ask: Callable[[Any], Awaitable[Any]], *, has_local: bool = True) -> Any:
     """
-    The result of `ask` with a client of the API server; CannotReadError.
+    The result of `ask` with a client of the API server; UnreadableSourceError.
 
     `has_local`: the command can read this machine instead.
     """

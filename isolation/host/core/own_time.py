@@ -196,7 +196,7 @@ class SharedSamples:
         """
         Whether samples name one process for several, of which some are not ours.
 
-        Until two were named at once that cannot be told of samples in our name, while others compute too.
+        Until two were named at once nobody knows it of samples in our name, while others compute too.
         """
         if self.is_apart:
             return False
@@ -218,16 +218,16 @@ class SharedSamples:
         self._readings.append((micros, dict(events)))
 
     def divide(self, tenant: str) -> Divided | None:
-        """The tenant's part of a window that has ended; None: none has, or its ledger is not known."""
-        until = self._readings[-1][0] if self._readings else 0
+        """After a reading: the tenant's part of a window that has ended; None: none has, or its ledger is not known."""
+        since, until = self._readings[0][0], self._readings[-1][0]
         early = self.counted and not self._period and until - self.counted >= WINDOW_MICROS // 2
         if early:
             self._note(self._busy[-1][1] if self._busy else self.counted, until, None)
-        known = [one for one in self._busy if self._readings and self._readings[0][0] <= one[0]]
+        known = [one for one in self._busy if since <= one[0]]
         ended = [one for one in known if one[1] <= until]
         covered = sum(end - begin for begin, end, _ in ended)
         if not ended or (covered < WINDOW_MICROS and not early):
-            self._busy = known if self._readings else self._busy[-RECENT:]
+            self._busy = known
             return None
         self._busy = [one for one in known if one[1] > until]
         events, busy = self._count(ended)

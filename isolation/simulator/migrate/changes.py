@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from isolation.contract.model import Rules
 
 KUBERNETES: Final = frozenset({"", "apps", "batch"})
-"""API groups whose objects are rewritten."""
+"""API groups system objects are rewritten."""
 _FOREIGN: Final = MappingProxyType(
     {
         "volcano.sh": "Volcano",
@@ -110,24 +110,24 @@ def change(at: At, offered: Offered) -> Changed:
     namespace = at["metadata"]["namespace"].label_name("default")
     made = Changed(at.value)
     found = list(_templates(at.value, ()))
-    whose = next((name for end, name in _FOREIGN.items() if group == end or group.endswith(f".{end}")), "")
+    system = next((name for end, name in _FOREIGN.items() if group == end or group.endswith(f".{end}")), "")
     for path in found:
         title = _title(at, path if len(found) > 1 else ())
         one, value = _change(title, At(_at(at.value, path)), offered, namespace)
         if group not in KUBERNETES:
-            one = _foreign(one, whose)
+            one = _foreign(one, system)
         elif one.state is ChangeState.TRANSLATED:
             made.value = _replaced(made.value, path, value)
         made.changes.append(one)
-    if not found and whose:
-        reason = f"is {whose}'s own: gpushare has neither queues nor groups, and does not read it"
+    if not found and system:
+        reason = f"is {system}'s own: gpushare has neither queues nor groups, and does not read it"
         made.changes.append(TemplateChange(_title(at, ()), ChangeState.OTHER, reason=reason))
     return made
 
 
-def _foreign(one: TemplateChange, whose: str) -> TemplateChange:
+def _foreign(one: TemplateChange, system: str) -> TemplateChange:
     """What becomes of the pods of an object that another controller reads."""
-    if one.state is ChangeState.TRANSLATED and whose == "Volcano":
+    if one.state is ChangeState.TRANSLATED and system == "Volcano":
         return replace(one, state=ChangeState.REFUSED, reason=_GROUP)
     return replace(one, warnings=(*one.warnings, _STAYS)) if one.state is ChangeState.TRANSLATED else one
 

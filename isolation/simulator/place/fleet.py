@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolation.contract.quantity import UNITS
+from isolation.options import memory_unit
 from isolation.simulator.place.manifests import read
 from isolation.simulator.place.nodes import (
     MAX_FILE_BYTES,
@@ -43,14 +43,7 @@ _FILES = click.option(
     metavar="FILE",
     help="File with the nodes of a cluster, written by: kubectl get nodes -o yaml.",
 )
-_UNIT = click.option(
-    "--memory-unit",
-    "unit",
-    type=click.Choice(list(UNITS)),
-    default="1GiB",
-    show_default=True,
-    help="Memory of one unit of gpu-mem.",
-)
+_UNIT = memory_unit("Memory of one unit of gpu-mem.")
 
 
 def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:

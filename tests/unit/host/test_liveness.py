@@ -15,6 +15,7 @@ from support.hold_writer import HoldWriter
 from support.promises_written import names, source_on
 from support.run_holds import BOOT, counted, entry
 
+from isolation.file_locks import locked
 from isolation.host import liveness
 from isolation.run.store import AllocationStore
 
@@ -38,8 +39,8 @@ def test_a_folder_that_may_not_be_opened_counts_as_living(folder):
     """
     (folder / "run-1").mkdir(mode=0o111)
 
-    assert liveness.locked(folder / "run-1")
-    assert not liveness.locked(folder / "run-1", unknown=False)
+    assert locked(folder / "run-1")
+    assert not locked(folder / "run-1", unknown=False)
     assert liveness.lives(entry("run-1"), folder / "run-1", BOOT)
 
 
@@ -50,7 +51,7 @@ def test_what_is_no_folder_is_not_held(folder):
     (folder / "file").write_text("")
     (folder / "link").symlink_to(folder)
 
-    assert [False] * 3 == [liveness.locked(folder / name) for name in ("gone", "file", "link")]
+    assert [False] * 3 == [locked(folder / name) for name in ("gone", "file", "link")]
 
 
 def test_a_region_that_may_not_be_opened_counts_as_living(folder):
@@ -65,7 +66,7 @@ def test_a_region_that_may_not_be_opened_counts_as_living(folder):
     assert liveness.slots_locked(region)
     assert not liveness.slots_locked(region, unknown=False)
     assert not liveness.edge_locked(region, 0)
-    assert not liveness.locked(region.parent)
+    assert not locked(region.parent)
     assert liveness.lives(entry("run-1"), region.parent, BOOT)
     region.chmod(0o644)
     assert not liveness.slots_locked(region)
@@ -85,7 +86,7 @@ def test_where_the_kernel_does_not_answer_an_allocation_lives(folder, monkeypatc
     monkeypatch.setattr(liveness.fcntl, "flock", refuse)
 
     assert liveness.slots_locked(folder / "region")
-    assert liveness.locked(folder)
+    assert locked(folder)
     assert not liveness.edge_locked(folder / "region", 0)
 
 

@@ -99,10 +99,10 @@ def test_until_samples_come_tenants_are_taken_to_compute_independently():
             found.append(made.divide("a"))
         else:
             made.start()
-    told = [one for one in found if one is not None]
+    parts = [one for one in found if one is not None]
 
-    assert [500_000_000] * 2 == [one.covered_ns for one in told]
-    assert pytest.approx([0.3, 0.3], abs=0.01) == [one.own_ns / one.covered_ns for one in told]
+    assert [500_000_000] * 2 == [one.covered_ns for one in parts]
+    assert pytest.approx([0.3, 0.3], abs=0.01) == [one.own_ns / one.covered_ns for one in parts]
 
 
 def test_what_was_counted_otherwise_is_not_divided_again():
