@@ -219,13 +219,12 @@ def main(ctx: click.Context) -> None:
 
 def run() -> None:
     """The command as installed."""
-    words = [word for word in sys.argv[1:] if word in COMMANDS]
-    _end(lambda: main, _NAME, COMMANDS[words[0]][1] if words else "")
+    _end(lambda: main, _NAME)
 
 
 def kubectl() -> None:
     """`top`, `inspect`, `explain`, `breaches` and `recommend` as a plug-in of kubectl."""
-    _end(_views, "kubectl gpushare", "views")
+    _end(_views, "kubectl gpushare")
 
 
 def kubectl_complete() -> None:
@@ -246,15 +245,17 @@ _COMPLETE: Final = "_GPUSHARE_COMPLETE"
 _OWN: Final = frozenset({"autoscaler", "dashboards", "exporter", "gpushare", "isolation"})
 
 
-def _end(command: Callable[[], click.Command], name: str, extra: str) -> None:
+def _end(command: Callable[[], click.Command], name: str) -> None:
     """Run it and exit: with the command's own status, or one message and status for what it did not foresee."""
-    _open_streams()
-    status = _status(command, name, extra)
     try:
+        _open_streams()
+        status = _status(command, name)
         sys.stdout.flush()
     except OSError as exc:
         # What is still in the buffer cannot be written either.
         os._exit(_unwritten(exc))
+    except KeyboardInterrupt:  # before the command has begun, or after its end
+        status = INTERRUPTED
     sys.exit(status)
 
 
@@ -269,7 +270,7 @@ def _open_streams() -> None:
             setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: SIM115 (for good)
 
 
-def _status(command: Callable[[], click.Command], name: str, extra: str) -> int | str | None:
+def _status(command: Callable[[], click.Command], name: str) -> int | str | None:
     """Run, and tell what went wrong."""
     try:
         return _run(command(), name)
@@ -285,7 +286,7 @@ def _status(command: Callable[[], click.Command], name: str, extra: str) -> int 
     except ModuleNotFoundError as exc:
         if not exc.name or exc.name.partition(".")[0] in _OWN:
             raise
-        problem = _missing(exc, extra)
+        problem = _missing(exc, next((COMMANDS[word][1] for word in sys.argv[1:] if word in COMMANDS), ""))
     except OSError as exc:
         return _unwritten(exc)
     problem.show()

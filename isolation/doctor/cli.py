@@ -22,7 +22,7 @@ from isolation.distribution import release
 from isolation.doctor import view
 from isolation.doctor.canary_pod import canary_manifest
 from isolation.doctor.checks.finding import exit_status
-from isolation.options import output
+from isolation.options import InputError, output
 
 if TYPE_CHECKING:
     from isolation.doctor.checks.finding import Finding
@@ -36,7 +36,10 @@ PLACES: Final = ("machine", "cluster", "inside")
 @click.option("--kubeconfig", type=_FILE, metavar="PATH", help="Cluster checks: kubeconfig file.")
 @click.option("--context", metavar="NAME", help="Cluster checks: context of the kubeconfig.")
 @click.option(
-    "--simgpu", type=_FILE, metavar="PATH", help="Machine checks: simulated cards, made by gpushare simgpu create."
+    "--simgpu",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="PATH",
+    help="Machine checks: simulated cards, made by gpushare simgpu create.",
 )
 @click.option(
     "--root",
@@ -108,6 +111,8 @@ def _machine(given: dict[str, Any]) -> list[Finding]:
     from isolation.host.machine import NvmlMachine  # noqa: PLC0415
 
     simgpu = given["simgpu"].resolve() if given["simgpu"] else None
+    if simgpu and not simgpu.is_file():
+        raise InputError(f"--simgpu {simgpu} is not a file: create it with gpushare simgpu create {simgpu} --model t4")
     seen = machine_reader.read_machine(
         machine_reader.MachinePaths(given["root"], simgpu, given["agent_state_dir"], given["kubelet_dir"])
     )

@@ -12,6 +12,8 @@ import yaml
 from e2e.apiclient import connected
 from e2e.sharing import card_node
 
+from isolation.options import CannotReadError
+
 PATH = "/api/v1/namespaces/default/resourcequotas"
 NODE = "migrated"
 
@@ -57,14 +59,12 @@ def test_the_quotas_of_a_cluster_are_read_with_its_nodes(plane):
     assert {"requests.aliyun.com/gpu-mem": "30"} == made["part-gpushare"]
 
 
-def test_a_cluster_that_cannot_be_read_is_bad_input(plane, tmp_path):
-    """
-    With what to check.
-    """
+def test_a_cluster_that_cannot_be_read_is_said(plane, tmp_path):
+    """With the status that all commands have for it, and what to check."""
     wrong = yaml.safe_load(plane.kubeconfig.read_text())
     wrong["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     path = tmp_path / "wrong.yaml"
     path.write_text(yaml.safe_dump(wrong))
     status, _, text = asked("--kubeconfig", str(path))
-    assert 2 == status
+    assert CannotReadError.exit_code == status
     assert "cannot read the cluster" in text

@@ -43,15 +43,18 @@ def test_a_place_that_does_not_exist_is_bad_input():
     assert "machine" in done.output
 
 
-@pytest.mark.parametrize("option", ["--kubeconfig", "--simgpu"])
-def test_a_file_that_is_not_there_is_bad_input(option, tmp_path):
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [("--kubeconfig", "nowhere' does not exist"), ("--simgpu", "create it with gpushare simgpu create")],
+)
+def test_a_file_that_is_not_there_is_bad_input(option, expected, tmp_path):
     """
     Said of the file, and not of a cluster or a driver that was never asked.
     """
     done = CliRunner().invoke(doctor, [option, str(tmp_path / "nowhere")])
 
     assert 2 == done.exit_code
-    assert "nowhere' does not exist" in " ".join(done.output.split())
+    assert expected in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(("number", "output"), [(0, "0 pods"), (1, "1 pod"), (2, "2 pods")])

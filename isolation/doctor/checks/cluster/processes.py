@@ -126,7 +126,10 @@ def _check_leader(lease: Mapping[str, Any] | Unavailable | None, now: float) -> 
     if stands.untold:
         return unknown(check, stands.untold, "use credentials that may read Leases")
     if stands.wrong:
-        fix = "see cluster.processes and the pods' logs; if clocks may differ, compare `date` with the API server"
+        fix = (
+            f"see `kubectl -n {SYSTEM_NAMESPACE} get pods` and the logs of {SCHEDULER}; if clocks may differ, compare "
+            "`date` with the API server"
+        )
         return problem(check, f"{stands.wrong}: no pod is bound", fix)
     return ok(check, f"{stands.holder} is the leader")
 
