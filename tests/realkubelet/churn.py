@@ -138,7 +138,7 @@ class Churn:
             pod: dict[str, Any] = await self._client.get(f"{PODS}/{name}")
             if pod["status"].get("phase") in {"Succeeded", "Failed"} or time.monotonic() > end:
                 return pod
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
 
     async def break_with(self, fault: str) -> None:
         """At a moment of its own within the way of the pods that were bound just now."""
