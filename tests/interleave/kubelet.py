@@ -281,7 +281,9 @@ class Kubelet:
                 for worker in tuple(self.known.values()):
                     self.spawn(worker.collect(), f"old containers of {worker.plan.name}")
             if self._informer is not None and self._informer.synced and self.runtime.process.alive:
-                left = {one.uid for one in self.runtime.sandboxes.values()} - self.known.keys()
+                there = {one.uid for one in self.runtime.sandboxes.values()}
+                there |= {one.sandbox.uid for one in self.runtime.containers.values()}
+                left = there - self.known.keys()
                 for uid in sorted(left):
                     plan = self._plans[uid]
                     pod = self._net.server.things["pods"].get(plan.key)

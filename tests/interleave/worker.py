@@ -73,6 +73,8 @@ class Worker:
         await self._stop_all(self.plan.linger)
         for sandbox in self._sandboxes():
             await self._asked("remove_sandbox", sandbox)
+        for one in self._runtime.of(self.uid):  # made while its sandbox was removed, which runtimes do not exclude
+            await self._asked("remove_container", one.cid)
 
     async def collect(self) -> None:
         """Of each container the newest one stays, and those that run."""
