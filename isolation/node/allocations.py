@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 START_SECONDS: Final = 30.0
-"""After its creation a container of a pod that is gone and that has no process will not be started any more."""
+"""After its creation a container without a process, of a pod or sandbox that is gone, will not be started any more."""
 _UNLISTED: Final = ""
 """Stands for containers of before this agent that the runtime does not list any more."""
 
@@ -55,6 +55,10 @@ class TenantAllocation:
     """Id of the last one that was created; empty: not known."""
     created: float = 0.0
     """When the last one was created, by the clock that is given."""
+    sandbox: str = ""
+    """In which the last one was created; empty: not known."""
+    renewed: bool = False
+    """Whether its pod has another sandbox since: a runtime starts no container in one that was stopped."""
     counted: bool = True
     """Whether its promise counts: not that of an init container that has ended."""
 
@@ -109,12 +113,16 @@ class Allocations:
         """The runtime has named a container, with a share or without: it and its sandbox are not of before."""
         with self._lock:
             self._listed |= {container.id, container.sandbox.id}
+            for known in self._known.values():
+                if known.tenant.uid == container.sandbox.uid and known.sandbox:
+                    known.renewed = known.sandbox != container.sandbox.id
 
-    def creates(self, tenant: Tenant, given: Given, container: str) -> TenantAllocation:
+    def creates(self, tenant: Tenant, given: Given, container: str, sandbox: str = "") -> TenantAllocation:
         """A container is about to be created; it counts from here on."""
         with self._lock:
             known = self._known.setdefault(promise_id(tenant), TenantAllocation(tenant, given))
             known.given, known.latest, known.counted, known.created = given, container, True, self._now()
+            known.sandbox, known.renewed = sandbox, False
             known.runs.add(container)
             return known
 
@@ -140,15 +148,16 @@ class Allocations:
                     continue
                 if one.runs:
                     mine.runs.add(one.id)
-                    mine.latest = one.id
+                    mine.latest, mine.sandbox = one.id, one.sandbox.id
                 else:
                     mine.ended.add(one.id)  # processes of it may be left
 
     def end_unstarted(self, known: TenantAllocation) -> None:
         """
-        Containers of a pod that is gone, which were never started.
+        Containers of a pod that is gone, or has another sandbox, which were never started.
 
-        CRI-O reports no end of a container that its OCI runtime, or the guard, refused to create.
+        CRI-O reports no end of a container that its OCI runtime, or the guard, refused to create. And a kubelet keeps
+        the last container of each name as it is while the pod lives.
         """
         if self._now() - known.created <= START_SECONDS:
             return

@@ -185,7 +185,7 @@ class Containers:
             before = self._allocations.get(ident)
             with self._judging:  # what one is given, the next one must see
                 given = self._judge(container, record, node, before)
-                allocation = self._allocations.creates(tenant, given, container.id)
+                allocation = self._allocations.creates(tenant, given, container.id, container.sandbox.id)
             try:
                 delivered = self._delivery.deliver(tenant, given, node.cards)
                 allocation.given = replace(given, enforced=delivered.hold.enforced)
@@ -263,6 +263,8 @@ class Containers:
                         self._delivery.retire(allocation.id)
                         self._allocations.drop(allocation.id)
                     continue
+                if allocation.renewed:
+                    self._allocations.end_unstarted(allocation)
                 self._uncount(allocation, pod)
                 self._follow(allocation, pod)
                 self._restore(allocation)
@@ -341,7 +343,7 @@ class Containers:
         share, tenant = share_of(container, record), _tenant(container)
         if record and share and self._allocations.get(promise_id(tenant)) is None:
             given = Given(share, self._inventory.mode() is not Mode.SHARE, record.compute, record.trust)
-            self._allocations.creates(tenant, given, container.id)
+            self._allocations.creates(tenant, given, container.id, container.sandbox.id)
 
     def _end(self, container: Container) -> None:
         """What may see a card must not run without limits; what sees none is left to its owner."""

@@ -146,9 +146,10 @@ class Worker:
         return next((one for one in self._runtime.of(self.uid, name) if one.state == NriContainerState.RUNNING), None)
 
     def _done(self, name: str) -> bool:
-        """Whether an init container has ended well in this sandbox."""
-        now = self._current()
-        return any(one.well and one.sandbox.id == now for one in self._runtime.of(self.uid, name))
+        """Whether an init container has ended well in this sandbox; all have, where an app was created in it."""
+        here = [one for one in self._runtime.of(self.uid) if one.sandbox.id == self._current()]
+        apps = {box.name for box in self.plan.apps}
+        return any(one.name in apps or (one.name == name and one.well) for one in here)
 
     async def _start(self, name: str) -> Container | None:
         """Again and again until the pod is told to end."""

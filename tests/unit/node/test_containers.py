@@ -302,6 +302,37 @@ def test_a_card_is_free_when_the_last_process_of_the_one_before_is_gone(world):
     assert [f"{OTHER}.main"] == [path.name for path in (world.folder / "run/alloc").iterdir()]
 
 
+def test_what_was_not_started_in_an_earlier_sandbox_gives_its_part_back(world, monkeypatch):
+    """The kubelet has stopped that sandbox, and leaves the last container of each name there while the pod lives."""
+    sandbox = world.pod(init=("fetch",), fetch=(0, 16), main=(0, 12))
+    main = world.container(sandbox)
+    world.agent.create(main)
+    renewed = replace(sandbox, id="renewed")
+    assert "12 GiB of 16 GiB are in use" in world.refused(world.container(renewed, "fetch"))
+    world.agent.tidy()
+    assert "are not free yet" in world.refused(world.container(renewed, "fetch")), "it may just be starting"
+    monkeypatch.setattr("isolation.node.allocations.START_SECONDS", -1.0)
+    world.living.add((UID, main.id))
+    world.agent.tidy()
+    assert "are not free yet" in world.refused(world.container(renewed, "fetch")), "it was started"
+    world.living.clear()
+    world.agent.tidy()
+    fetch, _ = world.run(renewed, "fetch")
+    assert {fetch.id} == world.marks(), "the guard would refuse it now"
+
+
+def test_what_was_not_started_in_its_pods_only_sandbox_keeps_its_part(world, monkeypatch):
+    """The kubelet may start it at any time."""
+    monkeypatch.setattr("isolation.node.allocations.START_SECONDS", -1.0)
+    sandbox = world.pod(main=(0, 12), second=(0, 4))
+    main = world.container(sandbox)
+    world.agent.create(main)
+    world.run(sandbox, "second")
+    world.agent.tidy()
+    assert "are not free yet" in world.refused(world.container(world.pod(OTHER, main=(0, 8))))
+    assert main.id in world.marks()
+
+
 def test_a_restart_goes_on_in_its_own_region(world):
     """It is the same promise: what an undying process has stays booked."""
     sandbox = world.pod(main=(0, 12))
