@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--agent-seconds", type=float, default=30.0, help="between two kills (default: %(default)s)")
     parser.add_argument("--runtime-seconds", type=float, default=300.0, help="the same of containerd (%(default)s)")
     parser.add_argument("--rolling-update", action="store_true", help="replace the agent, kill nothing")
+    parser.add_argument("--without-shares", action="store_true", help="the same pods ask for no card")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     programs = import_module("e2e.binaries").find()
@@ -54,6 +55,7 @@ def main() -> int:
             with stages.real_node(plane, Path(folder) / "n") as stage:
                 many = functools.partial(churn.starts, count=args.pods, faults=faults, show=progress)
                 began, most = time.monotonic(), {"seconds": 60 * args.minutes, "at_once": args.at_once}
+                most["shares"] = not args.without_shares
                 found = stages.play(stage, lambda client: many(stage, client, **most))
                 seconds = time.monotonic() - began
         finally:

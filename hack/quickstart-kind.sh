@@ -341,13 +341,14 @@ delete() {
   fi
   kubectl delete -f hack/quickstart/nodepool.yaml --ignore-not-found
   kubectl delete pod gpushare-check --ignore-not-found
+  local cleaned=
   for one in $(kubectl get nodes -o jsonpath="{range .items[*]}{.metadata.name}={$jsonpath} {end}"); do
     case ${one#*=} in
       spare) kubectl uncordon "${one%%=*}" ;;
       node) ;;
       *) continue ;;
     esac
-    one=${one%%=*}
+    one=${one%%=*} cleaned=yes
     kubectl label node "$one" ack.node.gpu.schedule- gpushare.dev/pool- gpushare.dev/card-units- gpushare.dev/card-count- \
       aliyun.accelerator/nvidia_name- aliyun.accelerator/nvidia_mem- >/dev/null
     kubectl annotate node "$one" "$mark-" gpushare.dev/agent- gpushare.dev/cards- gpushare.dev/isolation- \
@@ -356,6 +357,7 @@ delete() {
     local names='{"aliyun.com/gpu-core.percentage":null,"aliyun.com/gpu-count":null}'
     kubectl patch node "$one" --subresource=status --type=merge -p "{\"status\":{\"capacity\":$names,\"allocatable\":$names}}" >/dev/null
   done
+  [ -n "$cleaned" ] || return 0
   echo "in the nodes' status aliyun.com/gpu-mem stays, allocatable 0, until the Node object is deleted: the kubelet keeps the name"
   echo "on the nodes /var/lib/gpushare stays, with the simulated cards, and /var/run/cdi/gpushare-*.json if an agent was killed (docs/upgrade.md)"
 }

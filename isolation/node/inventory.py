@@ -206,7 +206,8 @@ class NodeInventory:
         except MachineError as exc:
             if str(exc) != self.trouble:
                 log.error("%s", exc)  # noqa: TRY400 (its text is the whole story)
-            self.trouble, self.unhealthy = str(exc), {**reported, **self.changed}
+            unread = dict.fromkeys((card.uuid for card in self._known.cards), str(exc))
+            self.trouble, self.unhealthy = str(exc), {**unread, **reported, **self.changed}
             return self._now(cards=tuple(replace(c, healthy=False) for c in self._known.cards))
         self.trouble = ""
         before = self._known.cards
@@ -219,6 +220,8 @@ class NodeInventory:
         boards = {change.board for change in changes}
         found = (*(c for change in changes for c in change.cards), *(c for c in found if c.board not in boards))
         cards = seen(before, numbered(found, before))
+        lost = {card.uuid for card in cards} - {card.uuid for card in found}
+        self.unhealthy = {**dict.fromkeys(lost, "the driver does not report it any more"), **self.unhealthy}
         return self._now(cards=tuple(replace(c, healthy=c.healthy and c.uuid not in self.unhealthy) for c in cards))
 
     def serves(self, mode: Mode, *, whole: bool, backend: str = "") -> bool:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from isolation.contract.model import FULL_CORE, ComputePolicy, Mode, Refusal, Why
-from isolation.contract.names import ACK, COMPUTE_POLICY
+from isolation.contract.names import ACK, COMPUTE_POLICY, UNHEALTHY_CARDS
 from isolation.contract.quantity import show_bytes
 from isolation.placement.node_rules import MODES, NO_USER, RequestKind, kind_of, needs_of
 
@@ -53,7 +53,7 @@ _COUNTED: Final = MappingProxyType(
         Why.CPU: "short of CPU",
         Why.FRAGMENTED: "with enough free in total, but not on single cards",
         Why.CARDS: "without enough free on their cards",
-        Why.CARD_TOO_SMALL: "with cards that are too small",
+        Why.CARD_TOO_SMALL: "without a healthy card that is large enough",
         Why.TOO_FEW_CARDS: "with too few cards",
         Why.TRUST: "whose MPS servers are another group's or user's",
         Why.NOT_READY: "not ready or cordoned",
@@ -67,7 +67,7 @@ _COUNTED: Final = MappingProxyType(
 _ADVICE: Final = MappingProxyType(
     {
         Why.PODS: "Raise the kubelet's maxPods, or add a node.",
-        Why.NOT_READY: "Wait for a node to become ready, or uncordon one.",
+        Why.NOT_READY: "Wait for a node and its node agent to become ready, or uncordon one.",
         Why.RULES: "Change the pod's selector, affinity, tolerations or card models, or label a node to match.",
     }
 )
@@ -148,6 +148,8 @@ def describe_request(request: Request) -> str:
 
 def _advise(why: Why, request: Request, best: BestAvailable) -> str:
     match why:
+        case Why.CARD_TOO_SMALL if not best.card_bytes:
+            return f"No card of these nodes is healthy: node annotation {UNHEALTHY_CARDS} says why."
         case Why.CARD_TOO_SMALL:
             return (
                 f"The largest card offers {show_bytes(best.card_bytes)}: request at most that per card"

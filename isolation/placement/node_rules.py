@@ -144,7 +144,7 @@ def find_barrier(needs: Needs, node: Node) -> tuple[Why, str] | None:
     if kind is not RequestKind.NOTHING and (barrier := _find_mode_barrier(needs, node)) is not None:
         return barrier
     if not node.ready:
-        return Why.NOT_READY, "not ready"
+        return Why.NOT_READY, "the node or its node agent is not ready"
     if node.cordoned and not _tolerated(UNSCHEDULABLE, rules.tolerations):
         return Why.NOT_READY, "cordoned"
     if kind is not RequestKind.NOTHING and (barrier := _find_card_barrier(needs, node)) is not None:

@@ -175,6 +175,16 @@ class Starts:
     """By cause."""
     faults: Counter[str] = field(default_factory=Counter)
 
+    def heard(self, name: str, told: Mapping[str, list[str]], card: str) -> None:
+        """Judge what a program with 1 GiB of a card said."""
+        expected = {"card": [card], "total": [str(GIB)], "take": ["0", "2"]}
+        said = {word: told.get(word, []) for word in expected}
+        self.succeeded += said == expected
+        if any(said[word] != expected[word][: len(said[word])] for word in expected):
+            self.wrong.append(f"{name}: {told}")
+        elif said != expected:
+            self.cut_short += 1
+
 
 async def starts(
     stage: Stage,
@@ -185,11 +195,13 @@ async def starts(
     *,
     seconds: float = math.inf,
     at_once: int = AT_ONCE,
+    shares: bool = True,
 ) -> Starts:
     """
     So many pods that run once, `at_once` at a time; after so many seconds no more of them.
 
-    `faults`: seconds between two of a kind (as `FAULTS`, or `rolling-update`); `show` is told of the progress.
+    `faults`: seconds between two of a kind (as `FAULTS`, or `rolling-update`); `show` is told of the progress. Without
+    `shares` the same pods ask for no card: what fails then, fails without gpushare too.
     """
     churn, found, end = Churn(stage, client, 1), Starts(), time.monotonic() + seconds
     over = asyncio.Event()
@@ -200,25 +212,20 @@ async def starts(
             if time.monotonic() > end:
                 return
             name, card = f"once-{number}", number % 2
-            box = container("main", 1, "/bin/sh", "-c", "/bin/client 512 1024 & sleep 0.5")
+            box = container("main", int(shares), "/bin/sh", "-c", "/bin/client 512 1024 & sleep 0.5")
             made = await client.create(pod_of(name, box, restartPolicy="Never", terminationGracePeriodSeconds=0))
             await churn.until_ready()
-            await stage.bind_to(client, made, card)
+            await (stage.bind_to(client, made, card) if shares else stage.bind(client, made))
             pod = await churn.ended(name)
             if pod["status"].get("phase") not in {"Succeeded", "Failed"}:
                 found.failed[f"stuck: {_cause(pod)}"] += 1
             elif pod["status"]["phase"] == "Failed":
                 found.failed[_cause(pod)] += 1
+            elif not shares:
+                found.succeeded += 1
             else:
                 told = facts(await asyncio.to_thread(stage.said, pod))
-                uuid = stage.cards[card].removeprefix("GPU-").replace("-", "")
-                expected = {"card": [uuid], "total": [str(GIB)], "take": ["0", "2"]}
-                heard = {word: told.get(word, []) for word in expected}
-                found.succeeded += heard == expected
-                if any(heard[word] != expected[word][: len(heard[word])] for word in expected):
-                    found.wrong.append(f"{name}: {told}")
-                elif heard != expected:
-                    found.cut_short += 1
+                found.heard(name, told, stage.cards[card].removeprefix("GPU-").replace("-", ""))
             await client.delete(f"{PODS}/{name}", force=True)
             show(found.succeeded + found.cut_short + found.failed.total() + len(found.wrong), count)
 

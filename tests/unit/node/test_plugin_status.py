@@ -162,6 +162,7 @@ def test_cards_and_mode_outlive_the_agent(tmp_path):
     assert (True, Mode.CORE_MEM, first.cards()) == (again.usable, again.mode(), again.cards())
     again.refresh()
     assert ("no driver", [False, False]) == (again.trouble, [card.healthy for card in again.cards()])
+    assert {"GPU-0": "no driver", "GPU-1": "no driver"} == again.unhealthy, "the node's annotation and doctor say it"
     assert [14 * GIB] * 2 == [card.allocatable_bytes for card in again.cards()]
 
 
@@ -175,9 +176,11 @@ def test_a_card_that_is_gone_is_lost_and_one_in_its_place_is_new(tmp_path):
     machine.found = [T4[0], Card("lost-1", 1, 0, healthy=False)]
     kept.refresh()
     lost = [(card.uuid, card.healthy, card.allocatable_bytes) for card in kept.cards()]
+    assert {"GPU-1": "the driver does not report it any more"} == kept.unhealthy
     machine.found = T4
     kept.refresh()
     back = [card.healthy for card in kept.cards()]
+    assert {} == kept.unhealthy
     machine.found = [T4[0], Card("GPU-new", 1, 15 * GIB, model="Tesla T4")]
     kept.refresh()
     assert [("GPU-0", True, 15 * GIB), ("GPU-1", False, 15 * GIB)] == lost

@@ -163,7 +163,10 @@ def test_an_unhealthy_card_takes_nobody_and_keeps_what_it_has():
     engine.hold("a", ask(5), engine.place(ask(5)))
 
     engine.put_node(replace(fine, cards=(card(node="n", healthy=False),)))
-    assert Why.CARD_TOO_SMALL is engine.place(ask(1)).why
+    refused = engine.place(ask(1))
+    assert Why.CARD_TOO_SMALL is refused.why
+    assert "1 without a healthy card that is large enough" in refused.reason
+    assert "No card of these nodes is healthy: node annotation gpushare.dev/unhealthy-cards says why" in refused.reason
     engine.put_node(fine)
 
     assert ((gib(10), 100),) == engine.room("n")

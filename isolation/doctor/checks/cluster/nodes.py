@@ -123,7 +123,8 @@ def _check_agents(shared: list[ClusterNode]) -> Finding:
         return problem(
             check,
             f"no node agent is ready on {_some(away)}: no pod is bound there",
-            f"kubectl -n {SYSTEM_NAMESPACE} get pods -o wide -l app.kubernetes.io/name={NODE_AGENT}",
+            f"kubectl -n {SYSTEM_NAMESPACE} get pods -o wide -l app.kubernetes.io/name={NODE_AGENT}; where one runs, "
+            f"its log says why: kubectl -n {SYSTEM_NAMESPACE} logs POD",
         )
     return ok(check, f"a node agent is ready on each of {len(shared)} nodes")
 
