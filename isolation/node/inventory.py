@@ -216,12 +216,12 @@ class NodeInventory:
             if not any(card.uuid in self.changed for card in change.cards):
                 log.warning("%s", change.why)
         self.changed = {card.uuid: change.why for change in changes for card in change.cards}
-        self.unhealthy = {**reported, **self.changed}
         boards = {change.board for change in changes}
         found = (*(c for change in changes for c in change.cards), *(c for c in found if c.board not in boards))
         cards = seen(before, numbered(found, before))
         lost = {card.uuid for card in cards} - {card.uuid for card in found}
-        self.unhealthy = {**dict.fromkeys(lost, "the driver does not report it any more"), **self.unhealthy}
+        gone = dict.fromkeys(lost, "the driver does not report it any more")
+        self.unhealthy = {**gone, **reported, **self.changed}
         return self._now(cards=tuple(replace(c, healthy=c.healthy and c.uuid not in self.unhealthy) for c in cards))
 
     def serves(self, mode: Mode, *, whole: bool, backend: str = "") -> bool:
