@@ -9,6 +9,7 @@ import contextlib
 import pytest
 from e2e.apiclient import connected
 from e2e.kubelets import Kubelets, share_pod, shared_node
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.names import ALLOCATION
 from isolation.kube.access import Access, Deadlines
@@ -170,10 +171,13 @@ def test_no_write_outlives_its_deadline(plane):
                         await patient.bind(target_of(pod), "n1", {}, 0.3)
             finally:
                 plane.thaw("kube-apiserver")
-            await asyncio.sleep(0.5)
-            placed = await writer.placed(target_of(pod))
-            found = await client.get(f"{PODS}/late")
-            return found["spec"].get("nodeName", ""), placed.node
+            async with writing(plane, Deadlines(write=PATIENCE_SECONDS)) as (_, patient):
+                while True:  # what the server had received before it was frozen may be done between two reads
+                    before = await client.get(f"{PODS}/late")
+                    placed = await patient.placed(target_of(pod))
+                    after = await client.get(f"{PODS}/late")
+                    if before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]:
+                        return after["spec"].get("nodeName", ""), placed.node
 
     found, placed = asyncio.run(story())
     assert found == placed

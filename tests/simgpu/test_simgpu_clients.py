@@ -74,9 +74,11 @@ def test_an_event_is_shared_between_processes(make_box, run):
         event, handle = c_void_p(), (c.c_uint64 * 8)()
         do("cuEventCreate", byref(event), 6)
         do("cuIpcGetEventHandle", byref(handle), event)
-        launch(busy, int(300e6))
-        do("cuEventRecord", event, None)
         say(*handle)
+        wait()
+        launch(busy, int(3e9))
+        do("cuEventRecord", event, None)
+        say("recorded")
         wait()
         launch(busy, int(60e9))
         do("cuEventRecord", event, None)
@@ -95,6 +97,8 @@ def test_an_event_is_shared_between_processes(make_box, run):
         event = c_void_p()
         LIB.cuIpcOpenEventHandle.argtypes = [c_void_p, Handle]
         do("cuIpcOpenEventHandle", byref(event), Handle((c_uint64 * 8)({", ".join(words)})))
+        say("opened")
+        wait()
         first = call("cuEventQuery", event)
         do("cuStreamWaitEvent", stream(), event, 0)
         say(first, call("cuEventQuery", event))
@@ -105,6 +109,10 @@ def test_an_event_is_shared_between_processes(make_box, run):
         """,
     )
 
+    assert "opened" == other.line()
+    owner.tell()
+    assert "recorded" == owner.line()
+    other.tell()
     assert "600 0" == other.line()
     owner.tell()
     assert "again" == owner.line()
