@@ -140,7 +140,7 @@ def test_on_a_terminal_keys_reach_the_command_alone(tmp_path):
                 seen += os.read(terminal, 65536)
         return word in seen
 
-    until(lambda: shows(b"stray     1"), lambda: seen[-4000:])
+    until(lambda: shows(b"stray     "), lambda: seen[-4000:])
     until(lambda: shows(b"!!"), lambda: seen[-4000:])
     os.write(terminal, b"\x03")
 
