@@ -3,7 +3,7 @@
 What one stranger on the network can do to the exporter's port: nothing that a scraper or a probe would notice.
 
 Each attack runs against the command as a DaemonSet starts it, while somebody honest scrapes and probes from the same
-address: every answer within two seconds, and the same processes throughout.
+address: answers within two seconds, all within Prometheus' own limit, and the same processes throughout.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
 ANSWERED_SECONDS = 2.0
+"""Of 19 answers in 20; the others may have met a machine that is busy with something else."""
+SCRAPE_SECONDS = 10.0
+"""When Prometheus gives up a scrape: its default `scrape_timeout`."""
 ATTACK_SECONDS = 6.0
 """Longer than any deadline of the server for a request."""
 _PAUSE_SECONDS = 0.1
@@ -55,20 +58,20 @@ def address(served):
 
 @pytest.mark.parametrize("attack", exporter_attacker.ATTACKS)
 def test_scrapes_and_probes_are_answered_meanwhile(served, attack):
-    """Within two seconds each, from the attacker's own address too; nothing restarts, nothing is left behind."""
-    slowest = late = 0.0
+    """In time, from the attacker's own address too; nothing restarts, nothing is left behind."""
+    took = []
     with attacked(served, attack):
         end = time.monotonic() + ATTACK_SECONDS
         while time.monotonic() < end:
             for path in ("/metrics", "/healthz"):
                 begun = time.monotonic()
                 assert 200 == honest(served, path), path
-                slowest = max(slowest, time.monotonic() - begun)
-            begun = time.monotonic()
+                took.append(time.monotonic() - begun)
             time.sleep(_PAUSE_SECONDS)
-            late = max(late, time.monotonic() - begun - _PAUSE_SECONDS)  # this machine's, not the server's
 
-    assert slowest - late <= ANSWERED_SECONDS
+    took.sort()
+    assert took[len(took) * 19 // 20 - 1] <= ANSWERED_SECONDS, took
+    assert took[-1] <= SCRAPE_SECONDS
     assert served.process.poll() is None
 
 
