@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from autoscaler.demo.outputs import MetricsEndpoint, Outputs
 
 DEFAULT_PORT: Final = 9445
-OTHER_PORT: Final = "use --port N, or --no-metrics"
+OTHER_PORT: Final = 'use --port N (make up ARGS="--port N"), or --no-metrics'
 LARGEST_SPEED: Final = 1e6
 LARGEST_SEED: Final = 2**32 - 1
 

@@ -215,7 +215,7 @@ def test_busy_port_is_reported_with_the_way_out():
 
     assert 1 == result.exit_code
     assert f"port {port} of 127.0.0.1 is in use" in result.stderr
-    assert "use --port N, or --no-metrics" in result.stderr
+    assert 'use --port N (make up ARGS="--port N"), or --no-metrics' in result.stderr
     assert "" == result.stdout
 
 

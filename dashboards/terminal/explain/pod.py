@@ -195,7 +195,11 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 
 
 def parse_events(items: Iterable[msgspec.Raw], uid: str) -> tuple[PodEvent, ...]:
-    """The latest Events of this very pod, the latest first; one of a namesake before it is none."""
+    """
+    The latest Events of this very pod, the latest first; one of a namesake before it is none.
+
+    Most times are whole seconds. Within one the order is the list's, by names, which end in nanoseconds (client-go).
+    """
     found = []
     for raw in items:
         try:
@@ -204,7 +208,7 @@ def parse_events(items: Iterable[msgspec.Raw], uid: str) -> tuple[PodEvent, ...]
                 found.append(_told(event))
         except (msgspec.MsgspecError, UnicodeDecodeError, CodecError):
             continue
-    return tuple(sorted(found, key=lambda one: -one.at)[:_MAX_EVENTS])
+    return tuple(sorted(found, key=lambda one: int(one.at))[::-1][:_MAX_EVENTS])
 
 
 def _told(event: _Event) -> PodEvent:

@@ -238,6 +238,14 @@ def test_events_of_a_namesake_are_not_its_own():
     assert [("new", 7), ("old", 1)] == [(one.text, one.times) for one in parse_events(raws, "uid-p")]
 
 
+def test_events_of_one_second_are_told_the_latest_first():
+    """The server lists them by name, which ends in the nanoseconds; the scheduler alone states parts of a second."""
+    times = {"scheduled": "12:00:00.6Z", "pulled": "12:00:00Z", "started": "12:00:00Z"}
+    raws = [event("uid-p", f"2026-01-31T{at}", text) for text, at in times.items()]
+
+    assert ["started", "pulled", "scheduled"] == [one.text for one in parse_events(raws, "uid-p")]
+
+
 def test_the_story_in_words_and_as_data():
     """
     The same reasons in both, every sentence within 80 cells.
