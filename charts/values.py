@@ -289,7 +289,7 @@ VALUES: Final = (
     Value("autoscaler.dryRun", "Whether it only shows what it would do.", _BOOLEAN, True),
     Value(
         "autoscaler.pools",
-        "Node pools, as in docs/autoscaler.md.",
+        "Node pools, as in docs/autoscaler.md. The API server lets the autoscaler scale those of provider scale.",
         {"type": "array", "items": {"type": "object", "required": ["name", "provider"]}},
         at=("ConfigMap gpushare-autoscaler-config data/config.yaml/pools",),
     ),
@@ -376,5 +376,8 @@ OPTIONAL: Final = (
 SPECIAL: Final = {
     "ConfigMap gpushare-autoscaler data/enabled": Raw("{{ .Values.autoscaler.enabled | quote }}"),
     "ConfigMap gpushare-autoscaler data/dryRun": Raw("{{ .Values.autoscaler.dryRun | quote }}"),
+    "ValidatingAdmissionPolicy gpushare-autoscaler-scale spec/variables/name bounds/expression": Raw(
+        '{{ include "gpushare.scaleBounds" . | quote }}'
+    ),
 }
 """Places with an expression of their own."""

@@ -41,3 +41,22 @@ minor version it is that one, elsewhere the cluster's own version.
 - name: {{ . }}
 {{- end }}
 {{- end -}}
+
+{{/*
+Objects that the autoscaler may scale, with the fewest and the most replicas, as JSON: what `gpushare autoscaler bounds`
+prints for these pools.
+*/}}
+{{- define "gpushare.scaleBounds" -}}
+{{- $found := dict -}}
+{{- range .Values.autoscaler.pools -}}
+{{- $source := eq .provider "externalgrpc" | ternary .settings . | default dict -}}
+{{- if eq ($source.provider | default "") "scale" -}}
+{{- $settings := $source.settings | default dict -}}
+{{- $group := regexReplaceAll "/?[^/]*$" ($settings.apiVersion | default "cluster.x-k8s.io/v1beta1") "" -}}
+{{- $resource := $settings.resource | default "machinedeployments" -}}
+{{- $key := printf "%s.%s/%s/%s" $resource $group ($settings.namespace | default "default") $settings.name -}}
+{{- $_ := set $found $key (list (dig "min_nodes" 0 .) (dig "max_nodes" 10 .)) -}}
+{{- end -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}

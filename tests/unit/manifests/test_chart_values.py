@@ -12,6 +12,8 @@ from collections import Counter
 import pytest
 from e2e.chart_build import combined, keyed, render, rendered, sets_of
 
+from autoscaler.kube.config.reader import read_config
+from autoscaler.kube.scale_bounds import bounds
 from charts.values import SWITCHES, VALUES
 from isolation.contract.dialects import SYSTEMS
 from isolation.contract.names import ACK, AUTOSCALER, EXPORTER, NODE_AGENT, SCHEDULER, SYSTEM_NAMESPACE
@@ -121,6 +123,17 @@ def config(key, value):
     return put(("ConfigMap", SYSTEM_NAMESPACE, "gpushare-autoscaler-config"), "data", "config.yaml", key, value)
 
 
+def scale_policy(things):
+    """The variable of the autoscaler's policy that names what it may scale."""
+    return things["ValidatingAdmissionPolicy", "", f"{AUTOSCALER}-scale"]["spec"]["variables"][0]
+
+
+def pools(things):
+    """The configuration, and what the API server lets the autoscaler scale."""
+    config("pools", POOL)(things)
+    scale_policy(things)["expression"] = BOUNDS
+
+
 def switch(key, value):
     """The autoscaler's switch."""
     return put(("ConfigMap", SYSTEM_NAMESPACE, AUTOSCALER), "data", key, value)
@@ -140,6 +153,7 @@ FEW = {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"memory": "2Mi"}}
 PLACE = {"kubernetes.io/os": "linux", "example/for": "gpushare"}
 TAINT = [{"key": "example", "operator": "Exists"}]
 POOL = [{"name": "a", "provider": "scale", "settings": {"name": "a", "namespace": "b"}, "max_nodes": 3}]
+BOUNDS = '{"machinedeployments.cluster.x-k8s.io/b/a":[0,3]}'
 SOURCE = {"source": "prometheus", "scrape_interval_seconds": 30}
 CASES = {
     "images.registry": ("registry.example/gpu/", images("registry.example/gpu")),
@@ -180,7 +194,7 @@ CASES = {
     "autoscaler.tolerations": (TAINT, in_pod(AUTOSCALER, "tolerations", TAINT)),
     "autoscaler.enabled": (False, switch("enabled", "false")),
     "autoscaler.dryRun": (False, switch("dryRun", "false")),
-    "autoscaler.pools": (POOL, config("pools", POOL)),
+    "autoscaler.pools": (POOL, pools),
     "autoscaler.limits": ({"max_moves_per_hour": 7}, config("limits", {"max_moves_per_hour": 7})),
     "autoscaler.metrics": (SOURCE, config("metrics", SOURCE)),
     **{
@@ -290,6 +304,24 @@ def test_limits_of_ack_hold_whatever_is_given():
     limits = things["ConfigMap", SYSTEM_NAMESPACE, "gpushare-autoscaler-config"]["data"]["config.yaml"]["limits"]
 
     assert (0, 2) == (limits["max_moves_per_hour"], limits["max_nodes_per_cycle"])
+
+
+def test_the_autoscaler_may_scale_the_pools_of_the_values_and_nothing_else():
+    """
+    Their objects and bounds, as `gpushare autoscaler bounds` prints them for the same pools.
+    """
+    other = {"name": "b.c", "namespace": "machines", "resource": "sets", "apiVersion": "x.org/v1"}
+    given = [
+        {"name": "a", "provider": "scale", "settings": {"name": "gpu-a"}, "min_nodes": 1, "max_nodes": 5},
+        {"name": "b", "provider": "scale", "settings": other},
+        {"name": "e", "provider": "scale", "settings": {"name": "gpu-e"}, "max_nodes": 0},
+        {"name": "o", "provider": "externalgrpc", "settings": {"provider": "scale", "settings": {"name": "gpu-o"}}},
+        {"name": "c", "provider": "ack", "settings": {"region": "r", "cluster": "c", "nodePool": "n"}},
+    ]
+    variable = scale_policy(rendered({"autoscaler.pools": given}))
+    read = read_config(json.dumps({"version": 1, "pools": given}).encode())
+
+    assert ("bounds", bounds(read.pools)) == (variable["name"], json.loads(variable["expression"]))
 
 
 def serving(on, left):
