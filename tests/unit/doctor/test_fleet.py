@@ -18,6 +18,7 @@ from isolation.contract.names import DRAIN
 from isolation.contract.quantity import GIB
 from isolation.doctor.checks.cluster.facts import ClusterFacts, Probe, Secret, Unavailable, Workload
 from isolation.doctor.checks.cluster.findings import check_cluster
+from isolation.doctor.checks.cluster.nodes import check_nodes
 from isolation.doctor.checks.cluster.parse import asks_for_shares, node_facts, workload
 from isolation.doctor.checks.finding import FindingState
 from isolation.host.core.certificate import ends
@@ -313,18 +314,28 @@ def test_whatever_is_not_well_has_something_to_do():
     assert [] == [one.check for one in findings if one.state is not FindingState.OK and not one.fix]
 
 
-def test_both_kinds_of_cards_on_one_node_are_a_problem():
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        ({"aliyun.com/gpu-mem": "30", "nvidia.com/gpu": "2"}, "n offers shares and whole cards: a card can be"),
+        (
+            {"aliyun.com/gpu-mem": "0", "nvidia.com/gpu": "2"},
+            "n: another device plugin offers whole cards, so the node",
+        ),
+        ({"nvidia.com/mig-1g.5gb": "7"}, "n: another device plugin offers whole cards, so the node"),
+    ],
+)
+def test_both_kinds_of_cards_on_one_node_are_a_problem(left, words):
     """
-    The same card could be given twice.
+    The same card could be given twice, unless the agent has withdrawn its units already.
     """
-    both = node_facts(
-        {
-            "metadata": {"name": "n", "labels": {"ack.node.gpu.schedule": "cgpu"}},
-            "status": {"allocatable": {"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2", "nvidia.com/gpu": "2"}},
-        }
-    )
+    labels = {"ack.node.gpu.schedule": "cgpu"}
+    both = node_facts({"metadata": {"name": "n", "labels": labels}, "status": {"allocatable": left}})
 
-    assert FindingState.PROBLEM == found(nodes=(both,))["cluster.mixed_resources"]
+    [finding] = [one for one in check_nodes((both,), "v1.36.2") if one.check == "cluster.mixed_resources"]
+
+    assert FindingState.PROBLEM is finding.state
+    assert words in finding.evidence
 
 
 QUARTERS = tuple(replace(card, unit_bytes=GIB // 4) for card in CARDS)

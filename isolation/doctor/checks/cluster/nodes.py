@@ -107,9 +107,14 @@ def _check_backends(shared: Iterable[ClusterNode]) -> Finding:
 
 def _check_both_modes(nodes: Iterable[ClusterNode]) -> Finding:
     check = "cluster.mixed_resources"
-    both = [one for one in nodes if one.units and one.whole]
+    both = [one for one in nodes if one.whole and (one.units or one.mode in _SHARED)]
     if both:
-        evidence = f"{_some(both)} offers shares and whole cards: a card can be allocated twice"
+        twice = [one for one in both if one.units]
+        evidence = (
+            f"{_some(twice)} offers shares and whole cards: a card can be allocated twice"
+            if twice
+            else f"{_some(both)}: another device plugin offers whole cards, so the node agent offers no shares"
+        )
         return problem(
             check, evidence, "keep the vendor's device plugin off nodes that serve shares (its nodeSelector)"
         )
