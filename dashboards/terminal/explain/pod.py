@@ -196,7 +196,7 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 
 def parse_events(items: Iterable[msgspec.Raw], uid: str) -> tuple[PodEvent, ...]:
     """
-    The latest Events of this very pod, the latest first; one of a namesake before it is none.
+    The latest Events of this very pod, the latest first; not those of an earlier pod of its name.
 
     Most times are whole seconds. Within one the order is the list's, by names, which end in nanoseconds (client-go).
     """

@@ -224,7 +224,7 @@ def event(uid, at, text, count=1):
     return msgspec.Raw(json.dumps(said).encode())
 
 
-def test_events_of_a_namesake_are_not_its_own():
+def test_events_of_an_earlier_pod_of_its_name_are_not_its_own():
     """
     The latest first, those of an earlier pod of that name and broken ones left out.
     """
