@@ -67,14 +67,14 @@ def test_old_and_new_library_run_side_by_side_until_nobody_needs_the_old_one(sta
         stage.node.ctr("tasks", "kill", "-s", "SIGKILL", stage.node.containers(dies["metadata"]["uid"])["main"])
         await client.until(
             lambda p: (
-                p["status"]["containerStatuses"][0]["restartCount"] == 1
+                p["status"]["containerStatuses"][0]["restartCount"] >= 1
                 and p["status"]["containerStatuses"][0]["ready"]
             ),
             f"{PODS}/dies",
         )
         both = libraries(stage)
         used = {name: sources_of(stage, pod) for name, pod in (("stays", stays), ("dies", dies), ("next", new))}
-        told = facts(stage.said(new)), facts(stage.said(dies, lives=2))
+        told = facts(stage.said(new)), facts(stage.said(dies, restarts=1))
         await client.delete(f"{PODS}/stays")
         await stage.only_stand(2)
         stage.stop_agent()
@@ -88,5 +88,5 @@ def test_old_and_new_library_run_side_by_side_until_nobody_needs_the_old_one(sta
     versions = {name: fresh if fresh in path else old if old in path else path for name, (path,) in used.items()}
     assert {"stays": old, "dies": fresh, "next": fresh} == versions
     assert ([str(2 * GIB)], ["0", "2"]) == (new["total"], new["take"])
-    assert [str(4 * GIB)] * 2 == again["total"]
+    assert [str(4 * GIB)] == again["total"]
     assert {fresh} == after

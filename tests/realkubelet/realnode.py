@@ -204,11 +204,16 @@ class RealNode:
                 break
         return said
 
-    def said(self, namespace: str, pod: str, uid: str, container: str) -> list[str]:
-        """The lines that a container wrote, all its lives after one another."""
+    def said(self, namespace: str, pod: str, uid: str, container: str, restarts: int = 0) -> list[str]:
+        """The lines that a container wrote, all its lives after one another; from that many restarts on."""
         folder = self.machine.path(f"/var/log/pods/{namespace}_{pod}_{uid}/{container}")
-        logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
-        return [line.split(" ", 3)[3] for path in logs for line in path.read_text(errors="replace").splitlines()]
+        logs = sorted((int(path.stem), path) for path in folder.glob("*.log"))
+        return [
+            line.split(" ", 3)[3]
+            for number, path in logs
+            if number >= restarts
+            for line in path.read_text(errors="replace").splitlines()
+        ]
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
