@@ -34,6 +34,18 @@ def stage(plane, tmp_path_factory):
         yield made
 
 
+async def next_life(stage, client, pod):
+    """What a pod's container says once it has been restarted."""
+    path, before = f"{PODS}/{pod['metadata']['name']}", restarts_of(pod)
+    await client.until(lambda p: restarts_of(p) > before, path)
+    return facts(stage.said(await stage.running_pod(client, pod["metadata"]["name"]), restarts=before + 1))
+
+
+def restarts_of(pod):
+    """Of its only container."""
+    return pod["status"]["containerStatuses"][0]["restartCount"]
+
+
 @pytest.mark.parametrize("user", [0, 1000])
 def test_containers_join_their_users_server_and_run_again_after_it_died(stage, user, record_property):
     """The limits hold, /dev/shm is the server's alone, and each pod's Event says why its container ended."""
@@ -58,9 +70,7 @@ def test_containers_join_their_users_server_and_run_again_after_it_died(stage, u
         daemon = int((folder / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
         began = time.monotonic()
         assert stage.node.machine.kill(daemon)
-        for name in names:
-            await client.until(lambda p: p["status"]["containerStatuses"][0]["restartCount"] >= 1, f"{PODS}/{name}")
-        again = [facts(stage.said(await stage.running_pod(client, name), restarts=1)) for name in names]
+        again = [await next_life(stage, client, pod) for pod in pods]
         took = time.monotonic() - began
         events = await client.until(
             lambda listed: {one["regarding"]["name"] for one in listed["items"]} >= set(names),
