@@ -71,9 +71,6 @@ class _Part:
     def at(self, level: float) -> float:
         return min(self.high, max(self.low, self.start + level * self.slope))
 
-    def rises(self, level: float) -> bool:
-        return self.low <= self.start + level * self.slope < self.high
-
 
 def granted(mine: TenantShare, others: Sequence[TenantShare]) -> int:
     """Millionths of the card for `mine`, who counts as active; 0: as promised."""
@@ -111,13 +108,17 @@ def _parts(tenants: Sequence[TenantShare], whole: int) -> list[_Part]:
 
 def _level(parts: Sequence[_Part], whole: int) -> float:
     """The highest level at which the parts come to no more than `whole`."""
+
+    def total(level: float) -> float:
+        return sum((part.at(level) for part in parts), 0.0)
+
     points = sorted((bound - part.start) / part.slope for part in parts for bound in (part.low, part.high))
-    at = bisect_right(points, float(whole), key=lambda level: sum((part.at(level) for part in parts), 0.0))
+    at = bisect_right(points, float(whole), key=total)
     if at in (0, len(points)):
         return points[min(at, len(points) - 1)]
-    level = points[at - 1]
-    rising = sum(part.slope for part in parts if part.rises(level))
-    return level + (whole - sum(part.at(level) for part in parts)) / rising if rising else level
+    # The total is a line between two bounds. Which parts rise there cannot be asked at a bound: 90000 / 19 * 19 < 90000
+    level, after = points[at - 1], points[at]
+    return level + (whole - total(level)) / (total(after) - total(level)) * (after - level)
 
 
 def _weight(tenant: TenantShare) -> int:

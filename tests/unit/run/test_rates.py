@@ -35,6 +35,8 @@ def tenant(percent, policy=BURST, *, online=False, active=True, weight=0, ceilin
         (tenant(0, WEIGHT, weight=9), [tenant(50, WEIGHT, weight=1)], 50),
         (tenant(50, WEIGHT, weight=1), [tenant(0, WEIGHT, weight=9)], 50),
         (tenant(0, WEIGHT), [tenant(0, WEIGHT, weight=3, ceiling=20)], 80),
+        (tenant(9, WEIGHT, weight=19), [tenant(0, WEIGHT, weight=3)], 1900 / 22),
+        (tenant(0, WEIGHT, weight=3), [tenant(9, WEIGHT, weight=19)], 300 / 22),
         (tenant(0, PRIORITY, online=True), [tenant(0, PRIORITY, online=True, weight=3)], 25),
         (tenant(0, PRIORITY), [tenant(100, PRIORITY, online=True)], 0.0001),
         (tenant(30), [tenant(30, WEIGHT)], 50),
