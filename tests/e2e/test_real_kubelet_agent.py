@@ -171,19 +171,13 @@ def test_a_container_that_comes_back_keeps_its_devices_and_its_promise(stage):
         before = stage.devices(pod)
         first = facts(stage.said(pod))
         stage.node.ctr("tasks", "kill", "-s", "SIGKILL", stage.node.containers(pod["metadata"]["uid"])["main"])
-        pod = await client.until(
-            lambda p: (
-                p["status"]["containerStatuses"][0]["restartCount"] >= 1
-                and p["status"]["containerStatuses"][0]["ready"]
-            ),
-            f"{PODS}/again",
-        )
+        pod = await stage.running_pod(client, "again", restarts=1)
         return before, stage.devices(pod), (first, facts(stage.said(pod, restarts=1)))
 
     before, after, lives = play(stage, story)
     assert before == after
-    for told in lives:
-        assert ([str(2 * GIB)], ["0"]) == (told["total"], told["take"])
+    for life in lives:
+        assert ([str(2 * GIB)], ["0"]) == (life["total"], life["take"])
 
 
 def test_a_pod_bound_without_a_record_does_not_start_and_is_told_why(stage):

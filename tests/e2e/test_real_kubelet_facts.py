@@ -203,7 +203,7 @@ def test_a_pod_bound_before_any_plugin_has_registered_runs_with_nothing_until_it
         for name in ("early", "greedy"):
             await stage.agent_says(f"default/{name}/main")
         stage.node.ctr("tasks", "kill", "-s", "SIGKILL", box)
-        pods = [await client.until(_again, f"{PODS}/{name}") for name in ("early", "greedy")]
+        pods = [await stage.running_pod(client, name, restarts=1) for name in ("early", "greedy")]
         given = [(len(stage.devices(pod)["main"]), stage.limits(pod)) for pod in pods]
         return *found, kept["status"]["containerStatuses"][0]["restartCount"], given
 
@@ -211,8 +211,3 @@ def test_a_pod_bound_before_any_plugin_has_registered_runs_with_nothing_until_it
     assert {"main": []} == devices
     assert "ld.so.preload" not in etc
     assert (0, [(2, {"main": {stage.cards[0]: 2 * GIB}})] * 2) == (restarts, given)
-
-
-def _again(pod):
-    (status,) = pod["status"]["containerStatuses"]
-    return status["restartCount"] > 0 and status["ready"]

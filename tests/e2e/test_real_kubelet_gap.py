@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from realkubelet.harness import DEVICE_PLUGIN, play, real_node
+from realkubelet.harness import DEVICE_PLUGIN, play, real_node, restarts_of
 from realkubelet.neighbour import AFTER, BEFORE, neighbour
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
 from support.waiting import PATIENCE_SECONDS
@@ -31,18 +31,6 @@ def stage(plane, tmp_path_factory):
     """A real node whose runtime copies all annotations of pods into the specifications of their containers."""
     with real_node(plane, tmp_path_factory.mktemp("n")) as made:
         yield made
-
-
-async def restarted(client, name):
-    """The pod once a later container of it runs."""
-    return await client.until(
-        lambda p: any(one["restartCount"] and one["ready"] for one in p["status"].get("containerStatuses", ())),
-        f"{PODS}/{name}",
-    )
-
-
-def _started_twice(pod):
-    return any(one["restartCount"] for one in pod["status"].get("containerStatuses", ()))
 
 
 async def said_in_events(client, name):
@@ -77,7 +65,7 @@ def through_a_gap(stage, index, then, after, *, starts=1, **annotations):
             made = await stage.place(client, pod, 1)
             assert await asyncio.to_thread(asked.wait, 60)
             await asyncio.to_thread(after)
-        found = await (restarted(client, name) if starts > 1 else stage.running_pod(client, name))
+        found = await stage.running_pod(client, name, restarts=starts - 1)
         assert found["metadata"]["uid"] == made["metadata"]["uid"]
         return facts(stage.said(found)), await said_in_events(client, name), stage.limits(found)
 
@@ -183,7 +171,7 @@ def test_without_a_device_plugin_nothing_can_be_created_and_nothing_fails(stage)
         stage.node.ctr("tasks", "kill", "-s", "SIGKILL", stage.node.containers(pod["metadata"]["uid"])["main"])
         await until_event(client, "stays", "unresolvable CDI devices")
         stage.start_device_plugin()
-        await restarted(client, "stays")
+        await stage.running_pod(client, "stays", restarts=1)
         return await said_in_events(client, "stays")
 
     assert not any(REFUSED in message for message in play(stage, story))
@@ -211,7 +199,7 @@ def test_a_restarted_runtime_starts_nothing_without_limits(stage):
             await asyncio.sleep(3)
             stage.node.kill("containerd")
             stage.node.start_runtime()
-        pods = [await client.until(_started_twice, f"{PODS}/{name}") for name in names]
+        pods = [await client.until(restarts_of, f"{PODS}/{name}") for name in names]
         return [facts(stage.said(pod)) for pod in pods]
 
     for told in play(stage, story):

@@ -14,7 +14,7 @@ import pytest
 from e2e.managed_node import MODE
 from e2e.sharing import why_pending
 from e2e.test_real_kubelet_chain import everything, pods_of, workload
-from realkubelet.harness import play, real_node
+from realkubelet.harness import play, real_node, restarts_of
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
 
 from isolation.contract.names import ALLOCATION, MPS_ENDED
@@ -36,14 +36,8 @@ def stage(plane, tmp_path_factory):
 
 async def next_life(stage, client, pod):
     """What a pod's container says once it has been restarted."""
-    path, before = f"{PODS}/{pod['metadata']['name']}", restarts_of(pod)
-    await client.until(lambda p: restarts_of(p) > before, path)
-    return facts(stage.said(await stage.running_pod(client, pod["metadata"]["name"]), restarts=before + 1))
-
-
-def restarts_of(pod):
-    """Of its only container."""
-    return pod["status"]["containerStatuses"][0]["restartCount"]
+    after = restarts_of(pod) + 1
+    return facts(stage.said(await stage.running_pod(client, pod["metadata"]["name"], after), restarts=after))
 
 
 @pytest.mark.parametrize("user", [0, 1000])

@@ -31,17 +31,6 @@ def kill_container(stage, pod, name="main"):
     stage.node.ctr("tasks", "kill", "-s", "SIGKILL", stage.node.containers(pod["metadata"]["uid"])[name])
 
 
-async def back(client, name, restarts=1):
-    """The pod once its container runs again."""
-    return await client.until(
-        lambda p: (
-            p["status"]["containerStatuses"][0]["restartCount"] >= restarts
-            and p["status"]["containerStatuses"][0]["ready"]
-        ),
-        f"{PODS}/{name}",
-    )
-
-
 def test_a_kubelet_that_restarts_takes_nothing_from_anybody(stage):
     """
     Running containers go on with their promise; one that died meanwhile comes back with the same devices; the
@@ -57,7 +46,7 @@ def test_a_kubelet_that_restarts_takes_nothing_from_anybody(stage):
         stage.node.kill("kubelet")
         kill_container(stage, dies)
         stage.node.start_kubelet()
-        dies = await back(client, "dies")
+        dies = await stage.running_pod(client, "dies", restarts=1)
         await stage.ready(client)
         await stage.place(client, pod_of("next", container("main", 7, "100")), 0)
         new = await stage.running_pod(client, "next")
@@ -90,7 +79,7 @@ def test_an_agent_that_is_replaced_finds_everything_as_it_was(stage, how):
         kill_container(stage, dies)
         await asyncio.sleep(1)
         stage.start_agent()
-        dies = await back(client, "dies")
+        dies = await stage.running_pod(client, "dies", restarts=1)
         await stage.ready(client)
         await stage.place(client, pod_of("next", container("main", 3, "2500", "1000")), 1)
         new = await stage.running_pod(client, "next")
@@ -186,10 +175,10 @@ def test_containers_come_back_while_the_api_server_is_down(stage, plane):
         pod = await stage.running_pod(client, "alone")
         plane.kill("kube-apiserver")
         kill_container(stage, pod)
-        told = facts(stage.said(pod, restarts=1))
+        report = facts(stage.said(pod, restarts=1))
         plane.restart_apiserver()
         await stage.ready(client)
-        return told
+        return report
 
     assert [str(2 * GIB)] == play(stage, story)["total"]
 

@@ -65,22 +65,16 @@ def test_old_and_new_library_run_side_by_side_until_nobody_needs_the_old_one(sta
         await stage.place(client, pod_of("next", container("main", 2, "100", "3000")), 0)
         new = await stage.running_pod(client, "next")
         stage.node.ctr("tasks", "kill", "-s", "SIGKILL", stage.node.containers(dies["metadata"]["uid"])["main"])
-        await client.until(
-            lambda p: (
-                p["status"]["containerStatuses"][0]["restartCount"] >= 1
-                and p["status"]["containerStatuses"][0]["ready"]
-            ),
-            f"{PODS}/dies",
-        )
+        await stage.running_pod(client, "dies", restarts=1)
         both = libraries(stage)
         used = {name: sources_of(stage, pod) for name, pod in (("stays", stays), ("dies", dies), ("next", new))}
-        told = facts(stage.said(new)), facts(stage.said(dies, restarts=1))
+        reports = facts(stage.said(new)), facts(stage.said(dies, restarts=1))
         await client.delete(f"{PODS}/stays")
         await stage.only_stand(2)
         stage.stop_agent()
         stage.start_agent(new_release)  # it sweeps when it begins, and each ten minutes
         await stage.ready(client)
-        return before, both, used, told, await until_libraries(stage, 1)
+        return before, both, used, reports, await until_libraries(stage, 1)
 
     before, both, used, (new, again), after = play(stage, story)
     (old,) = before

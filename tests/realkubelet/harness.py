@@ -263,10 +263,10 @@ class Stage:
         await self.bind_to(client, made, *cards)
         return made
 
-    async def running_pod(self, client: ApiClient, name: str) -> dict[str, Any]:
-        """The pod once it runs with all its containers ready."""
+    async def running_pod(self, client: ApiClient, name: str, restarts: int = 0) -> dict[str, Any]:
+        """The pod once it runs with all its containers ready, one of them after at least so many restarts."""
         try:
-            return await client.until(_runs, f"{PODS}/{name}")
+            return await client.until(lambda pod: _runs(pod) and restarts_of(pod) >= restarts, f"{PODS}/{name}")
         except AssertionError as exc:
             listed = await client.get("/api/v1/namespaces/default/events")
             told = "\n".join(e["message"] for e in listed["items"] if e["involvedObject"]["name"] == name)
@@ -285,6 +285,11 @@ class Stage:
             if "ready 1" in lines or time.monotonic() > end:
                 return lines
             time.sleep(0.1)
+
+
+def restarts_of(pod: dict[str, Any]) -> int:
+    """The most of any of its containers."""
+    return max((status["restartCount"] for status in pod["status"].get("containerStatuses", ())), default=0)
 
 
 def _ready(node: dict[str, Any]) -> bool:

@@ -140,18 +140,16 @@ say([charged, rest, alloc(rest)[0], alloc(16)[0]])
 def test_guesses_that_cost_less_refuse_nobody(box):
     """
     1 GiB, contexts of 40 MiB that are booked with 306: eight of them and 512 MiB, without a pause between.
-
-    On a machine so busy that the next sample comes later than the library waits for it, one is refused and asks again.
     """
     code = """
-def given(ask, end=time.monotonic() + 10):
-    while (status := ask()) and time.monotonic() < end: time.sleep(0.01)
-    return status
 ok(cu.cuInit(0))
-made = [given(lambda: cu.cuCtxCreate_v2(byref(c_void_p()), 0, 0)) for _ in range(8)]
-say([made, given(lambda: alloc(512)[0]), alloc(512)[0]])
+made = [cu.cuCtxCreate_v2(byref(c_void_p()), 0, 0) for _ in range(8)]
+say([made, alloc(512)[0], alloc(512)[0]])
 """
-    assert [[0] * 8, 0, 2] == run(box(context_bytes=40 * MIB), code, gib="1")[0]
+    card = box(context_bytes=40 * MIB)
+    # The library waits 0.4 s for a sample (sample.c), and a machine can be so busy that none comes: thrice is no chance
+    tries = (run(card, code, gib="1")[0] for _ in range(3))
+    assert [[0] * 8, 0, 2] in tries
 
 
 def test_what_is_given_back_is_not_given_back_twice(box):
