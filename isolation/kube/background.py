@@ -19,6 +19,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from isolation.kube.core.backoff import Pace, delay
+from isolation.kube.core.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -66,11 +67,19 @@ class _Task:
         self._failing = now if self._failing is None else self._failing
         pause = delay(self._in_a_row, random.random(), _PACE)  # noqa: S311 (spreads work, keeps no secret)
         self.busy, self._due = False, now + pause
-        self._why = _text(exc)
-        # The trace of the first in a row: the same defect may come every few seconds.
-        trace = exc if self._in_a_row == 1 else None
-        log.error(
-            "background task failed: task=%s: %s: next try in %.1f s", self.name, self._why, pause, exc_info=trace
+        first = _first(exc)
+        self._why = " ".join(f"{type(first).__name__}: {first}".split())
+        # An API server that is away or says no is no defect of ours. Of a defect, the trace of the first in a row: the
+        # same may come every few seconds.
+        expected = isinstance(first, ClusterError)
+        trace = exc if self._in_a_row == 1 and not expected else None
+        log.log(
+            logging.WARNING if expected else logging.ERROR,
+            "background task failed: task=%s: %s: next try in %.1f s",
+            self.name,
+            self._why,
+            pause,
+            exc_info=trace,
         )
         return pause
 
@@ -213,8 +222,8 @@ def _broke(task: _Task, exc: BaseException) -> float:
     return task.broke(exc)
 
 
-def _text(exc: BaseException) -> str:
-    """On one line, of a group its first."""
+def _first(exc: BaseException) -> BaseException:
+    """Of a group its first."""
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
-    return " ".join(f"{type(exc).__name__}: {exc}".split())
+    return exc

@@ -14,6 +14,7 @@ from isolation.contract.metrics.node import TASK_FAILURES, TASK_HEALTHY
 from isolation.kube import background
 from isolation.kube.background import Background
 from isolation.kube.core.backoff import Pace
+from isolation.kube.core.errors import ForbiddenError, UnreachableError
 
 BROKEN = OSError(28, "No space left on device")
 
@@ -38,15 +39,15 @@ def healthy(tasks, name="t"):
 class Work:
     """Fails so many times, or while `broken`; then goes on."""
 
-    def __init__(self, times=0):
-        self.left, self.begun, self.broken = times, 0, False
+    def __init__(self, times=0, error=BROKEN):
+        self.left, self.begun, self.broken, self.error = times, 0, False, error
 
     def once(self):
         """One cycle of a thread."""
         self.begun += 1
         if self.broken or self.left > 0:
             self.left -= 1
-            raise BROKEN
+            raise self.error
         return 0.001
 
     async def cycle(self):
@@ -88,6 +89,24 @@ def test_what_fails_is_begun_again_and_counted(kind, caplog):
     assert (3.0, 1.0) == asyncio.run(going_on(kind, work, story))
     said = [record for record in caplog.records if "background task failed: task=t: OSError" in record.getMessage()]
     assert [True, False, False] == [bool(record.exc_info and record.exc_info[0]) for record in said]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [UnreachableError("request timed out"), ForbiddenError(403, "Forbidden", "no")])
+def test_an_api_server_that_is_away_or_says_no_is_told_without_a_trace(kind, error, caplog):
+    """
+    A warning, as of a watch: nothing of ours is broken; also in a group, as of tasks side by side.
+    """
+    work = Work(times=2, error=ExceptionGroup("side by side", [error]))
+
+    async def story(tasks):
+        await soon(lambda: work.begun >= 3)
+        return failures(tasks)
+
+    assert asyncio.run(going_on(kind, work, story)) == 2.0
+    said = [record for record in caplog.records if "background task failed: task=t" in record.getMessage()]
+    assert [("WARNING", False)] * 2 == [(record.levelname, bool(record.exc_info)) for record in said]
+    assert all(f"{type(error).__name__}: {error}" in record.getMessage() for record in said)
 
 
 @pytest.mark.parametrize("kind", KINDS)
