@@ -17,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from isolation.run.launch import FAILED
+from isolation.run.store import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,16 +64,25 @@ def run_supervised(supervisor: Supervisor, listen: int) -> int:
         if "pid" in line:
             _forward_to(int(line["pid"]))
         elif "failed" in line:
+            _release(supervisor)
             program = supervisor.command.words[0]
             raise ForegroundError(int(line["failed"]), f"{program}: {os.strerror(int(line['errno']))}")
         elif "code" in line:
             code = int(line["code"])
+            _release(supervisor)
             return code if code >= 0 else _SIGNALLED - code
     raise ForegroundError(
         FAILED,
         "the supervisor process was killed: the exit status of the command is unknown; "
         f"processes that still run keep allocation {supervisor.held.entry.id}",
     )
+
+
+def _release(supervisor: Supervisor) -> None:
+    """Where a short command ended before we had closed our lock, the supervisor could not remove the allocation."""
+    if supervisor.held.folder.exists():
+        with contextlib.suppress(OSError, StoreError):
+            supervisor.store.release(supervisor.held)
 
 
 def _lines(fd: int) -> Iterator[dict[str, Any]]:

@@ -46,6 +46,33 @@ def test_the_exit_status_is_the_commands_as_a_shell_tells_it(box, command, code)
     assert (code, []) == (done.returncode, list(Path(f"{box}.allocations").iterdir()))
 
 
+LATE = """
+import os, sys, time
+from gpushare import main
+from isolation.run import foreground
+
+fork, ours = os.fork, os.getpid()
+
+def late():
+    pid = fork()
+    time.sleep(1 if os.getpid() == ours else 0)
+    return pid
+
+foreground.os.fork = late
+main(["run", "--simgpu", sys.argv[1], "--gpu-mem", "15", "--gpu-count", "1", "--", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize(("command", "code"), [("true", 0), ("./no-such-program", 127)])
+def test_a_command_that_ends_before_we_go_on_leaves_nothing(box, command, code):
+    """
+    On a busy machine it may have ended before `gpushare run` has closed its own descriptor of the allocation's lock.
+    """
+    words_ = [sys.executable, "-c", LATE, str(box), command]
+    done = subprocess.run(words_, check=False, capture_output=True, cwd=ROOT, timeout=PATIENCE_SECONDS)
+    assert (code, []) == (done.returncode, list(Path(f"{box}.allocations").iterdir())), done.stderr
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
 def test_signals_reach_the_command(box, name):
     """
