@@ -84,7 +84,8 @@ static enum gs_mode begin(void)
     pick(gs.limits_path, FIXED "limits/limits", "GPUSHARE_LIMITS");
     pick(gs.feed_path, FIXED "limits/feed", "GPUSHARE_FEED");
     pick(gs.region_path, FIXED "region/region", "GPUSHARE_REGION");
-    int rc = gs_limits_read(gs.limits_path, &limits);
+    /* For long: without limits this process never has memory, and whoever rewrites them may be short of processors. */
+    int rc = gs_limits_read(gs.limits_path, &limits, 2000);
     if (rc == -ENOENT && !getenv("GPUSHARE_LIMITS"))
         return GS_MODE_INERT;
     own = gs_map(4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
@@ -135,7 +136,7 @@ int gs_promise_refresh(uint64_t coarse_ns)
     long got = gs_read_file(gs.limits_path, &limits, 32);
     int rc = got < 32 || limits.magic != GS_LIMITS_MAGIC ? -EINVAL : 0;
     int changed = rc < 0 || !(limits.sequence & 1 || limits.generation == gs.generation);
-    if (changed && rc == 0 && (rc = gs_limits_read(gs.limits_path, &limits)) == 0)
+    if (changed && rc == 0 && (rc = gs_limits_read(gs.limits_path, &limits, 20)) == 0)
         adopt(&limits);
     if (changed && rc == 0)
         reported = 0;

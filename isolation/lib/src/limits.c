@@ -44,11 +44,11 @@ int gs_feed_check(const struct gs_feed *feed, long bytes)
     return 0;
 }
 
-/* Read and check; a rewrite under way is waited for, 20 ms at most. On failure `into` is garbage. */
-int gs_limits_read(const char *path, struct gs_limits *into)
+/* Read and check; a rewrite under way is waited for, so many milliseconds at most. On failure `into` is garbage. */
+int gs_limits_read(const char *path, struct gs_limits *into, int milliseconds)
 {
     int rc = -EAGAIN;
-    for (int tries = 0; rc == -EAGAIN && tries < 20; tries++) {
+    for (int tries = 0; rc == -EAGAIN && tries < milliseconds; tries++) {
         if (tries)
             gs_sleep_ns(1000000);
         long got = gs_read_file(path, into, sizeof *into);

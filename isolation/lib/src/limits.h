@@ -8,7 +8,7 @@
 #include "gpushare_abi.h"
 
 int gs_limits_check(const struct gs_limits *limits, long bytes);
-int gs_limits_read(const char *path, struct gs_limits *into);
+int gs_limits_read(const char *path, struct gs_limits *into, int milliseconds);
 int gs_feed_check(const struct gs_feed *feed, long bytes);
 int gs_feed_read(const char *path, struct gs_feed *into);
 
