@@ -219,13 +219,10 @@ class Bounded:
             await asyncio.sleep(0)  # while others wait, accepting them would never let what this one has sent be read
 
     async def _establish(self, sock: socket.socket, connection: Connection) -> None:
-        """The handshake; a connection that fails in it was never one."""
+        """The handshake, which `_sweep` bounds; a connection that fails in it was never one."""
         context = self._context() if self._context is not None else None
-        timeout = self.limits.request_seconds if context is not None else None
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, sock, ssl=context, ssl_handshake_timeout=timeout
-            )
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, ssl=context)
         except OSError:  # TimeoutError and ssl.SSLError are
             pass
         except Exception:
