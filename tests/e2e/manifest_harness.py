@@ -93,10 +93,19 @@ async def scheduling(installation: Installation) -> AsyncIterator[None]:
     path = installation.folder / "kube-scheduler.yaml"
     path.write_text(yaml.safe_dump(config))
     async with installation.process(SCHEDULER):
-        installation.plane.add_scheduler("kube-scheduler-installation", path)
+        keeping = asyncio.create_task(_keep_scheduler(installation.plane, path))
         try:
             await installation.served(SCHEDULER)
             await answers(f"http://{ADDRESS}:9446/leader")
             yield
         finally:
+            keeping.cancel()
             installation.plane.kill("kube-scheduler-installation")
+
+
+async def _keep_scheduler(plane: ControlPlane, configuration: Path) -> None:
+    """What a kubelet does: a kube-scheduler ends when it cannot renew its Lease in time."""
+    while True:
+        if "kube-scheduler-installation" not in plane.pids():
+            plane.add_scheduler("kube-scheduler-installation", configuration)
+        await asyncio.sleep(0.5)

@@ -81,20 +81,21 @@ class Figures:
         """Keep the picture up to date until cancelled."""
         while True:
             with contextlib.suppress(RefusedError, OSError):
+                used = self.used  # before the pods: what a test sets after a deletion never describes what was deleted
                 pods = (await self._client.get(PODS))["items"]
                 if not self.frozen:
-                    self.board.put(self._picture(pods))
+                    self.board.put(self._picture(pods, used))
             await asyncio.sleep(0.2)
 
-    def _picture(self, pods: list[dict[str, Any]]) -> MetricsSnapshot:
+    def _picture(self, pods: list[dict[str, Any]], used: Callable[[str], float | None]) -> MetricsSnapshot:
         now = boottime()
         measured = now if self.silent_since is None else self.silent_since
         uses = []
         for pod in pods:
             if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]:
-                name, part = pod["metadata"]["name"], self.used(pod["metadata"]["name"])
-                used = None if part is None else int(part * PROMISED)
-                use = ContainerCardUse("main", "GPU-0", 0, PROMISED, used_bytes=used, used_core=part)
+                name, part = pod["metadata"]["name"], used(pod["metadata"]["name"])
+                amount = None if part is None else int(part * PROMISED)
+                use = ContainerCardUse("main", "GPU-0", 0, PROMISED, used_bytes=amount, used_core=part)
                 uses.append(PodUse("default", name, "n1", (use,), pod["metadata"].get("labels", {}), measured))
         rooms = (PoolCapacity("a", 3 * GIB, 4.0, 1.0), PoolCapacity("b", 7 * GIB, 4.0, 0.0))
         return MetricsSnapshot(now, {"default": tuple(uses)}, rooms, self.waiting)
@@ -168,8 +169,8 @@ async def leads_here(client: ApiClient, port: int, name: str = NAME) -> AsyncIte
 
 
 @contextlib.asynccontextmanager
-async def served(plane: ControlPlane, **more: Any) -> AsyncIterator[tuple[ApiClient, Figures]]:
-    """Both APIs, available at the API server."""
+async def served(plane: ControlPlane, fresh: float = 4.0, **more: Any) -> AsyncIterator[tuple[ApiClient, Figures]]:
+    """Both APIs, available at the API server; older pictures than `fresh` seconds are none."""
     wish = settings(plane, CUSTOM, EXTERNAL, **more)
     async with connected(plane) as client, granted(client), leads_here(client, wish.port):
         figures = Figures(client)
@@ -181,7 +182,7 @@ async def served(plane: ControlPlane, **more: Any) -> AsyncIterator[tuple[ApiCli
                 access = await stack.enter_async_context(Access(account))
                 figures.port = await stack.enter_async_context(
                     serve_metrics_api(
-                        access, figures.board, wish, Background(), closed=lambda: figures.closed, fresh=lambda: 4.0
+                        access, figures.board, wish, Background(), closed=lambda: figures.closed, fresh=lambda: fresh
                     )
                 )
                 await available(client)

@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from e2e.admission_harness import until_tried
@@ -26,18 +27,18 @@ from e2e.kubelets import share_pod, shared_node
 from e2e.manifest_files import documents
 from support.children import DIES_WITH_US
 from support.ports import free_port
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.contract.codec import decode_allocation, encode_cards
 from isolation.contract.model import Card
 from isolation.contract.names import ACK, ALLOCATION, CARD_COUNT, CARD_UNITS, CARDS, SCHEDULER, SHARED, SYSTEM_NAMESPACE
 from isolation.contract.quantity import GIB
 from isolation.contract.reservation import definition
+from isolation.host.process import read_living
 from isolation.scheduler.core import kube_scheduler_config as kube
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
     from e2e.apiclient import ApiClient
     from e2e.plane import ControlPlane
@@ -87,18 +88,21 @@ class Replica:
         self._process.send_signal(kind)
 
     def end(self, kind: signal.Signals = signal.SIGKILL, seconds: float = 20) -> int:
-        """Its exit status."""
+        """Its exit status, once its own processes have gone as well."""
         process, self._process = self._process, None
         if process is None:
             return 0
+        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGCONT)
             process.send_signal(kind)
         try:
-            return process.wait(seconds)
+            status = process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.kill()
-            return process.wait(10)
+            status = process.wait(10)
+        until(lambda: not any(read_living(pid) for pid in children))
+        return status
 
     def log(self) -> str:
         """What it said."""

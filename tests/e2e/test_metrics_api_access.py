@@ -13,6 +13,7 @@ from e2e.apiclient import RefusedError, connected
 from e2e.kubelets import Kubelets, share_pod, shared_node
 from e2e.metrics_harness import ACCOUNT, APISERVICES, NAME, PODS, granted, leads_here, own_address, served, settings
 from e2e.sharing import clear, untainted
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.metrics.app import serve_metrics_api
 from autoscaler.apis.metrics.core.readings import LatestSnapshot
@@ -53,7 +54,7 @@ def test_figures_come_through_the_aggregator_in_every_version(plane):
     """
 
     async def story():
-        async with served(plane) as (client, _), two_pods(client):
+        async with served(plane, fresh=PATIENCE_SECONDS) as (client, _), two_pods(client):
             pods = f"/apis/{CUSTOM}/v1beta1/namespaces/default/pods"
             old = await settled(client, f"{pods}/*/gpu_mem_used_bytes", lambda items: len(items) == 2)
             new = await client.get(f"/apis/{CUSTOM}/v1beta2/namespaces/default/pods/one/gpu_core_used_ratio")
@@ -92,7 +93,7 @@ def test_only_the_front_proxy_may_say_who_asks(plane):
     """
 
     async def story():
-        async with served(plane) as (_, figures):
+        async with served(plane, fresh=PATIENCE_SECONDS) as (_, figures):
             boss = {"X-Remote-User": "boss", "X-Remote-Group": "system:masters"}
             stranger = plane._proxy_authority.issue("someone-else")
             return {

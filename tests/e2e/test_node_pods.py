@@ -143,14 +143,18 @@ def test_a_container_without_a_record_does_not_start_and_is_told_why(plane, tmp_
             await at.until(lambda: bare.boxes["main"].attempts > 1)
             state = bare.boxes["main"].state, bare.boxes["main"].reason
             right(at, await at.running(await at.bind(share_pod("beside", 3), 0)), "main", (0,), 3)
-            still = await at.client.get(f"{PODS}/bare")
+            still = await at.client.until(
+                lambda pod: (
+                    "default/bare/main: the pod has no valid allocation annotation"
+                    in pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"]
+                ),
+                f"{PODS}/bare",
+            )
             holds = {uid for uid, _ in at.agent.holds()}
-            said = still["status"]["containerStatuses"][0]["state"]["waiting"]["message"]
-            return state, said, "deletionTimestamp" in still["metadata"], bare.uid in holds
+            return state, "deletionTimestamp" in still["metadata"], bare.uid in holds
 
-    state, said, deleted, holds = asyncio.run(story())
+    state, deleted, holds = asyncio.run(story())
     assert (("waiting", "CreateContainerError"), False, False) == (state, deleted, holds)
-    assert "default/bare/main: the pod has no valid allocation annotation" in said
 
 
 def test_who_asks_for_no_share_sees_no_card_unless_its_namespace_is_exempt(plane, tmp_path):

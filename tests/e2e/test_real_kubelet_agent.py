@@ -10,7 +10,7 @@ import pytest
 from realkubelet.harness import play, real_node
 from realkubelet.pods import GIB, PODS, container, facts, pod_of
 
-SHORT = ("/bin/sh", "-c", "/bin/client 100 & sleep 1")
+SHORT = ("/bin/sh", "-c", "/bin/client 100 & sleep 5")
 NEVER = {"restartPolicy": "Never"}
 
 
@@ -67,7 +67,7 @@ def test_every_container_of_a_pod_has_its_own_promise(stage):
 
     async def story(client):
         inits = [
-            container("first", 3, "/bin/sh", "-c", "/bin/client 100 & sleep 1"),
+            container("first", 3, "/bin/sh", "-c", "/bin/client 100 & sleep 5"),
             container("side", 2, restartPolicy="Always"),
         ]
         pod = pod_of("many", container("a", 1), container("b", 5), container("none"), initContainers=inits)

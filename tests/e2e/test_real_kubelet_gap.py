@@ -78,14 +78,22 @@ def through_a_gap(stage, index, then, after, *, starts=1, **annotations):
 @pytest.fixture(params=[AGENT, BOTH])
 def gone(stage, request):
     """Who is killed: the kubelet's next create is served, or a later start that the guard has refused once."""
+    programs = ["agent"] if request.param == AGENT else ["agent", DEVICE_PLUGIN]
 
     def kill():
-        stage.stop_agent(signal.SIGKILL)
-        if request.param == BOTH:
-            stage.node.kill(DEVICE_PLUGIN)
+        for name in programs:  # its end is not waited for: the runtime waits for who kills
+            stage.node.send(name, signal.SIGKILL)
+
+    def revive():
+        for name in programs:
+            stage.node.kill(name)
+        stage.start_agent()
 
     return SimpleNamespace(
-        kill=kill, starts=1 if request.param == AGENT else 2, said=AWAY if request.param == AGENT else REFUSED
+        kill=kill,
+        revive=revive,
+        starts=1 if request.param == AGENT else 2,
+        said=AWAY if request.param == AGENT else REFUSED,
     )
 
 
@@ -93,7 +101,7 @@ def test_an_agent_that_is_killed_before_it_answers(stage, gone):
     """
     The plugin after it refuses; where that is gone too the runtime creates the container as it is, for the guard.
     """
-    events = through_a_gap(stage, BEFORE, lambda _: gone.kill(), stage.start_agent, starts=gone.starts)
+    events = through_a_gap(stage, BEFORE, lambda _: gone.kill(), gone.revive, starts=gone.starts)
     assert any(gone.said in message for message in events), events
     assert gone.said == REFUSED or not any(REFUSED in message for message in events)
 
@@ -102,7 +110,7 @@ def test_an_agent_that_is_killed_after_its_answer(stage, gone):
     """
     The container is prepared and starts with its limits, though nobody is there.
     """
-    events = through_a_gap(stage, AFTER, lambda _: gone.kill(), stage.start_agent)
+    events = through_a_gap(stage, AFTER, lambda _: gone.kill(), gone.revive)
     assert not any(said in message for message in events for said in (REFUSED, AWAY))
 
 
@@ -116,7 +124,7 @@ def test_a_mark_without_the_answer_opens_nothing(stage, gone):
         mark = stage.node.machine.path(f"/run/gpushare/marks/{one.id}")
         mark.write_text(f"{secrets.token_hex(16)}\n")
 
-    events = through_a_gap(stage, BEFORE, then, stage.start_agent, starts=gone.starts)
+    events = through_a_gap(stage, BEFORE, then, gone.revive, starts=gone.starts)
     assert any(gone.said in message for message in events), events
 
 
@@ -154,7 +162,7 @@ def test_a_nonce_that_the_tenant_wrote_opens_nothing(stage, gone):
     The runtime copies the pod's annotation into the specification, after its plugins; there is no mark.
     """
     forged = {NONCE: "0" * 32}
-    events = through_a_gap(stage, BEFORE, lambda _: gone.kill(), stage.start_agent, starts=gone.starts, **forged)
+    events = through_a_gap(stage, BEFORE, lambda _: gone.kill(), gone.revive, starts=gone.starts, **forged)
     assert any(gone.said in message for message in events), events
 
 

@@ -12,6 +12,7 @@ from e2e.apiclient import connected
 from e2e.kubelets import Kubelets, share_pod
 from e2e.sharing import PODS, card_node, cards_of, clear, prepare, replica, scheduler_file, untainted, workload
 from support.ports import free_port
+from support.waiting import soon
 
 from isolation.contract.names import SCHEDULER, SHARED
 from isolation.scheduler.admission.core.webhook import SCHEDULER_ACCOUNT
@@ -82,22 +83,25 @@ def test_no_gap_in_admission_when_the_leader_is_killed(plane, tmp_path):
     """
     All replicas answer: behind one address, a pod with shares is admitted all the time.
     """
-    ports = [free_port(), free_port()]
+    ports, lines = [free_port(), free_port()], set()
 
     async def forward(reader, writer):
         """To the first replica that takes the connection, as a Service does with endpoints that are ready."""
+        lines.add(writer)
         for port in ports:
             with contextlib.suppress(OSError):
                 there, back = await asyncio.open_connection("127.0.0.1", port)
                 await asyncio.gather(pump(reader, back), pump(there, writer), return_exceptions=True)
+                back.close()
                 break
+        lines.discard(writer)
         writer.close()
 
     async def pump(source, sink):
         while chunk := await source.read(1 << 16):
             sink.write(chunk)
             await sink.drain()
-        sink.close()
+        sink.write_eof()  # and on to the answer: a line is gone once both sides have ended it
 
     async def story():
         balancer = await asyncio.start_server(forward, "127.0.0.1", 0)
@@ -114,9 +118,8 @@ def test_no_gap_in_admission_when_the_leader_is_killed(plane, tmp_path):
                     for i in range(60):
                         if i == 20:
                             one.end(signal.SIGKILL)
-                            await asyncio.sleep(
-                                0.2
-                            )  # a question in its hands dies with it; the ends of idle lines travel
+                            # its idle lines end: a question that the API server puts on one of them dies with it
+                            await soon(lambda: not lines)
                         said.append(await tried(client, share_pod(f"gap-{i}", units=2)))
                     await two.leads()
             balancer.close()

@@ -41,7 +41,7 @@ def test_every_question_gets_an_answer_or_a_reason(make_box, tmp_path):
     (driver / "hardware").symlink_to(box.path)
     install(driver)
     path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
-    status, said = ask("--simgpu", str(driver / "hardware"), "--seconds", "1", "--out", str(out), PATH=path)
+    status, said = ask("--simgpu", str(driver / "hardware"), "--seconds", "5", "--out", str(out), PATH=path)
 
     found = {one["name"]: one for one in json.loads(out.read_text())["answers"]}
     assert 10 == len(found), said

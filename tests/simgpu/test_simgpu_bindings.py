@@ -82,7 +82,7 @@ ptx = b'''.version 8.0
 '''
 module = do(d.cuModuleLoadData(ptx)); saxpy = do(d.cuModuleGetFunction(module, b"saxpy"))
 stream = do(d.cuStreamCreate(0)); a, b = do(d.cuEventCreate(0)), do(d.cuEventCreate(0)); out = do(d.cuMemAlloc(4096))
-values = ((int(out), 5000, 2.0), (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_float))
+values = ((int(out), 500000, 2.0), (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_float))
 do(d.cuLaunchKernel(saxpy, 80, 1, 1, 256, 1, 1, 0, stream, values, 0)); do(d.cuEventRecord(a, stream))
 do(d.cuLaunchKernel(saxpy, 80, 1, 1, 256, 1, 1, 0, stream, values, 0)); do(d.cuEventRecord(b, stream))
 do(d.cuStreamSynchronize(stream))
@@ -91,7 +91,7 @@ library = do(d.cuLibraryLoadData(ptx, [], [], 0, [], [], 0)); kernel = do(d.cuLi
 print(do(d.cuKernelGetName(kernel)), do(d.cuFuncGetParamInfo(saxpy, 2)))
 """
 
-    assert "5.0 256\nb'saxpy' (12, 4)" == use(make_box(**SETTINGS), ptx)
+    assert "500.0 256\nb'saxpy' (12, 4)" == use(make_box(**SETTINGS), ptx)
 
 
 def test_pools_vmm_and_graphs_work_through_the_bindings(make_box):
@@ -111,7 +111,7 @@ do(d.cuMemUnmap(at, size)); do(d.cuMemAddressFree(at, 8 * size))
 pool = do(d.cuDeviceGetDefaultMemPool(device)); x = do(d.cuMemAllocAsync(5000, 0))
 K = d.CUmemPool_attribute; print(int(do(d.cuMemPoolGetAttribute(pool, K.CU_MEMPOOL_ATTR_USED_MEM_CURRENT))))
 do(d.cuMemFreeAsync(x, 0))
-m = do(d.cuModuleLoadData(b"simgpu 1\\nkernel k ms=2\\n")); f = do(d.cuModuleGetFunction(m, b"k"))
+m = do(d.cuModuleLoadData(b"simgpu 1\\nkernel k ms=200\\n")); f = do(d.cuModuleGetFunction(m, b"k"))
 g = do(d.cuGraphCreate(0))
 n = d.CUDA_KERNEL_NODE_PARAMS(); n.func = f
 n.gridDimX = n.gridDimY = n.gridDimZ = n.blockDimX = n.blockDimY = n.blockDimZ = 1
@@ -124,7 +124,7 @@ print(round(do(d.cuEventElapsedTime(a, b)), 1))
 print(d.cuMemAlloc(1 << 40)[0].name, do(d.cuGetErrorName(d.CUresult(2))))
 """
 
-    expected = "2097152 b'\\x07\\x07\\x07\\x07'\n5120\n4.0\nCUDA_ERROR_OUT_OF_MEMORY b'CUDA_ERROR_OUT_OF_MEMORY'"
+    expected = "2097152 b'\\x07\\x07\\x07\\x07'\n5120\n400.0\nCUDA_ERROR_OUT_OF_MEMORY b'CUDA_ERROR_OUT_OF_MEMORY'"
     assert expected == use(make_box(**SETTINGS), code)
 
 
@@ -138,14 +138,14 @@ groups, count, rest = do(d.cuDevSmResourceSplitByCount(1, every, 0, 40))
 print(groups[0].sm.smCount, count, rest.sm.smCount)
 green = do(d.cuGreenCtxCreate(do(d.cuDevResourceGenerateDesc(groups, 1)), device, 1))
 s = do(d.cuGreenCtxStreamCreate(green, 1, 0)); do(d.cuCtxSetCurrent(do(d.cuCtxFromGreenCtx(green))))
-f = do(d.cuModuleGetFunction(do(d.cuModuleLoadData(b"simgpu 1\\nkernel k ms=20 width=1000\\n")), b"k"))
+f = do(d.cuModuleGetFunction(do(d.cuModuleLoadData(b"simgpu 1\\nkernel k ms=500 width=1000\\n")), b"k"))
 a, b = do(d.cuEventCreate(0)), do(d.cuEventCreate(0)); n = (1,) * 6
 do(d.cuLaunchKernel(f, *n, 0, s, 0, 0)); do(d.cuEventRecord(a, s)); do(d.cuLaunchKernel(f, *n, 0, s, 0, 0))
 do(d.cuEventRecord(b, s)); do(d.cuStreamSynchronize(s)); print(round(do(d.cuEventElapsedTime(a, b))))
 do(d.cuGreenCtxDestroy(green)); print(d.cuCtxSynchronize()[0].name)
 """
 
-    assert "40 1 40\n40\nCUDA_ERROR_CONTEXT_IS_DESTROYED" == use(make_box(**SETTINGS), code)
+    assert "40 1 40\n1000\nCUDA_ERROR_CONTEXT_IS_DESTROYED" == use(make_box(**SETTINGS), code)
 
 
 def test_an_old_driver_lacks_what_came_later(make_box):

@@ -261,7 +261,7 @@ def test_an_agent_that_does_not_answer_is_a_no_within_its_time(kernel):
     began = time.monotonic()
     with pytest.raises(RefusedStartError, match="no answer in time"):
         kernel.start("a", 2 * GIB, FILL)
-    assert 3 < time.monotonic() - began < 9
+    assert 3 < time.monotonic() - began < 30
 
 
 def test_a_tenant_cannot_speak_to_the_agent(kernel):

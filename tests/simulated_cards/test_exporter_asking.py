@@ -13,13 +13,17 @@ pytest.importorskip("pynvml")
 pytest.importorskip("grpc")
 from support.fake_kubelet import FakeKubelet
 from support.node_harness import exporter_node
+from support.waiting import PATIENCE_SECONDS
+
+from exporter.sources import pod_resources
 
 
-def test_pod_by_pod_where_our_agent_keeps_the_node():
+def test_pod_by_pod_where_our_agent_keeps_the_node(monkeypatch):
     """
     Never List there: it can make the kubelet hand out devices twice. Each pod once, from then on one of them a turn
     (so that a kubelet that is gone is noticed) and not all of them.
     """
+    monkeypatch.setattr(pod_resources, "ASKING_SECONDS", PATIENCE_SECONDS)
     with exporter_node("t4") as world:
         for at in range(5):
             pod = world.pod(f"pod-{at}", {"main": {0: 1}})

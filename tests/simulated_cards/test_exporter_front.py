@@ -47,9 +47,10 @@ def listeners(pid):
     listening = {words[9] for words in tcp if words[3] == "0A"}
     found = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
-        at = re.fullmatch(r"socket:\[(\d+)\]", str(fd.readlink()))
-        if at:
-            found.add(at[1])
+        with contextlib.suppress(FileNotFoundError):  # closed since; what listens stays
+            at = re.fullmatch(r"socket:\[(\d+)\]", str(fd.readlink()))
+            if at:
+                found.add(at[1])
     return found & listening
 
 

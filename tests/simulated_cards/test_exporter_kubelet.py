@@ -13,6 +13,7 @@ from support.fake_kubelet import FakeKubelet
 from support.waiting import PATIENCE_SECONDS, until
 
 from exporter.pipeline.snapshot import DeviceGrant
+from exporter.sources import pod_resources
 from exporter.sources.errors import SourceError
 from exporter.sources.pod_resources import ASKED_AT_ONCE, KEPT_SECONDS, KubeletSource
 
@@ -34,6 +35,12 @@ def source(kubelet):
     made = KubeletSource(kubelet.socket, PATIENCE_SECONDS)
     yield made
     made.close()
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """A reading asks for as long as it takes, also on a busy machine."""
+    monkeypatch.setattr(pod_resources, "ASKING_SECONDS", PATIENCE_SECONDS)
 
 
 def many(kubelet, count):
@@ -78,6 +85,7 @@ def test_single_pods_are_asked_for_without_a_list(kubelet, source):
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND])
+@pytest.mark.usefixtures("unhurried")
 def test_a_pod_that_has_ended_has_nothing(kubelet, source, code):
     """
     Kubelets say so with a code or in words; it is an answer, not a failure.
@@ -88,6 +96,7 @@ def test_a_pod_that_has_ended_has_nothing(kubelet, source, code):
     assert ((), frozenset()) == (facts.grants, facts.unanswered)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_an_answer_with_devices_stands_and_an_empty_one_is_asked_again(kubelet, source):
     """
     Devices are fixed at admission; an empty answer may be an admission under way.
@@ -211,10 +220,10 @@ def test_a_socket_on_which_nobody_listens_says_so(tmp_path):
     Nothing there, and something there that is no server.
     """
     with pytest.raises(SourceError, match="No such file"):
-        KubeletSource(tmp_path / "none.sock").read(0.0)
+        KubeletSource(tmp_path / "none.sock", PATIENCE_SECONDS).read(0.0)
     (tmp_path / "file").touch()
     with pytest.raises(SourceError, match="nothing listens"):
-        KubeletSource(tmp_path / "file").read(0.0)
+        KubeletSource(tmp_path / "file", PATIENCE_SECONDS).read(0.0)
 
 
 def test_a_kubelet_without_get_names_the_version(kubelet, source):
@@ -235,12 +244,13 @@ def test_what_is_reported_is_bounded(kubelet, source):
     assert (253, 253) == (len(grant.resource), len(grant.device_ids[0]))
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_the_burst_is_left_to_others(kubelet, source):
     """
     A reading asks fewer pods at once than the kubelet grants to everybody together.
     """
     source.read(0.0, many(kubelet, ASKED_AT_ONCE))
-    other = KubeletSource(kubelet.socket)
+    other = KubeletSource(kubelet.socket, PATIENCE_SECONDS)
     assert other.read(0.0).grants
     other.close()
     assert {"Get": ASKED_AT_ONCE, "List": 1} == kubelet.calls

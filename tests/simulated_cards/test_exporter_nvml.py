@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.simbox import HOLD, LOAD, Program, boxes, programs
 from support.virtual_clock import Story
+from support.waiting import until
 
 pytest.importorskip("pynvml")
 from exporter.sources.nvml.source import NvmlSource
@@ -124,6 +125,12 @@ def test_processes_have_the_bytes_that_the_driver_recorded(box, source, run):
         assert sum(booked.values()) == card.total_bytes - card.reserved_bytes - card.free_bytes
 
 
+def gone(box, pid):
+    """Whether the card has noticed, and has its memory back."""
+    box.settle()
+    return pid not in {client.pid for client in box.clients(0) if client.total_bytes}
+
+
 def test_a_killed_process_is_gone_at_the_next_reading(box, source, run):
     """
     SIGKILL between two readings: neither a process nor its memory nor its time is left.
@@ -133,7 +140,7 @@ def test_a_killed_process_is_gone_at_the_next_reading(box, source, run):
     before = read(reader).cards[0]
     goes.process.kill()
     goes.process.wait(timeout=300)
-    time.sleep(0.3)
+    until(lambda: gone(box, goes.pid))
 
     after = read(reader).cards[0]
 

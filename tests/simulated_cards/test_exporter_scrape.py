@@ -206,6 +206,7 @@ def test_leaving_ends_everything_at_once(pages):
     with MetricsServer(pages, 0) as served:
         sock = socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_SECONDS)
         sock.sendall(b"GET /me")
+    served._thread.join(PATIENCE_SECONDS)
     assert not served._thread.is_alive()
     assert b"" == receive(sock)
     sock.close()

@@ -274,6 +274,7 @@ def test_a_fault_of_one_client_ends_the_server_as_what_it_is(node):
         2 * GIB,
         FAULT,
     )
+    node.tell()  # that it lives: until it has ended there is no other server, and the reason stands
     assert release(bad) == "700"
     until(lambda: "fault" in server(node).why)
     node.end(bad)

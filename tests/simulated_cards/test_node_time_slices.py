@@ -3,38 +3,39 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
-from support.simbox import LOAD, Program, boxes
+from support.simbox import Program, boxes, programs
 
 from isolation.node.time_slices import SimulatedDriver, TimeSliceError, TimeSlices
 
+QUEUED = """
+(busy,) = functions(b"busy")
+for _ in range(200):
+    launch(busy, 50_000_000)
+say("up"); wait()
+"""
 
-def changes(box, seconds=1.0):
-    """How often a process got the card, by GPU seconds of both: 1 over the mean length of a turn."""
+
+def changes(box):
+    """In one second of the card: how often a process got it, and GPU time of both in ns."""
     before = box.clients(0)
-    time.sleep(seconds)
-    box.settle()
+    box.step(1_000_000_000)
     after = box.clients(0)
     turns = sum(b.slices - a.slices for a, b in zip(before, after, strict=True))
     return turns, sum(b.own_ns - a.own_ns for a, b in zip(before, after, strict=True))
 
 
 def test_longer_slices_mean_fewer_changes():
-    """Two busy processes: their mean turn grows with the length, on the hardware's own account."""
-    with boxes("t4", switch_ns=0) as box:
-        running = [Program(box.path, LOAD, PART="1.0") for _ in range(2)]
-        try:
-            assert ["up", "up"] == [one.line() for one in running]
-            slices, turns = TimeSlices(SimulatedDriver(box.path)), {}
-            for length in ("short", "long"):
-                slices.keep(length, ["GPU-any"])
-                number, own = changes(box)
-                turns[length] = own / max(1, number)
-        finally:
-            for one in running:
-                one.kill()
+    """Two processes with work queued: their mean turn grows with the length, on the hardware's own account."""
+    with boxes("t4", switch_ns=0) as box, programs() as running:
+        box.stop()
+        running += [Program(box.path, QUEUED) for _ in range(2)]
+        assert ["up", "up"] == [one.line() for one in running]
+        slices, turns = TimeSlices(SimulatedDriver(box.path)), {}
+        for length in ("short", "long"):
+            slices.keep(length, ["GPU-any"])
+            number, own = changes(box)
+            turns[length] = own / number
     assert turns["long"] > 2 * turns["short"]
 
 

@@ -124,8 +124,12 @@ def test_a_breach_becomes_an_alert_and_its_end_resolves_it(tmp_path):
         assert page.is_file()
 
         tenants["bad"].end()
-        assert until(lambda: not prometheus.firing("GpushareContainerMemoryOverLimit"))
-        assert prometheus.series("gpushare_card_memory_used_bytes")
+        assert until(
+            lambda: (
+                not prometheus.firing("GpushareContainerMemoryOverLimit")
+                and prometheus.series("gpushare_card_memory_used_bytes")
+            )
+        )
 
 
 def test_who_goes_around_the_library_or_has_no_promise_is_an_alert(tmp_path):

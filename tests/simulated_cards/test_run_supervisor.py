@@ -61,8 +61,19 @@ def test_the_keeper_feeds_own_gpu_time(box):
     """
     What it writes for the library is what the simulator's own stores say, once the command has come to rest. Where it
     says that it has not seen all (on a busy machine samples come late, and speak for one period all the same), it may
-    be so much less. The library then charges corrected time.
+    be so much less. The library then charges corrected time. Where samples spoke for little, it is measured again.
     """
+    for _ in range(5):
+        part, own, true, uncorrected = fed_and_computed(box)
+        assert part * true - 150_000_000 <= own <= true + 150_000_000
+        assert not uncorrected
+        if part > 0.7:
+            return
+    raise AssertionError(f"samples spoke for {part:.0%} of the time")
+
+
+def fed_and_computed(box):
+    """Of a busy command: the part of the time that samples spoke for, what was fed, what was computed (ns)."""
     runner = begin(box, "--gpu-mem", "1", "--gpu-core", "40", "--", sys.executable, "-c", BUSY)
     assert until(lambda: only(box))
 
@@ -74,6 +85,12 @@ def test_the_keeper_feeds_own_gpu_time(box):
         raw = feed().read_bytes()
         return struct.unpack_from("<Q", raw, 64)[0], struct.unpack_from("<Q", raw, 96)[0]
 
+    def written_twice():
+        """The first may have been under way."""
+        for _ in range(2):
+            before = feed().stat().st_mtime_ns
+            until(lambda before=before: feed().stat().st_mtime_ns != before)
+
     with open_box(box) as machine:
 
         def truth():
@@ -82,9 +99,7 @@ def test_the_keeper_feeds_own_gpu_time(box):
         until(lambda: fed()[0] > 0)
         # What was computed before the keeper's first look is nobody's: both are read while no time passes.
         machine.stop()
-        for _ in range(2):
-            before = feed().stat().st_mtime_ns
-            until(lambda before=before: feed().stat().st_mtime_ns != before)
+        written_twice()
         (counted, seen), computed, begun = fed(), truth(), machine.now
         machine.go()
         until(lambda: truth() > computed + 2_000_000_000)
@@ -93,19 +108,12 @@ def test_the_keeper_feeds_own_gpu_time(box):
         assert "done\n" == runner.stdout.readline()
         busy = machine.now - begun
 
-        def grown():
-            """What was fed, what was computed, and the part of the time that samples spoke for."""
-            own, spoken = fed()
-            return own - counted, truth() - computed, min(1.0, (spoken - seen) / busy)
-
-        def agrees():
-            own, true, part = grown()
-            return part > 0.7 and part * true - 150_000_000 <= own <= true + 150_000_000
-
-        assert until(agrees, grown)
+        written_twice()
+        own, spoken = fed()
+        true = truth() - computed
     store = read_region(only(box) / "region").cards[0]
     runner.communicate("\n", timeout=PATIENCE_SECONDS)
-    assert not store.uncorrected
+    return min(1.0, (spoken - seen) / busy), own - counted, true, store.uncorrected
 
 
 def test_what_a_neighbour_leaves_idle_is_granted_while_it_does(box):

@@ -140,8 +140,8 @@ class Connection:
         self.events = 0
         threading.Thread(target=self._read, daemon=True).start()
 
-    def call(self, method: str, message: Any, seconds: float) -> bytes:
-        """The answer's payload. RefusedError; TimeoutError; DroppedError."""
+    def call(self, method: str, message: Any, seconds: float, grace: float = 0.0) -> bytes:
+        """The answer, for which a plugin is told to have `seconds`. RefusedError; TimeoutError; DroppedError."""
         number = next(self._numbers)
         box = self._boxes[number] = Queue()
         request = api.Request(
@@ -149,7 +149,7 @@ class Connection:
         )
         self._send(_CALLS_PLUGIN, number, _REQUEST, request)
         try:
-            answer = box.get(timeout=seconds)
+            answer = box.get(timeout=seconds + grace)
         except Empty:
             raise TimeoutError(method) from None
         finally:
@@ -218,6 +218,8 @@ class NriRuntime:
 
     def __init__(self, path: Path, request_seconds: float = 2.0) -> None:
         self.path, self.request_seconds = path, request_seconds
+        self.grace = 0.0
+        """Seconds for which it waits beyond what it has announced."""
         self.refuses = ""
         """Why no plugin is taken; its connection stays open and silent."""
         self.configures_first = True
@@ -362,7 +364,7 @@ class NriRuntime:
             if plugin is None or not plugin.open:
                 raise DroppedError
             try:
-                return plugin.call(method, message, self.request_seconds)
+                return plugin.call(method, message, self.request_seconds, self.grace)
             except TimeoutError:
                 plugin.close()
                 raise DroppedError from None

@@ -103,7 +103,8 @@ def race(hardware: Path, folder: Path, count: int, _seed: int) -> dict[str, Any]
     """Many ask for 5 GiB at one moment; those who get it stay until all are served."""
     fifo = folder / "go"
     os.mkfifo(fifo)
-    script = f'echo "$CUDA_VISIBLE_DEVICES" > {folder}/$GPUSHARE_PROMISE; read x < {fifo}; exit 0'
+    note = f"{folder}/.$GPUSHARE_PROMISE"
+    script = f'echo "$CUDA_VISIBLE_DEVICES" > {note}; mv {note} {folder}/$GPUSHARE_PROMISE; read x < {fifo}; exit 0'
     pids = [run(hardware, "--gpu-mem", "5", "--", "sh", "-c", script) for _ in range(count)]
     running, codes = set(pids), list[int]()
 
@@ -117,8 +118,10 @@ def race(hardware: Path, folder: Path, count: int, _seed: int) -> dict[str, Any]
     ok = wait_until(settled)
     cards = [path.read_text().strip() for path in folder.glob("run-*")]
     sold = {uuid: 5 * cards.count(uuid) for uuid in sorted(set(cards))}
-    os.close(os.open(fifo, os.O_WRONLY))
+    go = os.open(fifo, os.O_RDWR)  # a line for each, also for those that open it only now
+    os.write(go, b"\n" * len(running))
     codes += [exit_code(pid) for pid in running]
+    os.close(go)
     left = [entry.id for entry in held(store_of(hardware))]
     return {"settled": ok, "sold": sold, "codes": {code: codes.count(code) for code in set(codes)}, "left": left}
 

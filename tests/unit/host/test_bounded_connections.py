@@ -169,10 +169,12 @@ def judged(sizes, pause=0.0):
     return found
 
 
-def test_small_reviews_pass_large_ones():
+def test_small_reviews_pass_large_ones(monkeypatch):
     """
     Whoever sends large ones waits for those who send small ones.
     """
+    # an hour, whenever they have arrived
+    monkeypatch.setattr("isolation.scheduler.admission.serve.PASSED_BYTES_PER_SECOND", 1 << 10)
     sizes = (6 << 20, 10, 4 << 20, 20)
     assert [10, 20, 4 << 20, 6 << 20] == judged(sizes)
 

@@ -116,10 +116,12 @@ def test_what_fails_for_too_long_makes_the_process_unhealthy_until_it_works(kind
     """
     monkeypatch.setattr(background, "LIMIT_SECONDS", 0.1)
     work = Work()
-    work.broken = True
+    work.broken = kind == "keep"
 
     async def story(tasks):
+        await soon(lambda: kind == "keep" or work.begun)
         assert not tasks.problems()
+        work.broken = True
         await soon(tasks.problems)
         said, was = tasks.problems(), healthy(tasks)
         work.broken = False

@@ -137,7 +137,7 @@ def test_a_pod_whose_containers_end_frees_its_ids(kubelet):
     A Job's pod succeeds; the next takes all.
     """
     job = pod("job", apps=[Box("main", {RESOURCE: 16}, seconds=0.05)])
-    running(kubelet, job)
+    kubelet.bind(job)
     kubelet.until(lambda: job.phase == "Succeeded")
     running(kubelet, pod("next", 16))
     assert {("next", "main")} == set(given(kubelet))

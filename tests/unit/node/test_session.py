@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from support.nri_runtime import DroppedError, NriRuntime, RefusedError
-from support.waiting import until
+from support.waiting import PATIENCE_SECONDS, until
 
 from isolation.contract import nri_api as api
 from isolation.node.cdi import Mount
@@ -215,7 +215,7 @@ def test_a_refusal_is_an_error_with_its_text_and_changes_nothing_else(world):
 def test_whoever_is_late_refuses_before_the_runtime_gives_up(world, what):
     """Silence would start the container as it is. The runtime's own limit is what counts, not a constant."""
     runtime, handler = world.runtime, world.handler
-    runtime.request_seconds = 2.0
+    runtime.request_seconds, runtime.grace = 2.0, PATIENCE_SECONDS  # who is late is judged by the answer's own words
     runtime.up()
     world.start().in_force()
     pod = runtime.run_pod(UID)
@@ -237,7 +237,7 @@ def test_what_no_thread_has_begun_in_time_is_never_done(world):
     runtime, handler = world.runtime, world.handler
     hangs = threading.Event()
     handler.create = lambda container: (handler.created.append(container), hangs.wait(30))[0]
-    runtime.request_seconds = 1.5
+    runtime.request_seconds, runtime.grace = 1.5, PATIENCE_SECONDS
     runtime.up()
     world.start().in_force()
     pod = runtime.run_pod(UID)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.builders import node
 from support.scheduler_harness import Clock, Server, at, bound, pod, reserve, until
+from support.waiting import PATIENCE_SECONDS
 
 from isolation.contract.codec import decode_allocation, pod_of
 from isolation.contract.names import ACK, ALLOCATION, RESERVATION
@@ -223,7 +224,7 @@ def test_what_was_let_go_of_is_never_settled(answered):
         during = world.binder.settled()
         if answered:
             world.server.gate.set()
-        await world.binder.drain(0.2)
+        await world.binder.drain(PATIENCE_SECONDS if answered else 0.2)
         await asyncio.gather(call, return_exceptions=True)
         return before, during, world.binder.settled()
 
@@ -232,11 +233,12 @@ def test_what_was_let_go_of_is_never_settled(answered):
 
 def test_a_caller_is_answered_in_time_while_the_bind_goes_on(monkeypatch):
     """The answer says that it is not known yet; asking again joins the same bind."""
-    monkeypatch.setattr(binding, "PATIENCE_SECONDS", 0.01)
 
     async def story() -> None:
         world = Scheduler(Server(gate=asyncio.Event()), pod("a", 5))
-        assert "not confirmed yet" in await world.binder.bind(pod("a", 5), "n")
+        with monkeypatch.context() as patch:
+            patch.setattr(binding, "PATIENCE_SECONDS", 0.01)
+            assert "not confirmed yet" in await world.binder.bind(pod("a", 5), "n")
         assert (5, 1) == (world.used(), world.binder.open)
         world.server.gate.set()
         assert "" == await world.binder.bind(pod("a", 5), "n")

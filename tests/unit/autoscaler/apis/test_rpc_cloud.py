@@ -36,7 +36,7 @@ def asked(pools, play, manners=None, **how):
     """Run `play(client's channel)` against a server over these pools."""
 
     async def run():
-        async with channel_to(CloudProvider(pools, manners), **how) as channel:
+        async with channel_to(CloudProvider(pools, manners or CallPolicy(seconds=PATIENCE_SECONDS)), **how) as channel:
             return await play(channel)
 
     return asyncio.run(run())

@@ -9,9 +9,11 @@ from dataclasses import replace
 import grpc
 import pytest
 from support.rpc_harness import GENERATIONS, channel_to
+from support.waiting import PATIENCE_SECONDS
 
 from autoscaler.apis.rpc.cloud_provider import CloudProvider
 from autoscaler.apis.rpc.core.node_groups import NodeGroupError
+from autoscaler.apis.rpc.handler import CallPolicy
 from autoscaler.apis.rpc.provider_groups import OfferedPool, OrderingProvider, ProviderGroups
 from autoscaler.providers import base
 from isolation.contract.cluster_autoscaler_annotations import Ours
@@ -76,7 +78,7 @@ def played(shelf, play, occupied=None, **offer):
 
     async def run():
         relay = ProviderGroups([OfferedPool("a", shelf, **offer)], occupied)
-        async with channel_to(CloudProvider(relay)) as channel:
+        async with channel_to(CloudProvider(relay, CallPolicy(seconds=PATIENCE_SECONDS))) as channel:
             client = CLIENT.provider(channel)
             await client["Refresh"]()
             return await play(relay, client)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 
 import pytest
 from support.autoscaler_harness import LIMITS, START, Api, Machines, Stand, a_node, a_pod, drained, home, run, two
@@ -160,12 +161,13 @@ def test_where_nothing_can_be_reserved_pools_grow_and_nobody_moves():
         refused = await stand.world.apply(drained())
         return [type(step) for step in plan.steps], refused, stand.machines.target, stand.sources.age()
 
+    began = time.monotonic()
     steps, refused, target, age = run(api, Machines("n1", "n2"), story)
     assert [ScaleUp] == steps
     assert 3 == target
     assert "cannot reserve a target" in str(refused)
     assert age is not None
-    assert age < 5
+    assert age <= time.monotonic() - began
 
 
 def test_the_event_loop_goes_on_while_an_observation_is_built(monkeypatch):
