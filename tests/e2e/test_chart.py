@@ -21,6 +21,11 @@ ROOT = MANIFESTS.parent
 PAIRS = ("scheduler", "metrics-api", "grpc")
 ADDED = ("custom-metrics", "external-metrics", "grpc", "cluster-api", "monitoring", "views")
 POD = "/api/v1/namespaces/default/pods/shares"
+WORKLOADS = {
+    "deployments": ("replicas", "updatedReplicas"),
+    "daemonsets": ("desiredNumberScheduled", "updatedNumberScheduled"),
+}
+"""Of each kind the figures of its status that are equal once it is rolled out."""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +69,19 @@ def identity(pod):
     )
 
 
+async def rolled_out(client):
+    """Until no workload of ours is between two versions: its ReplicaSets and pods change for as long as it is."""
+    for kind, (all_, new) in WORKLOADS.items():
+        await client.until(
+            lambda found, all_=all_, new=new: all(
+                one["status"].get("observedGeneration") == one["metadata"]["generation"]
+                and one["status"].get(all_, 0) == one["status"].get(new, 0)
+                for one in found["items"]
+            ),
+            f"/apis/apps/v1/namespaces/{SYSTEM_NAMESPACE}/{kind}",
+        )
+
+
 def test_it_is_installed_upgraded_from_the_first_chart_and_removed_while_a_pod_runs(plane, tmp_path):
     """
     A pod that was placed by the first chart's scheduler goes on through the upgrade, an upgrade to the same, and the
@@ -85,6 +103,7 @@ def test_it_is_installed_upgraded_from_the_first_chart_and_removed_while_a_pod_r
                 pods = [await client.until(lambda one: one["status"].get("phase") == "Running", POD)]
             await asyncio.to_thread(chart.put, "upgrade", CHART, sets)
             pods.append(await client.get(POD))
+            await rolled_out(client)
             upgraded = await asyncio.to_thread(chart.stored, "generation", "uid")
             release = await asyncio.to_thread(chart.put, "upgrade", CHART, sets)
             again = await asyncio.to_thread(chart.stored, "generation", "uid")
