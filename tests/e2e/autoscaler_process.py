@@ -15,6 +15,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from e2e.apiclient import RefusedError
 from e2e.autoscaler_harness import Growing, forget, pool_node
 from e2e.machine_deployments import MachineDeployments
 from e2e.sharing import Replica, sharing
@@ -208,10 +209,14 @@ async def fleet(
 
 async def switch(client: ApiClient, **words: str) -> None:
     """Set the switch in the cluster."""
-    await client.delete(SWITCH)
-    if words:
-        thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gpushare-autoscaler"}, "data": words}
+    if not words:
+        await client.delete(SWITCH)
+        return
+    thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gpushare-autoscaler"}, "data": words}
+    try:
         await client.create(thing, SYSTEM_NAMESPACE)
+    except RefusedError:
+        await client.call("PUT", SWITCH, thing)  # in one write: where it is gone for a moment, it is on for that long
 
 
 async def grown(machines: MachineDeployments, name: str, count: int) -> None:

@@ -94,7 +94,7 @@ def test_a_pool_that_was_seen_once_grows_from_zero_after_a_restart(plane, tmp_pa
     async def story():
         async with stage(plane, tmp_path, pool("gpu-a", max_nodes=2), start={"gpu-a": 1}) as s:
             await untainted(s.client)
-            await s.reconcile()
+            await s.turns(lambda: "gpu-a" in s.world.state.profiles, why="its node is learnt")
             await s.client.merge(f"{ROOT}/machinedeployments/gpu-a/scale", {"spec": {"replicas": 0}})
             await s.machines.settled("gpu-a")
             s.reborn()
@@ -342,6 +342,8 @@ def test_the_node_that_comes_first_serves_whom_it_was_bought_for(plane, tmp_path
                 await s.reconcile()
             s.machines.held.discard("large")
             await s.turns(lambda: s.all_bound(1, "size=large"), why="the large pod has its node")
+            # kube-scheduler tries a pod again seconds after it found no nodes at all
+            await s.client.until(lambda p: "next node of pool" in why_pending(p), f"{PODS}/small-0")
             for _ in range(5):
                 await s.reconcile()
             reason = why_pending(await s.client.get(f"{PODS}/small-0"))

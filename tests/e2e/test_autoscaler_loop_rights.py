@@ -10,6 +10,7 @@ from e2e.apiclient import connected
 from e2e.autoscaler_harness import RESERVED, only, pool, pool_node, profile_of, stage
 from e2e.manifest_files import BASE, Cluster, documents
 from e2e.sharing import PODS, our_pod, workload
+from support.waiting import soon
 
 from autoscaler.core.plan import Drain, Evict, RemoveNode, ScaleUp
 from isolation.contract.names import AUTOSCALER
@@ -50,6 +51,7 @@ def test_the_rights_of_the_manifests_are_enough_to_grow_to_drain_and_to_give_bac
                         running = lambda p: [o["status"].get("phase") for o in p["items"]] == ["Running"] * 2  # noqa: E731
                         await s.client.until(running, PODS, labelSelector=f"app={name}")
                     await only(s.client, "")
+                    await soon(lambda: not any(node.cordoned for node in s.sources.notes.nodes.values()))
                     s.conditions.clear()
 
                     async def one_left():

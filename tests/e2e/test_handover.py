@@ -209,7 +209,9 @@ def test_a_pool_of_larger_cards_grows_from_zero_beside_small_ones(plane, tmp_pat
             await until_tried(client, share_pod("asked", units=20), "the largest card offers 15;")
             with autoscaler(plane, tmp_path, "auto") as one:
                 large = json.loads(json.dumps(PROFILE).replace(str(15 << 30), str(24 << 30)))
-                one.config.write_text(config(one_pool("gpu-small"), one_pool("gpu-large", node_template=large)))
+                one.config.write_text(
+                    config(one_pool("gpu-small", min_nodes=1), one_pool("gpu-large", node_template=large))
+                )
                 await switch(client, dryRun="false")
                 one.start()
                 await until_tried(client, share_pod("asked", units=20), "")

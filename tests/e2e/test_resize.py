@@ -123,7 +123,7 @@ def test_the_command_waits_until_it_is_in_force_and_says_why_it_is_not(plane, tm
             return [
                 await asked(plane, "first", "--gpu-mem", "4", *wait),
                 await asked(plane, "first", "--gpu-mem", str(whole + 1), *wait),
-                await asked(plane, "first", "--gpu-mem", str(whole - 1), "--wait", "--timeout", "4"),
+                await asked(plane, "first", "--gpu-mem", str(whole - 1), "--wait", "--timeout", "20"),
                 await asked(plane, "nobody", "--gpu-mem", "1"),
                 await asked(plane, "first", "--gpu-mem", "1", "-c", "no"),
             ]
