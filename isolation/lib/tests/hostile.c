@@ -135,7 +135,7 @@ static void special(const char *folder)
     char path[512];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s%s%s", names[i][0] == '/' ? "" : folder, names[i][0] == '/' ? "" : "/", names[i]);
-        CHECK(gs_limits_read(path, &it) < 0);
+        CHECK(gs_limits_read(path, &it, 20) < 0);
         CHECK(gs_feed_read(path, &fed) < 0);
         CHECK(gs_region_map(path) == NULL);
     }
