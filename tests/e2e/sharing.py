@@ -92,7 +92,9 @@ class Replica:
         process, self._process = self._process, None
         if process is None:
             return 0
-        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        children: list[int] = []
+        with contextlib.suppress(FileNotFoundError):  # it has ended by itself
+            children += map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGCONT)
             process.send_signal(kind)
