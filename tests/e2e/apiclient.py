@@ -78,6 +78,13 @@ class ApiClient:
         """One object or list."""
         return await self.call("GET", path, **params)
 
+    async def discovery(self) -> dict[str, Any]:
+        """Every group as controllers discover it: kube-apiserver's copy, in which a group whose server is away is Stale."""
+        accept = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
+        async with self._session.get("/apis", headers=accept) as answer:
+            answer.raise_for_status()
+            return await answer.json()
+
     async def merge(self, path: str, patch: dict[str, Any], **params: Any) -> Any:
         """A merge patch."""
         return await self.call("PATCH", path, patch, "merge", **params)

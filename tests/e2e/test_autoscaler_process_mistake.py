@@ -42,6 +42,12 @@ async def gone(client, path):
     return (await refused(client, path))[0] == 404
 
 
+async def stale(client):
+    """Whether controllers that discover now are told that our groups cannot be."""
+    found = {group["metadata"]["name"]: group["versions"] for group in (await client.discovery())["items"]}
+    return all(each["freshness"] == "Stale" for group in (CUSTOM, EXTERNAL) for each in found[group])
+
+
 def test_after_a_restart_on_a_broken_file_namespaces_are_deleted_and_figures_are_503(plane, tmp_path):
     """
     Discovery is answered, every question says what is wrong with the file, the process is alive and not ready, leaves
@@ -59,6 +65,8 @@ def test_after_a_restart_on_a_broken_file_namespaces_are_deleted_and_figures_are
                 one.config.write_text(BROKEN)
                 one.end()
 
+                # A namespace is deleted five seconds after it is asked for, by what kube-apiserver remembers of us until then.
+                assert await eventually(lambda: stale(client))
                 doomed = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "doomed"}}
                 await client.create(doomed)
                 await client.delete("/api/v1/namespaces/doomed")
