@@ -297,8 +297,8 @@ purchase() {
   until_true "$wait" find_pending || fail "not one of the pods runs and one is pending: see kubectl get pods"
   ordered() { [ "$(kubectl -n "$ours" get nodepool demo -o jsonpath='{.spec.replicas}')" = 1 ]; }
   until_true "$wait" ordered || fail "the autoscaler buys nothing: see kubectl -n $system logs deployment/gpushare-autoscaler"
-  told() { kubectl get events --field-selector "involvedObject.name=$pending,reason=TriggeredScaleUp" -o name | grep -q .; }
-  until_true 20 told || true # the Event is written after the purchase
+  event_written() { kubectl get events --field-selector "involvedObject.name=$pending,reason=TriggeredScaleUp" -o name | grep -q .; }
+  until_true 20 event_written || true # it follows the purchase
   show gpushare explain "$pending"
   show kubectl -n "$ours" get nodepool demo
   echo "this script is the pool's controller: it hands over node $spare"

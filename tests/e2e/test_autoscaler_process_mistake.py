@@ -65,7 +65,7 @@ def test_after_a_restart_on_a_broken_file_namespaces_are_deleted_and_figures_are
                 one.config.write_text(BROKEN)
                 one.end()
 
-                # A namespace is deleted five seconds after it is asked for, by what kube-apiserver remembers of us until then.
+                # The namespace controller waits for five seconds, and then believes kube-apiserver's copy.
                 assert await eventually(lambda: stale(client))
                 doomed = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "doomed"}}
                 await client.create(doomed)

@@ -32,17 +32,17 @@ both = pytest.mark.parametrize("generation", GENERATIONS, ids=lambda generation:
 CODE = grpc.StatusCode
 
 
-def asked(pools, play, manners=None, **how):
+def asked(pools, play, policy=None, **how):
     """Run `play(client's channel)` against a server over these pools."""
 
     async def run():
-        async with channel_to(CloudProvider(pools, manners or CallPolicy(seconds=PATIENCE_SECONDS)), **how) as channel:
+        async with channel_to(CloudProvider(pools, policy or CallPolicy(seconds=PATIENCE_SECONDS)), **how) as channel:
             return await play(channel)
 
     return asyncio.run(run())
 
 
-def code_of(pools, generation, method, manners=None, **fields):
+def code_of(pools, generation, method, policy=None, **fields):
     """The status of one call, and what was said."""
 
     async def play(channel):
@@ -52,7 +52,7 @@ def code_of(pools, generation, method, manners=None, **fields):
             return exc.code(), exc.details()
         return CODE.OK, ""
 
-    return asked(pools, play, manners)
+    return asked(pools, play, policy)
 
 
 @both
@@ -293,7 +293,7 @@ def test_what_takes_too_long_is_answered_and_still_done():
     """
     The caller learns that time is over; the action is not cut in half, and the next one waits for it.
     """
-    pools, manners = Pools(NodeGroup("a", 0, 2)), CallPolicy(seconds=0.1)
+    pools, policy = Pools(NodeGroup("a", 0, 2)), CallPolicy(seconds=0.1)
     may = asyncio.Event()
 
     async def play(channel):
@@ -307,7 +307,7 @@ def test_what_takes_too_long_is_answered_and_still_done():
         call = GENERATIONS[1].provider(channel)["NodeGroupIncreaseSize"]
         with pytest.raises(grpc.aio.AioRpcError) as late:
             await call(id="a", delta=1)
-        object.__setattr__(manners, "seconds", PATIENCE_SECONDS)
+        object.__setattr__(policy, "seconds", PATIENCE_SECONDS)
         second = asyncio.ensure_future(call(id="a", delta=2))
         await asyncio.sleep(0.02)
         may.set()
@@ -316,7 +316,7 @@ def test_what_takes_too_long_is_answered_and_still_done():
         return late.value.code(), over.value.code(), pools.now("a").target
 
     expected = (CODE.DEADLINE_EXCEEDED, CODE.FAILED_PRECONDITION, 1)
-    assert expected == asked(pools, play, manners)
+    assert expected == asked(pools, play, policy)
 
 
 def test_two_increases_at_once_do_not_pass_the_largest_size_together():

@@ -34,10 +34,10 @@ def trusting(authority, pair=None):
     return grpc.ssl_channel_credentials(authority.certificate.read_bytes(), *own)
 
 
-async def asked(port, credentials, manners=None):
+async def asked(port, credentials, policy=None):
     """The status of one question."""
     async with channel_to(
-        CloudProvider(Pools(NodeGroup("a")), manners),
+        CloudProvider(Pools(NodeGroup("a")), policy),
         port=port,
         credentials=credentials,
         options=[("grpc.enable_retries", 0)],
@@ -91,18 +91,18 @@ def test_a_certificate_is_not_yet_a_right(authority, name, code):
     """
     server = authority.issue("server", hosts=("127.0.0.1",))
     port = GrpcPort("127.0.0.1", 0, CertificateFiles(server.certificate, server.key, authority.certificate))
-    manners = CallPolicy(callers=frozenset({"cluster-autoscaler"}))
+    policy = CallPolicy(callers=frozenset({"cluster-autoscaler"}))
 
-    assert code == asyncio.run(asked(port, trusting(authority, authority.issue(name)), manners))
+    assert code == asyncio.run(asked(port, trusting(authority, authority.issue(name)), policy))
 
 
 def test_without_tls_nobody_has_a_name():
     """
     A list of names on a port that cannot tell names lets nobody in.
     """
-    manners = CallPolicy(callers=frozenset({"cluster-autoscaler"}))
+    policy = CallPolicy(callers=frozenset({"cluster-autoscaler"}))
 
-    assert CODE.PERMISSION_DENIED == asyncio.run(asked(GrpcPort("127.0.0.1", 0), None, manners))
+    assert CODE.PERMISSION_DENIED == asyncio.run(asked(GrpcPort("127.0.0.1", 0), None, policy))
 
 
 def test_a_new_certificate_is_served_without_a_restart(authority, tmp_path):

@@ -252,16 +252,12 @@ def test_with_an_authority_only_its_clients_may_ask(authority, tmp_path):
 
 
 async def late_of(session, authority, port, number):
-    """Of honest reviews, each on a connection of its own: those that the API server would have given up."""
+    """Of honest reviews, each on a connection of its own, none refused: those that took longer than callers wait."""
     late = 0
     for _ in range(number):
         began = time.monotonic()
-        try:
-            assert (await ask(session, port, question(), trusting(authority)))["allowed"]
-        except aiohttp.ClientError:
-            late += 1
-        else:
-            late += time.monotonic() - began >= TIMEOUT_SECONDS
+        assert (await ask(session, port, question(), trusting(authority)))["allowed"]
+        late += time.monotonic() - began >= TIMEOUT_SECONDS
         await asyncio.sleep(0.05)
     return late
 
@@ -269,7 +265,7 @@ async def late_of(session, authority, port, number):
 @pytest.mark.parametrize("attack", strangers.ATTACKS)
 def test_regular_reviews_are_answered_whatever_attackers_send(attack, authority):
     """
-    Before the API server gives up, by the same process, which stays small. One in twenty may be this machine's own.
+    None is refused, and nearly all are in time: one in twenty may be late because this machine ran nobody.
     """
 
     async def story():
