@@ -20,6 +20,8 @@ from isolation.contract import abi, breach_ring
 GIB = 1 << 30
 MIB = 1 << 20
 OOM = 2
+SEQUENCE_OFFSET = 16
+"""Of the limits file: odd while it is being rewritten."""
 SLOW = 10
 """A loaded machine runs nobody for a while; the library itself looks every 50 ms."""
 
@@ -371,6 +373,26 @@ say(seen=sorted(seen))
     out, err = worker.communicate(timeout=300)
 
     assert ("", '{"seen": [1024, 3072]}') == (err, out.strip())
+
+
+def test_a_start_amid_a_rewrite_waits_until_the_promise_is_whole(job):
+    """Whoever rewrites it may be stopped in between: without it this process would have no memory for its whole life."""
+    one = job(2)
+    whole = one.limits.read_bytes()
+    with one.limits.open("r+b") as limits:
+        limits.seek(SEQUENCE_OFFSET)
+        limits.write((whole[SEQUENCE_OFFSET] | 1).to_bytes(1, "little"))
+    done = one.run(f"""
+import threading
+whole = bytes.fromhex("{whole.hex()}")
+def complete():
+    with open(os.environ["GPUSHARE_LIMITS"], "r+b") as limits:
+        limits.write(whole)
+threading.Timer(0.3, complete).start()
+say(rc=begin(), total=info()[2])
+""")
+
+    assert {"rc": 0, "total": 2 * GIB, "stderr": ""} == done
 
 
 def test_a_newer_minor_is_understood(job):
