@@ -6,10 +6,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
+import time
 from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
+from e2e.certificates import Authority
 from support.waiting import soon
 
 from isolation.host import bounded_connections
@@ -23,17 +26,17 @@ LOG = logging.getLogger("test_bounded_connections")
 
 
 @contextlib.asynccontextmanager
-async def served(app, limits):
-    """An application; how to open a connection and write something, and the connections as the server has them."""
+async def served(app, limits, context=None):
+    """An application, under TLS if asked; how to open a connection and write to it, and those that the server has."""
     sock, opened = open_listener(Address("127.0.0.1", 0)), []
 
     async def connect(text=b""):
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(text)
         opened.append(writer)
-        return SimpleNamespace(reader=reader, write=writer.write)
+        return SimpleNamespace(reader=reader, write=writer.write, start_tls=writer.start_tls)
 
-    async with serve(app, sock, limits, LOG) as connections:
+    async with serve(app, sock, limits, LOG, context and (lambda: context)) as connections:
         try:
             yield SimpleNamespace(connect=connect, connections=connections)
         finally:
@@ -90,6 +93,30 @@ def test_a_request_that_is_not_whole_in_time_is_dropped(text):
             waits.write(HEAD % 2 + b"a")
             await soon(lambda: not len(made.connections))
             assert {"timeout": 2} == made.connections.dropped
+
+    asyncio.run(story())
+
+
+def test_a_handshake_has_the_time_of_a_request_and_none_of_our_pauses(tmp_path):
+    """
+    While this process stands still it reads no handshake; a caller that sends nothing is dropped as ever.
+    """
+    authority = Authority(tmp_path, "ca")
+    pair = authority.issue("server", hosts=("127.0.0.1",))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+    trusting = ssl.create_default_context(cafile=authority.certificate)
+
+    async def story():
+        async with served(echo(), ConnectionLimits(10, 1.0), context) as made:
+            caller, silent = await made.connect(), await made.connect()
+            await soon(lambda: len(made.connections) == 2)
+            time.sleep(2.0)  # noqa: ASYNC251 (the pause that is meant)
+            await caller.start_tls(trusting, server_hostname="127.0.0.1")
+            caller.write(HEAD % 2 + b"ab")
+            assert 200 == await status(caller)
+            assert await ended(silent)
+            assert {"timeout": 1} == made.connections.dropped
 
     asyncio.run(story())
 
