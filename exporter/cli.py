@@ -41,6 +41,8 @@ _SWITCH_SECONDS: Final = 0.0005
 """How long a thread may keep the interpreter while a scrape waits for it; Python's own 5 ms would be seen in it."""
 _LOOK_SECONDS: Final = 0.8
 """`--once` looks twice, so that there is something between to measure use over."""
+_ONCE_SECONDS: Final = 10.0
+"""An interval at least this long bounds the reads of `--once`: a driver that nobody uses takes seconds to start."""
 _PATH: Final = click.Path(path_type=Path)
 _CANNOT_READ: Final = 3
 """Exit status: docs/commands.md."""
@@ -245,7 +247,8 @@ def _once(chosen: ExporterSettings, *, as_data: bool) -> None:
     from exporter import show  # noqa: PLC0415 (a server shows nothing)
     from exporter.app import NodeExporter  # noqa: PLC0415 (help is asked for without gRPC)
 
-    with NodeExporter(replace(chosen, health_dir=None)) as node:
+    patient = replace(chosen, health_dir=None, period=max(chosen.period, _ONCE_SECONDS))
+    with NodeExporter(patient) as node:
         result = node.cycle.run_once()
         if result.snapshot.machine.ok:
             threading.Event().wait(min(chosen.period, _LOOK_SECONDS))

@@ -192,6 +192,20 @@ def test_once(chosen):
     assert [False, True] == [chosen("--once")[1], chosen("--once", "--json")[1]]
 
 
+@pytest.mark.parametrize(("interval", "expected"), [("200ms", 10.0), ("30s", 30.0)])
+def test_one_look_waits_for_a_driver_that_starts(monkeypatch, interval, expected):
+    """Parts of the interval bound each read; nobody waits for the next one here, so a short interval is no reason."""
+    seen = []
+
+    def node(chosen):
+        seen.append(chosen.period)
+        sys.exit(7)
+
+    monkeypatch.setattr("exporter.app.NodeExporter", node)
+    assert 7 == CliRunner().invoke(cli.exporter, ["--once", "--interval", interval]).exit_code
+    assert [expected] == seen
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
