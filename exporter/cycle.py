@@ -34,6 +34,11 @@ FIRST_SHARE: Final = 0.5
 """Parts of the period for sources that need no other, for the kernel, and for those that need it."""
 THEN_SHARE: Final = 0.2
 LAST_SHARE: Final = 0.3
+LEAST_SECONDS: Final = 1.0
+"""
+No deadline is shorter, however short the period: a busy node keeps a read from the processor for parts of a second, and
+figures that are late are better than none. A source that hangs costs this once: it is not asked again until it returns.
+"""
 _MISSING: Final[SourceOutcome[Any]] = SourceOutcome(None, "was not read")
 
 
@@ -122,14 +127,14 @@ class ExporterCycle:
 
     def _read(self) -> Snapshot:
         now = self._clock.monotonic()
-        found = self._reader.run_all(self._sources.read_first(now), self._period * FIRST_SHARE)
+        found = self._reader.run_all(self._sources.read_first(now), self._deadline(FIRST_SHARE))
         machine, promises = found.get(MACHINE, _MISSING), found.get(PROMISES, _MISSING)
         reads = self._sources.read_kernel(now, machine.value, promises.value)
-        found |= self._reader.run_all(reads, self._period * THEN_SHARE)
+        found |= self._reader.run_all(reads, self._deadline(THEN_SHARE))
         last = self._sources.read_kubelet(now, promises.value, found.get(KERNEL, _MISSING).value)
         # The kubelet may take what the others left of the period.
         left = now + self._period * (FIRST_SHARE + THEN_SHARE + LAST_SHARE) - self._clock.monotonic()
-        found |= self._reader.run_all(last, max(left, self._period * LAST_SHARE)) if last else {}
+        found |= self._reader.run_all(last, max(left, self._deadline(LAST_SHARE))) if last else {}
         return Snapshot(
             at=now,
             epoch=self._clock.epoch(),
@@ -140,6 +145,10 @@ class ExporterCycle:
             identities=found.get(IDENTITIES),
         )
 
+    def _deadline(self, share: float) -> float:
+        """Of a read, in seconds."""
+        return max(self._period * share, LEAST_SECONDS)
+
     def _reread(self, before: Snapshot) -> Snapshot | None:
         """
         The snapshot with cards and kernel read again, because a process ended meanwhile. None: that failed.
@@ -147,14 +156,14 @@ class ExporterCycle:
         Compute since the last cycle stays as it was first read: the driver reports each sample once.
         """
         reads = self._sources.read_first(before.at)
-        now: SourceOutcome[MachineSample] = self._reader.run_all({MACHINE: reads[MACHINE]}, self._period * FIRST_SHARE)[
-            MACHINE
-        ]
+        now: SourceOutcome[MachineSample] = self._reader.run_all(
+            {MACHINE: reads[MACHINE]}, self._deadline(FIRST_SHARE)
+        )[MACHINE]
         if now.value is None or before.machine.value is None:
             return None
         machine = replace(now, value=_with_loads(now.value, before.machine.value))
         kernel_read = self._sources.read_kernel(before.at, machine.value, before.promises.value)[KERNEL]
-        kernel: SourceOutcome[KernelSample] = self._reader.run_all({KERNEL: kernel_read}, self._period * THEN_SHARE)[
+        kernel: SourceOutcome[KernelSample] = self._reader.run_all({KERNEL: kernel_read}, self._deadline(THEN_SHARE))[
             KERNEL
         ]
         return replace(before, machine=machine, kernel=kernel) if kernel.ok else None

@@ -376,7 +376,7 @@ say(seen=sorted(seen))
 
 
 def test_a_start_amid_a_rewrite_waits_until_the_promise_is_whole(job):
-    """Whoever rewrites it may be stopped in between: without it this process would have no memory for its whole life."""
+    """Whoever rewrites it may be stopped in between: without it, this process would never have memory."""
     one = job(2)
     whole = one.limits.read_bytes()
     with one.limits.open("r+b") as limits:

@@ -44,6 +44,10 @@ def test_what_was_promised_is_measured_and_what_goes_past_it_is_refused_or_seen(
     page = until(
         lambda: (
             (p := run.page()).get("gpushare_isolation_over_limit_seconds_total", {}).get("stray", 0) > 1
+            and all(
+                p.get("gpushare_container_compute_seconds_total", {}).get(name, 0) > 0
+                for name in ("serve", "greedy", "train")
+            )
             and len(p.get("gpushare_container_memory_used_bytes", {})) == len(TENANTS)
             and p
         )
@@ -68,7 +72,7 @@ def test_what_was_promised_is_measured_and_what_goes_past_it_is_refused_or_seen(
     assert [0, 0, 0] == [tenants[name]["denied"] for name in ("serve", "train", "notebook")]
     assert tenants["stray"]["denied"] is None
     for name in ("serve", "greedy", "train"):
-        assert tenants[name]["used_core_ratio"] > 0
+        assert tenants[name]["used_core_ratio"] is not None  # of one second, in which it may not have run
     assert json.loads(run.note.read_text()) == stack["addresses"]
     run.nothing_left()
 

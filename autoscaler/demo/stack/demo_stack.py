@@ -53,7 +53,7 @@ TICK_SECONDS: Final = 0.25
 POLL_SECONDS: Final = 1.0
 CREATE_SECONDS: Final = 20.0
 END_SECONDS: Final = 20.0
-HTTP_SECONDS: Final = 2.0
+HTTP_SECONDS: Final = 5.0
 """Deadline of one request to an endpoint of the stack."""
 MAX_BYTES: Final = 4 << 20
 """Of one response."""

@@ -104,15 +104,23 @@ def made(sources, time=None, period=2.0):
 def test_one_turn():
     """Every source is asked once, the kernel after those that say which processes there are; one result."""
     sources = Scripted()
-    cycle, published = made(sources)
+    cycle, published = made(sources, period=20.0)
     passed = cycle.run_once()
 
-    assert [((MACHINE, PROMISES), 1.0), ((KERNEL,), 0.4)] == [(n, pytest.approx(d)) for n, d in sources.asked]
+    assert [((MACHINE, PROMISES), 10.0), ((KERNEL,), 4.0)] == [(n, pytest.approx(d)) for n, d in sources.asked]
     machine, promises, kernel = (sources.answers[name] for name in (MACHINE, PROMISES, KERNEL))
     assert [(machine, promises), (promises, kernel)] == sources.passed
     assert [passed] == published
     assert ("n", 15 * GIB) == (passed.reading.node, passed.reading.cards[0].total_bytes - GIB)
     assert (100.0, 1.7e9 + 100) == (passed.snapshot.at, passed.snapshot.epoch)
+
+
+def test_a_short_period_leaves_every_read_a_second():
+    """A busy node keeps a read from the processor for parts of one."""
+    sources = Scripted(**{KUBELET: KubeletSample(())})
+    made(sources, period=0.1)[0].run_once()
+
+    assert [1.0, 1.0, 1.0] == [deadline for _, deadline in sources.asked]
 
 
 def test_sources_that_a_machine_does_not_have():
