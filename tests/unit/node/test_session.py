@@ -61,7 +61,7 @@ class World:
     """A runtime, a handler and the session between them, which runs in a thread as the agent runs it."""
 
     def __init__(self, folder):
-        self.runtime, self.handler = NriRuntime(folder / "nri" / "nri.sock"), Handler()
+        self.runtime, self.handler = NriRuntime(folder / "nri" / "nri.sock", PATIENCE_SECONDS), Handler()
         self.outcomes = Counter()
         self.session = NriSession(self.runtime.path, self.handler, lambda *took: self.outcomes.update([took[::2]]))
         self._stop = threading.Event()

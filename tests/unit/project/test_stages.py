@@ -152,7 +152,9 @@ stages.GROUPS = {{"all": (("long",),)}}
 sys.argv = ["stages.py", "all"]
 sys.exit(stages.main())
 """
-    with subprocess.Popen(["env", heeds, sys.executable, "-c", code], stdout=subprocess.DEVNULL) as runner:
+    command = ["env", heeds, sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as runner:
+        assert "long" in runner.stdout.readline()  # said once it knows the stage's process
         log = tmp_path / "long.log"
         pid = int(until(lambda: log.is_file() and log.read_text().strip()))
         os.kill(runner.pid, signal.SIGINT)

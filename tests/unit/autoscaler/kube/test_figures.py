@@ -211,7 +211,7 @@ def test_nodes_that_never_answer_hold_nobody_up():
         every = "0.0.0.0"  # noqa: S104 (all of 127.0.0.0/8 is this machine)
         async with (
             served(every, metrics=answer) as port,
-            Exporters(port, 15.0, whole_seconds=3.0, wall=lambda: 100.0) as one,
+            Exporters(port, 15.0, whole_seconds=6.0, wall=lambda: 100.0) as one,
         ):
             async with asyncio.timeout(PATIENCE_SECONDS):
                 return await one.read(nodes)

@@ -30,10 +30,9 @@ from isolation.contract.metrics import scheduler as catalogue
 from isolation.contract.quantity import GIB
 from isolation.kube.options import Address
 from isolation.kube.store import Store
-from isolation.scheduler.admission import supervise
 from isolation.scheduler.admission.core.serving import parse_serving
 from isolation.scheduler.admission.core.webhook_configuration import TIMEOUT_SECONDS
-from isolation.scheduler.admission.supervise import AdmissionProcess, ClusterFeed
+from isolation.scheduler.admission.supervise import SILENT_SECONDS, AdmissionProcess, ClusterFeed
 from isolation.scheduler.http_server import open_listener
 from isolation.scheduler.metrics import Metrics
 from isolation.scheduler.settings import SchedulerSettings
@@ -188,11 +187,10 @@ def test_it_judges_by_what_the_scheduler_has_read(authority):
     assert [False, False, True] == again
 
 
-def test_a_process_that_dies_or_hangs_is_started_again(authority, monkeypatch, caplog):
+def test_a_process_that_dies_or_hangs_is_started_again(authority, caplog):
     """
     Questions that come meanwhile wait and are answered; readiness, metrics and log tell.
     """
-    monkeypatch.setattr(supervise, "SILENT_SECONDS", 4.0)
 
     async def story():
         async with admission(authority) as made, aiohttp.ClientSession() as session:
@@ -205,7 +203,7 @@ def test_a_process_that_dies_or_hangs_is_started_again(authority, monkeypatch, c
                 assert (await ask(session, made.port, question(), trusting(authority)))["allowed"]
                 await soon(lambda: not made.it.problem())
                 assert before != made.it.pid
-            await soon(lambda: COUNTED in made.metrics.page().decode())
+            await soon(lambda: COUNTED in made.metrics.page().decode() and not made.it.problem())
             return seen, made.it.rows(), made.metrics.page().decode()
 
     with caplog.at_level("INFO"):
@@ -213,7 +211,7 @@ def test_a_process_that_dies_or_hangs_is_started_again(authority, monkeypatch, c
     assert [0.0, 0.0] == seen
     assert (2.0, 1.0) == (rows[catalogue.ADMISSION_RESTARTS][()], rows[catalogue.ADMISSION_UP][()])
     assert "restarting admission process: it ended with status -9: delay_seconds=0.1" in caplog.text
-    assert "restarting admission process: it has not reported for 4 s" in caplog.text
+    assert f"restarting admission process: it has not reported for {SILENT_SECONDS:.0f} s" in caplog.text
     assert COUNTED in page
     assert 'gpushare_scheduler_request_duration_seconds_bucket{le="+Inf",verb="admission"}' in page
 
@@ -252,20 +250,36 @@ def test_with_an_authority_only_its_clients_may_ask(authority, tmp_path):
 
 
 async def late_of(session, authority, port, number):
-    """Of honest reviews, each on a connection of its own, none refused: those that took longer than callers wait."""
-    late = 0
+    """Of honest reviews, each on a connection of its own: those late, or ended while we ourselves stood still."""
+    late, stood_still = 0, 0.0
+
+    async def beat():
+        nonlocal stood_still
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            stood_still = max(stood_still, time.monotonic() - began - 0.01)
+
+    beating = asyncio.create_task(beat())
     for _ in range(number):
-        began = time.monotonic()
-        assert (await ask(session, port, question(), trusting(authority)))["allowed"]
-        late += time.monotonic() - began >= TIMEOUT_SECONDS
+        began, stood_still = time.monotonic(), 0.0
+        try:
+            assert (await ask(session, port, question(), trusting(authority)))["allowed"]
+        except aiohttp.ClientError:
+            await asyncio.sleep(0.02)  # a pause that has just ended is seen
+            assert stood_still >= 0.1, "refused, though this process was run"
+            late += 1
+        else:
+            late += time.monotonic() - began >= TIMEOUT_SECONDS
         await asyncio.sleep(0.05)
+    beating.cancel()
     return late
 
 
 @pytest.mark.parametrize("attack", strangers.ATTACKS)
 def test_regular_reviews_are_answered_whatever_attackers_send(attack, authority):
     """
-    None is refused, and nearly all are in time: one in twenty may be late because this machine ran nobody.
+    Before the API server gives up, by the same process, which stays small. One in twenty may be this machine's own.
     """
 
     async def story():
