@@ -9,13 +9,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
 
 import pytest
+from support.ports import free_port
 from support.waiting import PATIENCE_SECONDS, until
 
 pytest.importorskip("pynvml")
@@ -61,8 +61,7 @@ def prometheus(tmp_path):
 
     def start(text):
         (tmp_path / "prometheus.yml").write_text(text)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         words = [tool, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
         words += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
         with (tmp_path / "log").open("w") as log:
@@ -84,10 +83,20 @@ def prometheus(tmp_path):
         process.wait(PATIENCE_SECONDS)
 
 
-def series(ask, query):
-    """[(labels, value)]."""
-    answer = ask("query", query=query)
+def series(ask, query, at=None):
+    """[(labels, value)], now or at that time: a later scrape may have been late."""
+    answer = ask("query", query=query, **({} if at is None else {"time": at}))
     return [(one["metric"], float(one["value"][1])) for one in answer["result"]] if answer else []
+
+
+def moment(ask, query, number=1):
+    """The time of the first answer with so many series."""
+
+    def answered():
+        found = (ask("query", query=query) or {}).get("result", ())
+        return len(found) == number and found[0]["value"][0]
+
+    return until(answered)
 
 
 def test_scraped_with_and_without_honor_labels(prometheus):
@@ -106,9 +115,8 @@ def test_scraped_with_and_without_honor_labels(prometheus):
             jobs = (("honoured", "true", ""), ("plain", "false", ""), ("relabelled", "false", RELABELLED))
             parts = [JOB % {"name": name, "honor": honor, "target": target, "more": more} for name, honor, more in jobs]
             ask = prometheus(CONFIG + "".join(parts))
-            used = until(
-                lambda: (found := series(ask, "gpushare_container_memory_used_bytes")) and len(found) == 3 and found
-            )
+            at = moment(ask, "gpushare_container_memory_used_bytes", 3)
+            used = series(ask, "gpushare_container_memory_used_bytes", at)
             by_job = {labels["job"]: (labels, value) for labels, value in used}
 
             assert {booked} == {value for _, value in by_job.values()}
@@ -125,9 +133,10 @@ def test_scraped_with_and_without_honor_labels(prometheus):
                 ask,
                 'gpushare_container_memory_used_bytes{job="honoured"}'
                 ' / gpushare_container_memory_allocated_bytes{job="honoured"}',
+                at,
             )
             assert [booked / (5 * GIB)] == [value for _, value in joined]
-            cards = series(ask, 'sum by (card) (gpushare_card_memory_used_bytes{job="honoured"})')
+            cards = series(ask, 'sum by (card) (gpushare_card_memory_used_bytes{job="honoured"})', at)
             assert [({"card": "0"}, booked + world.run_once().reading.cards[0].reserved_bytes)] == cards
             of, card = '{job="honoured"}', "on(node, uuid, card)"
             parts = (
@@ -136,7 +145,7 @@ def test_scraped_with_and_without_honor_labels(prometheus):
                 f"sum by (node, uuid, card) (gpushare_container_memory_used_bytes{of})",
             )
             whole = f"gpushare_card_memory_used_bytes{of} - {card} ({f' + {card} '.join(parts)})"
-            assert [0.0] == [value for _, value in series(ask, whole)]
+            assert [0.0] == [value for _, value in series(ask, whole, at)]
 
 
 def test_prometheus_takes_every_sample_and_knows_the_types(prometheus):
@@ -147,10 +156,10 @@ def test_prometheus_takes_every_sample_and_knows_the_types(prometheus):
         with served(world) as url:
             job = {"name": "gpushare", "honor": "true", "target": url.removeprefix("http://"), "more": ""}
             ask = prometheus(CONFIG + JOB % job)
-            assert until(lambda: series(ask, "up == 1"))
-            scraped = series(ask, "scrape_samples_scraped")[0][1]
-            kept = series(ask, "scrape_samples_post_metric_relabeling")[0][1]
-            ((_, stored),) = series(ask, 'count({__name__=~"gpushare_.+|process_.+"})')
+            at = moment(ask, "up == 1")
+            scraped = series(ask, "scrape_samples_scraped", at)[0][1]
+            kept = series(ask, "scrape_samples_post_metric_relabeling", at)[0][1]
+            ((_, stored),) = series(ask, 'count({__name__=~"gpushare_.+|process_.+"})', at)
             shown = sum(len(samples) for samples in world.samples().values())
             assert shown == scraped == kept == stored
             about = ask("metadata")
