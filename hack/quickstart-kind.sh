@@ -239,6 +239,14 @@ tenants() {
   echo "three pods with a share run $((SECONDS - applied)) s after the manifests were applied"
 }
 
+# A figure is `?` for a moment where a node was busy: shown is a reading that has none.
+show_top() {
+  local seen=""
+  whole() { seen=$(gpushare top --once) && ! grep -q '?' <<<"$seen"; }
+  until_true 60 whole || true
+  printf '$ gpushare top --once\n%s\n' "$seen"
+}
+
 views() {
   say "What gpushare says of the cluster"
   show kubectl -n "$system" rollout status deployment/gpushare-autoscaler --timeout="${wait}s"
@@ -249,7 +257,7 @@ views() {
   [ "$status" -ne 1 ] || fail "doctor has found a problem: it says how to fix it"
   local pod
   pod=$(kubectl get pods -l app=gpushare-demo -o jsonpath='{.items[0].metadata.name}')
-  show gpushare top --once
+  show_top
   show gpushare explain "$pod"
 }
 
@@ -310,9 +318,7 @@ purchase() {
     kubectl get events --field-selector "involvedObject.kind=Node,involvedObject.name=$spare" --sort-by=.lastTimestamp | tail -n 5
     fail "the pods do not run on the new node $spare: see above, and kubectl describe node $spare"
   }
-  both() { ! gpushare top --once | grep -q '?'; }
-  until_true 60 both || true
-  show gpushare top --once
+  show_top
 }
 
 # ---- Removal
