@@ -384,4 +384,6 @@ class Reconciler:
         if last.observation is not None:
             limits = self.backends.config.limits
             seconds = CONFIRMED_CYCLES * limits.scan_interval_seconds + limits.action_validation_delay_seconds
-            self._given.relay.confirm(max(CONFIRMED_SECONDS, seconds))
+            # from the look on: this process may have stood still since, and a pod be gone
+            age = self.cluster.now() - last.observation.at
+            self._given.relay.confirm(max(CONFIRMED_SECONDS, seconds) - age)

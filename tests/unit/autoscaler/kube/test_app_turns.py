@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support.builders import ask
@@ -20,6 +21,7 @@ from autoscaler.core.state import AutoscalerState, Backoff
 from autoscaler.kube.core.config import Config, PoolConfig
 from autoscaler.kube.core.inhibition import Cause, Inhibition
 from autoscaler.kube.cycle import Cycle
+from autoscaler.kube.reconciler import CONFIRMED_SECONDS, Reconciler
 from autoscaler.kube.telemetry.metrics import Telemetry
 from autoscaler.providers.registry import PoolSource
 from isolation.contract.codec.cursor import At
@@ -81,6 +83,25 @@ def test_with_nothing_in_the_way_all_of_it_is_done():
 
     assert [ScaleUp, ScaleUp] == [type(step) for step in world.applied]
     assert (2, 1000.0, 1) == (len(cycle.done), memory.last_add, len(world.expected))
+
+
+def test_orders_stand_from_the_look_on_and_not_from_the_end_of_the_cycle():
+    """
+    A process that stood still for seven seconds in between confirms nothing: the pods may be gone.
+    """
+    cycle, _ = reconciled(World())
+    confirmed = []
+    for age in (0.0, 2.0, 7.0):
+        standing = SimpleNamespace(
+            last=cycle,
+            cluster=SimpleNamespace(now=lambda age=age: 1000.0 + age),
+            backends=SimpleNamespace(config=SimpleNamespace(limits=LIMITS)),
+            _given=SimpleNamespace(relay=SimpleNamespace(confirm=confirmed.append)),
+        )
+        Reconciler._confirm_orders(standing, "done")
+
+    valid = max(CONFIRMED_SECONDS, 3 * LIMITS.scan_interval_seconds)
+    assert [valid, valid - 2, valid - 7] == confirmed
 
 
 def test_the_event_loop_goes_on_while_it_is_decided(monkeypatch):
