@@ -60,7 +60,9 @@ async def install(client: ApiClient) -> None:
 
 async def uninstall(client: ApiClient) -> None:
     """The kind is gone, and all of it."""
-    await client.delete(f"{_DEFINITIONS}/provisioningrequests.{GROUP}")
+    name = f"provisioningrequests.{GROUP}"
+    await client.delete(f"{_DEFINITIONS}/{name}")
+    await client.until(lambda kinds: name not in {one["metadata"]["name"] for one in kinds["items"]}, _DEFINITIONS)
     await client.delete(TEMPLATES)
 
 

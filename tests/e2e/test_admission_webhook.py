@@ -11,6 +11,7 @@ from e2e.apiclient import connected
 from e2e.webhook_stories import answer, asking, binding, path_of, stored
 from support.admission_cases import FORGED, REFUSED
 from support.admission_pods import COUNT, SHARED, TEMPLATED, good, labelled, plain, pod, workload
+from support.waiting import soon
 
 BINDER = "system:serviceaccount:gpushare-system:gpushare-scheduler"
 
@@ -87,7 +88,17 @@ async def granted(client, user: str, *resources: str):
     made = {"apiVersion": version, "metadata": {"name": name}}
     await client.create(made | {"kind": "ClusterRole", "rules": rules})
     await client.create(made | {"kind": "ClusterRoleBinding", "roleRef": role, "subjects": subjects})
+    plural, _, sub = resources[0].partition("/")
+    about = {"verb": "create", "resource": plural, "subresource": sub, "namespace": "default"}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+    review["spec"] = {"user": user, "resourceAttributes": about}
+
+    async def known():
+        said = await client.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+        return said["status"]["allowed"]
+
     try:
+        await soon(known)  # the authorizer reads roles from a cache
         yield
     finally:
         for plural in ("clusterrolebindings", "clusterroles"):

@@ -75,14 +75,14 @@ def test_a_deployment_follows_what_exporters_measure_and_stands_still_while_they
             await client.until(lambda seen_values: len(seen_values["items"]) == 5, FIGURES)
 
             exporters.hangs = True
-            seen_values["stale"] = await says(client, "FailedGetPodsMetric")
+            seen_values["stale"] = await says(client, "FailedGetPodsMetric", "old")
             await one.shows('gpushare_autoscaler_inhibited{reason="metrics"}', 2)
             await stays(client, 5, 2.5)
             exporters.hangs = False
             await follows(client)
 
             exporters.used = lambda _name: None
-            seen_values["absent"] = await says(client, "FailedGetPodsMetric")
+            seen_values["absent"] = await says(client, "FailedGetPodsMetric", " is missing")
             await stays(client, 5, 2.5)
             exporters.used = lambda _name: 3.0 * GIB
             await follows(client)

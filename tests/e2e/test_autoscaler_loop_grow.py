@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from e2e.autoscaler_harness import RESERVED, Stage, pool, pool_node, profile_of, quick, stage
+from e2e.autoscaler_harness import RESERVED, Stage, known, pool, pool_node, profile_of, quick, stage
 from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, why_pending, workload
+from support.waiting import soon
 
 from autoscaler.core.plan import ScaleUp
 from autoscaler.kube.core.conditions import ConditionKind
@@ -95,8 +96,11 @@ def test_a_pool_that_was_seen_once_grows_from_zero_after_a_restart(plane, tmp_pa
         async with stage(plane, tmp_path, pool("gpu-a", max_nodes=2), start={"gpu-a": 1}) as s:
             await untainted(s.client)
             await s.turns(lambda: "gpu-a" in s.world.state.profiles, why="its node is learnt")
+            [name] = await s.machines.settled("gpu-a")
             await s.client.merge(f"{ROOT}/machinedeployments/gpu-a/scale", {"spec": {"replicas": 0}})
             await s.machines.settled("gpu-a")
+            await s.client.until(lambda nodes: not nodes["items"], "/api/v1/nodes")
+            await known(s.client, name)  # a machine goes before its node, and kube-scheduler hears of it last
             s.reborn()
             await s.client.create(our_pod("one", 10))
             await s.turns(lambda: s.all_bound(1), why="a node from what was learnt")
@@ -335,11 +339,15 @@ def test_the_node_that_comes_first_serves_whom_it_was_bought_for(plane, tmp_path
             async def ordered():
                 return [await s.machines.replicas(name) for name in ("small", "large")] == [4, 1]
 
+            async def reserved():
+                return len((await s.client.get(RESERVED))["items"]) == 5
+
             await s.turns(ordered, why="five nodes are bought")
             if killed:
                 await s.client.delete(RESERVED)
+                await soon(lambda: not s.sources.reservations.all())  # else it believes that they still stand
                 s.reborn()
-                await s.reconcile()
+                await s.turns(reserved, why="all five are reserved for again")
             s.machines.held.discard("large")
             await s.turns(lambda: s.all_bound(1, "size=large"), why="the large pod has its node")
             # kube-scheduler tries a pod again seconds after it found no nodes at all

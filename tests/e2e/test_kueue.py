@@ -8,6 +8,7 @@ import contextlib
 import signal
 
 from e2e.apiclient import connected
+from e2e.faults import bad_day
 from e2e.kubelets import Kubelets
 from e2e.kueue_harness import (
     REQUESTS,
@@ -111,6 +112,7 @@ def test_of_two_gangs_that_do_not_fit_together_one_starts_whole_and_the_other_la
             done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             first, second = (one, two) if tasks["one"] in done else (two, one)
             pods = await first.running()
+            await second.answer("Failed")  # whatever attempt it is at: it gets no room now
             await asyncio.sleep(2.5)
             between = await second.pods()
             await first.end()
@@ -238,16 +240,23 @@ def test_a_node_that_goes_revokes_the_reservations_and_a_request_that_goes_frees
 
 def test_a_leader_that_is_killed_midway_leaves_no_gang_in_part(plane, tmp_path):
     """
-    The leader dies again and again while gangs are being reserved: each gang is whole in the end, or waits.
+    The leader dies when it has stored one gang and half of the next, and can undo nothing: each is whole in the end.
     """
+    stored = 0
+
+    def until_half_way(method, path):
+        nonlocal stored
+        stored += method == "POST" and path.endswith("/reservations")
+        return 503 if method != "GET" and stored > 12 else None
 
     async def story():
         nodes = [card_node(f"kill-{at}") for at in range(3)]
-        async with connected(plane) as client:
+        async with connected(plane) as client, bad_day(plane) as day:
+            day.fault = until_half_way
             await prepare(client)
             await install(client)
             await client.delete(LEASE)
-            with replica(plane, tmp_path, "one") as one, replica(plane, tmp_path, "two") as two:
+            with replica(plane, tmp_path, "one", day.kubeconfig) as one, replica(plane, tmp_path, "two") as two:
                 one.start()
                 await one.leads()
                 plane.add_scheduler("kube-scheduler-ours", scheduler_file(plane, tmp_path, two.sidecar))
@@ -257,8 +266,7 @@ def test_a_leader_that_is_killed_midway_leaves_no_gang_in_part(plane, tmp_path):
                         gangs = [job(client, f"gang{at}", (8, 4)) for at in range(4)]
                         for gang in gangs:
                             await gang.ask()
-                        # in the middle: some reservations exist, and not all gangs are answered
-                        await client.until(lambda r: len(r["items"]) >= 4, RESERVATIONS)
+                        await client.until(lambda r: len(r["items"]) >= 12, RESERVATIONS)
                         one.end(signal.SIGKILL)
                         left = [conditions(await client.get(f"{REQUESTS}/{gang.request}")) for gang in gangs]
                         two.start()

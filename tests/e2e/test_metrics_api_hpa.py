@@ -40,12 +40,14 @@ async def replicas(client, number):
     )
 
 
-async def says(client, reason):
-    """Until the autoscaler gives this reason for its metric; the message."""
-    hpa = await client.until(
-        lambda h: any(c["reason"] == reason for c in h.get("status", {}).get("conditions", ())), f"{HPAS}/web"
-    )
-    return next(c["message"] for c in hpa["status"]["conditions"] if c["reason"] == reason)
+async def says(client, reason, words=""):
+    """Until the autoscaler gives this reason for its metric, with these words in it; the message."""
+
+    def found(hpa):
+        conditions = hpa.get("status", {}).get("conditions", ())
+        return [c["message"] for c in conditions if c["reason"] == reason and words in c["message"]]
+
+    return found(await client.until(found, f"{HPAS}/web"))[0]
 
 
 async def stays(client, number, seconds=5.0):
@@ -92,7 +94,7 @@ def test_a_deployment_follows_what_its_namespace_waits_for_up_and_down(swift):
             figures.waiting = (PendingPod("default", "b", 8 * GIB),)
             await replicas(client, 2)
             figures.frozen = True  # whoever reads the cluster has stopped, and so has all it says about pending pods
-            events = await says(client, "FailedGetExternalMetric")
+            events = await says(client, "FailedGetExternalMetric", "s old")
             await stays(client, 2)
             return events
 
@@ -119,7 +121,7 @@ def test_a_deployment_follows_one_pod_of_another_workload(swift, kind, amount, d
                 figures.used = lambda _name: 0.0
                 await replicas(client, 1)
             figures.used = lambda name: None if name == "front" else 0.0
-            events = [await says(client, "FailedGetObjectMetric")]
+            events = [await says(client, "FailedGetObjectMetric", "is unknown")]
             await stays(client, down)
             await client.delete(f"{PODS}/front", force=True)
             figures.used = lambda _name: 0.0
@@ -145,10 +147,9 @@ def test_a_deployment_follows_its_namespace_and_no_node(swift):
             await replicas(client, 3)
             figures.used = lambda _name: 0.0
             await replicas(client, 1)
-            hpa = await client.get(f"{HPAS}/web")
-            hpa["spec"]["metrics"] = [object_metric("gpu_mem_used_bytes", "hpa", "AverageValue", "1Gi", "Node")]
-            await client.call("PUT", f"{HPAS}/web", hpa)
-            return await says(client, "FailedGetObjectMetric")
+            metric = object_metric("gpu_mem_used_bytes", "hpa", "AverageValue", "1Gi", "Node")
+            await client.merge(f"{HPAS}/web", {"spec": {"metrics": [metric]}})
+            return await says(client, "FailedGetObjectMetric", "its own Namespace")
 
     assert "its own Namespace" in asyncio.run(story())
 
@@ -171,13 +172,13 @@ def test_an_autoscaler_holds_still_while_nothing_is_known(swift):
             await stays(client, 3)  # counted as idle, two of three would make it one
 
             figures.used = lambda _name: None
-            events["absent"] = await says(client, "FailedGetPodsMetric")
+            events["absent"] = await says(client, "FailedGetPodsMetric", "is unknown")
             await stays(client, 3)
 
             figures.used = lambda _name: 0.5
             await says(client, "ValidMetricFound")
             figures.silent_since = boottime() - 60
-            events["stale"] = await says(client, "FailedGetPodsMetric")
+            events["stale"] = await says(client, "FailedGetPodsMetric", "exporter on node n1 is 6")
             await stays(client, 3)
 
             figures.silent_since = None

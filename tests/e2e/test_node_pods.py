@@ -65,7 +65,7 @@ def test_every_shape_of_a_pod_gets_what_its_record_gives_to_each_container(plane
         pod_with("small-init", [box("main", 4)], [box("first", 2)]),
         pod_with("side", [box("main", 3)], [box("first", 2), box("helper", 2, restartPolicy="Always")]),
         pod_with("init-only", [box("main")], [box("first", 2)]),
-        share_pod("job", 5) | {"metadata": {"name": "job", "annotations": {ENDS_AFTER: "0.3"}}},
+        share_pod("job", 5) | {"metadata": {"name": "job", "annotations": {ENDS_AFTER: "5"}}},
     ]
 
     async def story():

@@ -92,9 +92,11 @@ def test_an_agent_that_is_killed_amid_a_creation(stage, index):
 
     async def story(client):
         socket = stage.node.machine.path("/run/nri/nri.sock")
-        with neighbour(socket, index, name, lambda _: stage.stop_agent(signal.SIGKILL)) as asked:
+        # Its end is not waited for in there: the runtime waits for who kills.
+        with neighbour(socket, index, name, lambda _: stage.node.send("agent", signal.SIGKILL)) as asked:
             await stage.place(client, pod, 1)
             assert await asyncio.to_thread(asked.wait, 60)
+            await asyncio.to_thread(stage.node.kill, "agent")
             await asyncio.to_thread(stage.start_agent)
         told = facts(stage.said(await stage.running_pod(client, name)))
         if index == BEFORE:
@@ -111,12 +113,14 @@ def test_without_any_of_us_the_guard_refuses(stage):
 
     async def story(client):
         def kill(_):
-            stage.stop_agent(signal.SIGKILL)
-            stage.node.kill(DEVICE_PLUGIN)
+            stage.node.send("agent", signal.SIGKILL)
+            stage.node.send(DEVICE_PLUGIN, signal.SIGKILL)
 
         with neighbour(stage.node.machine.path("/run/nri/nri.sock"), BEFORE, "alone", kill) as asked:
             await stage.place(client, pod_of("alone", container("main", 1, *TAKE)), 0)
             assert await asyncio.to_thread(asked.wait, 60)
+            await asyncio.to_thread(stage.node.kill, "agent")
+            await asyncio.to_thread(stage.node.kill, DEVICE_PLUGIN)
             said = await events_of(client, "alone", "container start refused")
             await asyncio.to_thread(stage.start_agent)
         told = facts(stage.said(await stage.running_pod(client, "alone")))

@@ -62,7 +62,11 @@ def test_whoever_execs_into_a_container_is_bound_by_its_promise(stage):
         await stage.place(client, pod_of("exec", container("main", 2, "100")), 0)
         pod = await stage.running_pod(client, "exec")
         box = stage.node.containers(pod["metadata"]["uid"])["main"]
-        said = await asyncio.to_thread(stage.node.execute, box, "/bin/sh", "-c", "/bin/client 3000 & sleep 2; kill $!")
+        script = (
+            "/bin/client 3000 > /said & until case `cat /said` in *ready*) true;; *) false;; esac; do sleep 0.1; done;"
+            " kill $!; cat /said"
+        )
+        said = await asyncio.to_thread(stage.node.execute, box, "/bin/sh", "-c", script)
         return facts(said.splitlines())
 
     printed = play(stage, story)

@@ -39,10 +39,12 @@ async def document(plane, *words):
     return json.loads(done.stdout)
 
 
-async def settled(client, *names):
-    """Every pod is bound, or knows why not."""
-    for name in names:
-        await client.until(lambda pod: pod["spec"].get("nodeName") or why_pending(pod), f"{PODS}/{name}")
+async def settled(client, placed, pending):
+    """These pods are bound, and those know that no card has room; kube-scheduler may first see an older node."""
+    for name in placed:
+        await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/{name}")
+    for name in pending:
+        await client.until(lambda pod: "card" in why_pending(pod), f"{PODS}/{name}")
 
 
 def in_order(answer):
@@ -78,7 +80,7 @@ def test_inspect_says_what_the_scheduler_says(plane, tmp_path):
             await untainted(client)
             for name, units, cards in (("a", 3, 1), ("b", 8, 4), ("c", 9, 1), ("d", 40, 1)):
                 await client.create(our_pod(name, units, cards))
-            await settled(client, *"abcd")
+            await settled(client, "abc", "d")
             place = Placement("core", (Slice("GPU-core-1", 1, 5 * GIB),))
             kept = manifest_of(Reservation("kept", "nobody", place, time.time() + 600))
             await client.call("POST", "/apis/gpushare.dev/v1alpha1/reservations", kept)
@@ -112,7 +114,7 @@ def test_top_counts_what_the_records_say(plane, tmp_path):
             await untainted(client)
             for name, units, cards in (("a", 3, 1), ("b", 8, 4), ("c", 9, 1), ("d", 16, 1)):
                 await client.create(our_pod(name, units, cards))
-            await settled(client, *"abcd")
+            await settled(client, "abc", "d")
             records = taken(bound(await client.get(PODS)))
             cards, pods = await document(plane, "top"), await document(plane, "top", "--by", "pod", "-n", "default")
             stranger = await view(plane, "top", kubeconfig=plane.kubeconfig_for("nobody-special"))
@@ -141,7 +143,7 @@ def test_what_explain_advises_works(plane, tmp_path):
                 await client.create(workload("Deployment", app, 3, our_pod(app, 9)))
             await client.until(lambda pods: len(bound(pods)) == 6, PODS)
             await client.create(our_pod("wide", 12))
-            await settled(client, "wide")
+            await settled(client, (), ["wide"])
             explained = await document(plane, "explain", "wide", "-n", "default")
             words = (await view(plane, "explain", "default/wide")).stdout
             helps = {one["kind"]: one["text"] for one in explained["pending"]["remedies"]}
@@ -154,7 +156,7 @@ def test_what_explain_advises_works(plane, tmp_path):
             await client.create(our_pod("less", less))
             await client.until(lambda pod: pod["spec"].get("nodeName"), f"{PODS}/less")
             await client.create(our_pod("more", less + 1))
-            await settled(client, "more")
+            await settled(client, (), ["more"])
             more = await client.get(f"{PODS}/more")
             placed = await document(plane, "explain", "less")
             record = taken([await client.get(f"{PODS}/less")])
