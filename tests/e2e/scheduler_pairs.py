@@ -71,6 +71,22 @@ def restart_ended(plane: ControlPlane, folder: Path, made: Mapping[str, Replica]
             start_scheduler(plane, folder, name, ours.sidecar)
 
 
+@contextlib.asynccontextmanager
+async def kept(plane: ControlPlane, folder: Path, made: Mapping[str, Replica]) -> AsyncIterator[None]:
+    """While the block lasts, these kube-schedulers are started again whenever they end."""
+
+    async def keep() -> None:
+        while True:
+            restart_ended(plane, folder, made)
+            await asyncio.sleep(0.2)
+
+    keeping = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+
+
 async def leader(made: Mapping[str, Replica]) -> str:
     """Which of the two answers about pods."""
     end = time.monotonic() + PATIENCE_SECONDS

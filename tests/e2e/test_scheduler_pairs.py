@@ -12,7 +12,7 @@ import time
 
 import pytest
 from e2e.kubelets import Kubelets
-from e2e.scheduler_pairs import leader, pairs, start_ours
+from e2e.scheduler_pairs import kept, leader, pairs, start_ours
 from e2e.sharing import PODS, bound, card_node, our_pod, taken, untainted, workload
 
 SLOWER = 25
@@ -59,9 +59,11 @@ def test_a_dead_leader_is_followed_as_soon_as_its_leases_have_run_out(plane, tmp
             if dies == "ours":
                 start_ours(made[first])
                 usual += await made[first].answers("/readyz") / SLOWER
-            took = await bound_after(client, "after")
-            await client.until(lambda p: len(bound(p)) == 50, PODS, labelSelector="app=pair")
-            listed = await client.get(PODS)
+            alive = {name: ours for name, ours in made.items() if dies == "ours" or name != first}
+            async with kept(plane, tmp_path, alive):
+                took = await bound_after(client, "after")
+                await client.until(lambda p: len(bound(p)) == 50, PODS, labelSelector="app=pair")
+                listed = await client.get(PODS)
             return took, usual, taken(listed["items"])
 
     took, usual, cards = asyncio.run(story())
@@ -85,11 +87,12 @@ def test_a_kube_scheduler_that_loses_its_lease_takes_us_along(plane, tmp_path):
             plane.kill(f"kube-{first}")
             both = 0
             end = time.monotonic() + 12
-            while time.monotonic() < end:
-                # once more at the end: one after the other is no crime, and this process may have stood still between
-                asked = [*made.values(), *made.values()][:3]
-                both += [(await ours.probe("/leader"))[0] for ours in asked] == [200] * 3
-            return first, other, await leader(made), both, await bound_after(client, "moved"), usual
+            async with kept(plane, tmp_path, {other: made[other]}):
+                while time.monotonic() < end:
+                    # once more at the end: one after the other is no crime, and this process may have stood still
+                    asked = [*made.values(), *made.values()][:3]
+                    both += [(await ours.probe("/leader"))[0] for ours in asked] == [200] * 3
+                return first, other, await leader(made), both, await bound_after(client, "moved"), usual
 
     first, other, now, both, took, usual = asyncio.run(story())
     assert other == now != first
