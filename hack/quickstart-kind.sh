@@ -239,12 +239,10 @@ tenants() {
   echo "three pods with a share run $((SECONDS - applied)) s after the manifests were applied"
 }
 
-# A figure is `?` for a moment where a node was busy: shown is a reading that has none.
 show_top() {
-  local seen=""
-  whole() { seen=$(gpushare top --once) && ! grep -q '?' <<<"$seen"; }
+  whole() { ! gpushare top --once | grep -q '?'; } # a figure is unknown for a moment where its node is busy
   until_true 60 whole || true
-  printf '$ gpushare top --once\n%s\n' "$seen"
+  show gpushare top --once
 }
 
 views() {
