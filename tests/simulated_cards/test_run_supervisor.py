@@ -64,9 +64,8 @@ def test_the_keeper_feeds_own_gpu_time(box):
     be so much less. The library then charges corrected time. Where samples spoke for little, it is measured again.
     """
     for _ in range(5):
-        part, own, true, uncorrected = fed_and_computed(box)
+        part, own, true = fed_and_computed(box)
         assert part * true - 150_000_000 <= own <= true + 150_000_000
-        assert not uncorrected
         if part > 0.7:
             return
     raise AssertionError(f"samples spoke for {part:.0%} of the time")
@@ -103,6 +102,8 @@ def fed_and_computed(box):
         (counted, seen), computed, begun = fed(), truth(), machine.now
         machine.go()
         until(lambda: truth() > computed + 2_000_000_000)
+        # While it computes: of a write that is late the library tells until the next one.
+        until(lambda: not read_region(only(box) / "region").cards[0].uncorrected)
         runner.stdin.write("\n")
         runner.stdin.flush()
         assert "done\n" == runner.stdout.readline()
@@ -111,9 +112,8 @@ def fed_and_computed(box):
         written_twice()
         own, spoken = fed()
         true = truth() - computed
-    store = read_region(only(box) / "region").cards[0]
     runner.communicate("\n", timeout=PATIENCE_SECONDS)
-    return min(1.0, (spoken - seen) / busy), own - counted, true, store.uncorrected
+    return min(1.0, (spoken - seen) / busy), own - counted, true
 
 
 def test_what_a_neighbour_leaves_idle_is_granted_while_it_does(box):

@@ -14,6 +14,7 @@ import uuid
 
 import pytest
 from support.children import at_terminal
+from support.ports import free_ports
 from support.stack_run import runs_in
 from support.waiting import PATIENCE_SECONDS, until
 
@@ -70,23 +71,14 @@ def test_two_interrupts_end_at_once_and_leave_nothing(started):
     run.nothing_left()
 
 
-def row_of_ports():
-    """The first of a row that is free; others take ports at the same time, so it is tried again where one is not."""
-    for _ in range(100):
-        first = addresses.choose_ports(0).exporter
-        with contextlib.suppress(OSError):
-            return addresses.choose_ports(first).exporter
-    raise AssertionError("no free row of ports")
-
-
 def test_without_the_simulated_driver_it_says_why_and_leaves_nothing(tmp_path, monkeypatch):
     """No compiler when it was installed: the reason as the simulator gives it, no folder and no process."""
+    first = free_ports(addresses.OFFSETS)
     reason = "_hardware.so was not built: run `make test`"
     program = f"import sys; sys.exit('Error: {reason}')"
     monkeypatch.setattr(demo_stack, "GPUSHARE", (sys.executable, "-c", program))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     lines = []
-    first = row_of_ports()
 
     with OptionalStack(first, loop_metrics=LoopMetrics(), addresses_file=None, report=lines.append) as beside:
         assert None is beside.status

@@ -24,7 +24,7 @@ def test_keys(tmp_path):
     command = [sys.executable, "-m", "gpushare", "up", "--port", "0"]
     with TerminalScreen(*command, columns=80, lines=24, env=env) as screen:
         screen.shows("TENANT", "2 this machine", "q quit", without=("starting",))
-        until(lambda: screen.shows("TENANT") and 2 == len(_CARD.findall(screen.text())))
+        until(lambda: (screen._more(0.2), 2 == len(_CARD.findall(screen.text())))[1], screen.text)
         screen.press("2")
         screen.shows("[c]ards 2", "on ", "card 0", "CONTAINER")
         screen.press("\r")

@@ -59,8 +59,13 @@ def test_what_was_promised_is_measured_and_what_goes_past_it_is_refused_or_seen(
     assert {role.name: role.promised_bytes for role in TENANTS} == promised
     assert ["stray"] == [name for name in used if used[name] > promised[name]]
     lines = run.folder / "err"
-    line = r"^this machine: .*greedy 3\.2 of 4\.0 GiB, ([2-9]|\d\d+) denied; stray .* GiB OVER its promise"
-    assert until(lambda: re.search(line, lines.read_text(), re.MULTILINE)), lines.read_text()
+    line = (
+        r"^this machine: .*greedy 3\.2 of 4\.0 GiB, ([2-9]|\d\d+) denied; stray .* GiB OVER its promise"
+        r"; train \d.* of 6\.0 GiB; notebook \d.* of 3\.0 GiB"
+    )
+    heard = [rf"^{part} http://" for part in ("exporter", *(("prometheus", "alertmanager") if WATCHED else ()))]
+    for words in (line, *heard):
+        assert until(lambda words=words: re.search(words, lines.read_text(), re.MULTILINE)), lines.read_text()
     assert 0 == run.end()
     stack = json.loads((run.folder / "out").read_text())["stack"]
     tenants = {one["name"]: one for one in stack["tenants"]}

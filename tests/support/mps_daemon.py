@@ -68,7 +68,8 @@ def mps_daemon(box: Box, pipes: Path, visible: str = "") -> Iterator[MpsDaemon]:
     made = MpsDaemon(pipes, subprocess.Popen([*PROGRAM, "-f"], env=env))
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (pipes / "nvidia-cuda-mps-control.pid").is_file():
+        note = pipes / "nvidia-cuda-mps-control.pid"  # one that was killed leaves its own behind
+        while not (note.is_file() and note.read_text().strip() == str(made.process.pid)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         yield made

@@ -17,7 +17,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.ports import free_ports
 from support.waiting import PATIENCE_SECONDS, until
+
+from autoscaler.demo.stack.addresses import OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,8 +38,10 @@ class Run:
         name, _, value = self.sign.partition("=")
         self.folder = folder
         self.note = folder / "addresses.json"
+        # not port 0: the kernel may give its ports to another test in between, and does so when this run has ended
+        up = ["up", "--port", str(free_ports(OFFSETS)), "--addresses", str(self.note)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpushare", "up", "--port", "0", "--addresses", str(self.note), *words],
+            [sys.executable, "-m", "gpushare", *up, *words],
             stdout=(folder / "out").open("w"),
             stderr=(folder / "err").open("w"),
             cwd=ROOT,
