@@ -79,7 +79,7 @@ class ApiClient:
         return await self.call("GET", path, **params)
 
     async def discovery(self) -> dict[str, Any]:
-        """What controllers are told of all groups, from kube-apiserver's copy: Stale where a server is away."""
+        """All groups as controllers discover them, from kube-apiserver's copy: Stale where a server is away."""
         accept = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
         async with self._session.get("/apis", headers=accept) as answer:
             answer.raise_for_status()

@@ -337,10 +337,10 @@ async def only(client: ApiClient, allowed: str) -> None:
             await client.merge(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": shut or None}})
             closed = name if shut else closed
     if closed:
-        await known(client, closed)
+        await known_to_scheduler(client, closed)
 
 
-async def known(client: ApiClient, closed: str) -> None:
+async def known_to_scheduler(client: ApiClient, closed: str) -> None:
     """Until a pod that wants this node is refused: changes of nodes reach a watcher in their order."""
     probe = share_pod("wants-closed", 0, schedulerName=SCHEDULER, nodeSelector={"kubernetes.io/hostname": closed})
     path = f"{PODS}/wants-closed"

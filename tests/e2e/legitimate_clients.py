@@ -84,9 +84,10 @@ class LegitimateClients:
 
 async def _asked(session: aiohttp.ClientSession, url: str, body: dict) -> dict:
     """What it says in the end: kube-scheduler, too, asks again while the API server keeps our process waiting."""
-    while True:
-        async with session.post(url, json=body) as answer:
-            said = json.loads(await answer.text())
-        if "will retry the pod" not in (said.get("Error") or ""):
-            return said
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            async with session.post(url, json=body) as answer:
+                said = json.loads(await answer.text())
+            if "will retry the pod" not in (said.get("Error") or ""):
+                return said
+            await asyncio.sleep(0.05)

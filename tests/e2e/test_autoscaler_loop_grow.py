@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from e2e.autoscaler_harness import RESERVED, Stage, known, pool, pool_node, profile_of, quick, stage
+from e2e.autoscaler_harness import RESERVED, Stage, known_to_scheduler, pool, pool_node, profile_of, quick, stage
 from e2e.machine_deployments import ROOT
 from e2e.sharing import PODS, our_pod, untainted, why_pending, workload
 from support.waiting import soon
@@ -100,7 +100,9 @@ def test_a_pool_that_was_seen_once_grows_from_zero_after_a_restart(plane, tmp_pa
             await s.client.merge(f"{ROOT}/machinedeployments/gpu-a/scale", {"spec": {"replicas": 0}})
             await s.machines.settled("gpu-a")
             await s.client.until(lambda nodes: not nodes["items"], "/api/v1/nodes")
-            await known(s.client, name)  # a machine goes before its node, and kube-scheduler hears of it last
+            await known_to_scheduler(
+                s.client, name
+            )  # a machine goes before its node, and kube-scheduler hears of it last
             s.reborn()
             await s.client.create(our_pod("one", 10))
             await s.turns(lambda: s.all_bound(1), why="a node from what was learnt")

@@ -43,7 +43,7 @@ async def gone(client, path):
 
 
 async def stale(client):
-    """Whether controllers that discover now are told that our groups cannot be."""
+    """Whether our groups are stale for controllers that discover now."""
     found = {group["metadata"]["name"]: group["versions"] for group in (await client.discovery())["items"]}
     return all(each["freshness"] == "Stale" for group in (CUSTOM, EXTERNAL) for each in found[group])
 
